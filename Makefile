@@ -1,0 +1,42 @@
+# Everything here works on a machine with Python 3.11, git and make; only `engines` needs root.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test lint types bench docs engines clean
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $@
+
+demo: $(STAMP)  ## the hot reloader with a prompt and a webhook, on examples/site
+	@$(BIN)/python -m examples.demo
+
+test: $(STAMP) lint  ## the suite, lint and types
+	$(BIN)/python -m pytest -n auto
+
+lint: $(STAMP) types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+bench: $(STAMP)  ## ratios, one JSON object a module
+	$(BIN)/python -m pip install --quiet --group bench
+	for each in router webhook watch startup; do $(BIN)/python -m benchmarks.$$each --json || exit 1; done
+
+docs: $(STAMP)
+	$(BIN)/sphinx-build --fail-on-warning --keep-going -b html docs docs/_build/html
+
+engines:  ## programs that some tests and benchmarks drive (Debian, as root)
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tmux wrk >/dev/null
+
+clean:
+	rm -rf $(VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

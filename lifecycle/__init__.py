@@ -1,0 +1,188 @@
+"""The control plane of a long-running Python program.
+
+Everything that happens to it (signals, lines at a prompt, webhooks, changed files, timers, health checks) becomes an
+event; a `Router` gives each event to the handler whose pattern fits best; handlers suspend, resume, reload, shut down
+and drive workers; `run` gives the program a life with one clean end.
+
+The rooms, each a sub-package that can be imported alone:
+
+==================  ============================================================================
+lifecycle.control   events, patterns, `Router`, middleware, `debounce`, `notify`
+lifecycle.runtime   `run`, `lifetime`, background tasks, signals, the shutdown in its order
+lifecycle.sources   where events come from
+lifecycle.handlers  what events cause: suspend, reload, shut down, escalate
+lifecycle.workers   what is kept alive
+lifecycle.testing   virtual time, fakes, a pytest plugin
+==================  ============================================================================
+
+``import lifecycle`` alone is light: each name is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lifecycle._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from lifecycle.control import (
+        ClearLineEvent,
+        CommandEvent,
+        Debounce,
+        Delivery,
+        Dropped,
+        EndOfInputEvent,
+        Event,
+        FileBatch,
+        FileEvent,
+        HealthEvent,
+        InterruptEvent,
+        LineEvent,
+        NotHandled,
+        Pattern,
+        ReloadEvent,
+        ResumeEvent,
+        Router,
+        ShutdownEvent,
+        SignalEvent,
+        StatusEvent,
+        SuspendEvent,
+        TerminateEvent,
+        TickEvent,
+        UnknownCommandEvent,
+        WebhookEvent,
+        debounce,
+        delivery,
+        log,
+        merge_files,
+        notify,
+        once,
+        recover,
+        timeout,
+    )
+    from lifecycle.errors import LifecycleError
+    from lifecycle.handlers import Escalator, ReloadHandler, ShutdownHandler, SuspendHandler, TerminateHandler
+    from lifecycle.interactive import new_interactive_router
+    from lifecycle.runtime import (
+        Group,
+        Lifetime,
+        Reason,
+        current,
+        do,
+        do_detached,
+        go,
+        lifetime,
+        on_shutdown,
+        read_line,
+        run,
+        shutdown,
+        sleep,
+    )
+    from lifecycle.sources import (
+        BaseSource,
+        FileWatchSource,
+        GitHub,
+        HealthCheckSource,
+        InputSource,
+        Limits,
+        PromptSource,
+        QueueSource,
+        SignalSource,
+        TickerSource,
+        WebhookSource,
+    )
+    from lifecycle.workers import BaseWorker, Exit, ProcessWorker, Status, WorkerState
+
+_ROOMS = {
+    "lifecycle.control": (
+        "ClearLineEvent CommandEvent Debounce Delivery Dropped EndOfInputEvent Event FileBatch FileEvent HealthEvent "
+        "InterruptEvent LineEvent NotHandled Pattern ReloadEvent ResumeEvent Router ShutdownEvent SignalEvent "
+        "StatusEvent SuspendEvent TerminateEvent TickEvent UnknownCommandEvent WebhookEvent debounce delivery log "
+        "merge_files notify once recover timeout"
+    ),
+    "lifecycle.errors": "LifecycleError",
+    "lifecycle.handlers": "Escalator ReloadHandler ShutdownHandler SuspendHandler TerminateHandler",
+    "lifecycle.interactive": "new_interactive_router",
+    "lifecycle.runtime": (
+        "Group Lifetime Reason current do do_detached go lifetime on_shutdown read_line run shutdown sleep"
+    ),
+    "lifecycle.sources": (
+        "BaseSource FileWatchSource GitHub HealthCheckSource InputSource Limits PromptSource QueueSource SignalSource "
+        "TickerSource WebhookSource"
+    ),
+    "lifecycle.workers": "BaseWorker Exit ProcessWorker Status WorkerState",
+}
+
+__all__ = [
+    "BaseSource",
+    "BaseWorker",
+    "ClearLineEvent",
+    "CommandEvent",
+    "Debounce",
+    "Delivery",
+    "Dropped",
+    "EndOfInputEvent",
+    "Escalator",
+    "Event",
+    "Exit",
+    "FileBatch",
+    "FileEvent",
+    "FileWatchSource",
+    "GitHub",
+    "Group",
+    "HealthCheckSource",
+    "HealthEvent",
+    "InputSource",
+    "InterruptEvent",
+    "LifecycleError",
+    "Lifetime",
+    "Limits",
+    "LineEvent",
+    "NotHandled",
+    "Pattern",
+    "ProcessWorker",
+    "PromptSource",
+    "QueueSource",
+    "Reason",
+    "ReloadEvent",
+    "ReloadHandler",
+    "ResumeEvent",
+    "Router",
+    "ShutdownEvent",
+    "ShutdownHandler",
+    "SignalEvent",
+    "SignalSource",
+    "Status",
+    "StatusEvent",
+    "SuspendEvent",
+    "SuspendHandler",
+    "TerminateEvent",
+    "TerminateHandler",
+    "TickEvent",
+    "TickerSource",
+    "UnknownCommandEvent",
+    "WebhookEvent",
+    "WebhookSource",
+    "WorkerState",
+    "current",
+    "debounce",
+    "delivery",
+    "do",
+    "do_detached",
+    "go",
+    "lifetime",
+    "log",
+    "merge_files",
+    "new_interactive_router",
+    "notify",
+    "on_shutdown",
+    "once",
+    "read_line",
+    "recover",
+    "run",
+    "shutdown",
+    "sleep",
+    "timeout",
+]
+
+__getattr__, __dir__ = lazy_names(__name__, {name: room for room, names in _ROOMS.items() for name in names.split()})

@@ -1,0 +1,25 @@
+"""Importing a name when it is first asked for, so that a door to many rooms stays light."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["lazy_names"]
+
+
+def lazy_names(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` for ``package``; ``table`` says which module has which name."""
+
+    def get(name: str) -> Any:
+        if name not in table:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(table[name]), name)
+
+    def names() -> list[str]:
+        return sorted(table)
+
+    return get, names

@@ -1,0 +1,132 @@
+"""The one registry of commands: the prompt reads it, and so does whatever else can give a command.
+
+A command turns the words after its name into an event; what handles the event is the router's business.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from lifecycle.errors import RouteConflict
+from lifecycle.events import (
+    CommandEvent,
+    ReloadEvent,
+    ResumeEvent,
+    ShutdownEvent,
+    SuspendEvent,
+    TerminateEvent,
+    Topical,
+    UnknownCommandEvent,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Command", "Commands", "Completer", "lifecycle_commands"]
+
+#: Candidates for the argument that is being typed: words, or a function from what is typed to words.
+Completer: TypeAlias = Iterable[str] | Callable[[str], Iterable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A word that a person can type, what it becomes, and what help says about it."""
+
+    name: str
+    help: str = ""
+    #: From the arguments to the event; None makes a `CommandEvent` with the name and the arguments.
+    event: Callable[[tuple[str, ...]], Topical] | None = None
+    complete: Completer | None = None
+    aliases: tuple[str, ...] = ()
+    #: Where it was registered, for the message about a second one.
+    place: str = "built in"
+
+    def make(self, args: tuple[str, ...]) -> Topical:
+        """The event for this command with ``args``."""
+        return CommandEvent(self.name, args) if self.event is None else self.event(args)
+
+    def candidates(self, typed: str) -> list[str]:
+        """The completions of an argument of which ``typed`` is there already, sorted."""
+        words = self.complete(typed) if callable(self.complete) else self.complete or ()
+        return sorted(word for word in words if word.startswith(typed))
+
+
+class Commands:
+    """Commands by name and alias."""
+
+    def __init__(self, *commands: Command) -> None:
+        self._by_word: dict[str, Command] = {}
+        for command in commands:
+            self.add(command)
+
+    def __iter__(self) -> Iterator[Command]:
+        """Each command once, in the order of registration."""
+        return iter(dict.fromkeys(self._by_word.values()))
+
+    def __contains__(self, word: str) -> bool:
+        return word in self._by_word
+
+    def add(self, command: Command) -> None:
+        """Register ``command`` under its name and its aliases.
+
+        Raises:
+            ValueError: for a name that could not be typed as one word.
+            RouteConflict: when a word is taken, also by a built-in command.
+        """
+        words = (command.name, *command.aliases)
+        for word in words:
+            if not word or word != word.strip() or len(word.split()) != 1 or "/" in word:
+                raise ValueError(f"{word!r} cannot be a command: give one word without blanks or slashes")
+            taken = self._by_word.get(word)
+            if taken is not None:
+                raise RouteConflict(
+                    f"the command {word!r} ({command.place}) is taken by {taken.name!r} ({taken.place}); "
+                    "choose another word"
+                )
+        for word in words:
+            self._by_word[word] = command
+
+    def remove(self, name: str) -> None:
+        """Take out the command and its aliases; nothing happens if there is none."""
+        command = self._by_word.get(name)
+        self._by_word = {word: each for word, each in self._by_word.items() if each is not command}
+
+    def get(self, word: str) -> Command | None:
+        """The command with that name or alias."""
+        return self._by_word.get(word)
+
+    def words(self) -> tuple[str, ...]:
+        """All names and aliases, sorted."""
+        return tuple(sorted(self._by_word))
+
+    def parse(self, line: str) -> Topical | None:
+        """The event that a typed line stands for; None for a blank one, `UnknownCommandEvent` for a stranger."""
+        words = split(line)
+        if not words:
+            return None
+        command = self._by_word.get(words[0])
+        if command is None:
+            return UnknownCommandEvent(words[0], self.words())
+        return command.make(tuple(words[1:]))
+
+
+def split(line: str) -> list[str]:
+    """Words as a shell would split them; where its quotes do not close, at blanks."""
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
+
+
+def lifecycle_commands() -> tuple[Command, ...]:
+    """The words that every prompt knows, and the lifecycle events they become."""
+    return (
+        Command("suspend", "Pause: keep state, stop taking on work.", lambda _: SuspendEvent(), aliases=("s",)),
+        Command("resume", "Go on after a pause.", lambda _: ResumeEvent(), aliases=("r",)),
+        Command("reload", "Read the configuration again.", lambda _: ReloadEvent()),
+        Command("terminate", "Suspend, so that state is saved, then quit.", lambda _: TerminateEvent(), aliases=("x",)),
+        Command("quit", "End the program.", lambda _: ShutdownEvent("quit"), aliases=("q", "exit")),
+    )

@@ -1,0 +1,48 @@
+"""The few signatures that run through everything: handler, middleware, source.
+
+Whatever a user writes fits one of these by its shape alone; nothing has to inherit from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from lifecycle.events import Topical
+
+if TYPE_CHECKING:
+    from lifecycle.control.delivery import Delivery
+
+__all__ = ["AsyncHandler", "Emit", "Handler", "Middleware", "Source", "SourceObject"]
+
+#: What a user registers: ``async def`` or plain, of one argument.
+Handler: TypeAlias = Callable[[Any], Any]
+
+#: What a handler is after registration, and what middleware wraps.
+AsyncHandler: TypeAlias = Callable[[Any], Awaitable[Any]]
+
+#: From handler to handler.
+Middleware: TypeAlias = Callable[[AsyncHandler], Handler]
+
+
+class Emit(Protocol):
+    """How a source hands over an event: waits for room, returns what will become of it."""
+
+    def __call__(self, event: Topical, /) -> Awaitable[Delivery]:
+        """Never raises for an event that nobody takes; awaiting the `Delivery` tells."""
+        ...
+
+
+class SourceObject(Protocol):
+    """A source that pushes: ``run`` emits until it has nothing more or is cancelled.
+
+    One that is also an async context manager is entered first; what fails there is a failure to start.
+    """
+
+    async def run(self, emit: Emit, /) -> None:
+        """Emit events."""
+        ...
+
+
+#: An iterable of events, a function that returns one (so that it can be started again), or an object with ``run``.
+Source: TypeAlias = AsyncIterable[Topical] | Callable[[], AsyncIterable[Topical]] | SourceObject

@@ -1,0 +1,188 @@
+"""Every error that the library raises, in one tree.
+
+LifecycleError
+├── NotHandled                  nobody took the event, or a handler passed it on
+│   ├── Dropped                 counted and given up on purpose: a full queue, a superseded run
+│   └── InvalidTopic            (ValueError) a topic that is no topic
+├── InvalidPattern              (ValueError) a pattern that cannot be read
+├── RouteConflict               the same pattern, command or name a second time
+├── RouteNotFound               (KeyError) nothing is registered under that pattern
+├── RouterRunning               the router is running already
+├── LaneFull                    no room, and waiting for it is impossible or not wanted
+├── SourceFailed                a source could not start
+├── SourceClosed                an event was given to a source that is closed
+├── Interrupted                 the lifetime began to stop while waiting
+├── InvalidTransition           a state machine was asked for a move that its table does not have
+│   └── InvalidState            (also FlowError) the same for flows and jobs
+├── WorkerFailed                a worker ended, or could not start, with an error
+├── RestartLimitReached         a supervisor's budget of restarts is spent
+├── VerificationError           a webhook's signature is missing, wrong or too old
+├── PoolError
+│   ├── RemoteError             the called function raised in its worker process
+│   ├── WorkerLost              the worker process died during the call
+│   ├── PoolBusy                the pool's queue is full
+│   ├── PoolFailed              the pool gave up
+│   ├── PoolClosed              the pool is closed
+│   └── SessionLost             the member that a session was bound to is gone
+└── FlowError
+    ├── InvalidState
+    ├── MissingDependencies     nothing provides what a task requires
+    ├── AmbiguousDependency     several tasks provide what a task requires
+    ├── AtomFailed              a task, retry or revert failed
+    └── ClaimLost               another owner has taken the job or flow
+
+Each is also importable from the room that raises it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AmbiguousDependency",
+    "AtomFailed",
+    "ClaimLost",
+    "Dropped",
+    "FlowError",
+    "Interrupted",
+    "InvalidPattern",
+    "InvalidState",
+    "InvalidTopic",
+    "InvalidTransition",
+    "LaneFull",
+    "LifecycleError",
+    "MissingDependencies",
+    "NotHandled",
+    "PoolBusy",
+    "PoolClosed",
+    "PoolError",
+    "PoolFailed",
+    "RemoteError",
+    "RestartLimitReached",
+    "RouteConflict",
+    "RouteNotFound",
+    "RouterRunning",
+    "SessionLost",
+    "SourceClosed",
+    "SourceFailed",
+    "VerificationError",
+    "WorkerFailed",
+    "WorkerLost",
+]
+
+
+class LifecycleError(Exception):
+    """The root of every error that this library raises."""
+
+
+class NotHandled(LifecycleError):
+    """Nobody took the event; raised by a handler, it passes the event to the next most specific route."""
+
+
+class Dropped(NotHandled):
+    """The event was given up on purpose and counted; it is not passed on to another route."""
+
+
+class InvalidTopic(NotHandled, ValueError):
+    """A topic that is empty, too long, or no string; no route can match it."""
+
+
+class InvalidPattern(LifecycleError, ValueError):
+    """A pattern that cannot be read; the message names the position."""
+
+
+class RouteConflict(LifecycleError):
+    """The same pattern or name was registered twice; the message names both places."""
+
+
+class RouteNotFound(LifecycleError, KeyError):
+    """Nothing is registered under that pattern."""
+
+    # KeyError shows the repr of its argument, which hides a message that was written for people.
+    __str__ = Exception.__str__
+
+
+class RouterRunning(LifecycleError):
+    """`Router.run` was called while it runs."""
+
+
+class LaneFull(LifecycleError):
+    """A lane has no room: raised by ``emit_nowait``, and by ``emit`` where waiting would be waiting for oneself."""
+
+
+class SourceFailed(LifecycleError):
+    """A source could not start; the cause is the error it raised."""
+
+
+class SourceClosed(LifecycleError):
+    """An event was given to a source after ``close()``."""
+
+
+class Interrupted(LifecycleError):
+    """The lifetime began to stop while waiting."""
+
+
+class InvalidTransition(LifecycleError):
+    """A state machine was asked for a move that its table does not have."""
+
+
+class WorkerFailed(LifecycleError):
+    """A worker could not start, or ended with an error."""
+
+
+class RestartLimitReached(LifecycleError):
+    """A supervisor used up its budget of restarts; the cause is a group of the last errors."""
+
+
+class VerificationError(LifecycleError):
+    """A signature is missing, malformed, wrong or too old; the message never contains a secret."""
+
+
+class PoolError(LifecycleError):
+    """The root of what a pool of worker processes raises."""
+
+
+class RemoteError(PoolError):
+    """The called function raised in its worker process; the cause carries the remote traceback."""
+
+
+class WorkerLost(PoolError):
+    """The worker process died while it worked on the call."""
+
+
+class PoolBusy(PoolError):
+    """The queue of the pool is full."""
+
+
+class PoolFailed(PoolError):
+    """The pool gave up: its members die faster than its intensity allows."""
+
+
+class PoolClosed(PoolError):
+    """The pool is closed or closing."""
+
+
+class SessionLost(PoolError):
+    """The member that the session was bound to is gone, and its state with it."""
+
+
+class FlowError(LifecycleError):
+    """The root of what flows and jobs raise."""
+
+
+class InvalidState(InvalidTransition, FlowError):
+    """A flow, task, retry or job was asked for a move that its table does not have."""
+
+
+class MissingDependencies(FlowError):
+    """A task requires a name that nothing before it provides."""
+
+
+class AmbiguousDependency(FlowError):
+    """A task requires a name that several tasks provide."""
+
+
+class AtomFailed(FlowError):
+    """A task, a retry or a revert failed."""
+
+
+class ClaimLost(FlowError):
+    """Another owner has taken the job or flow; late writes of this one are refused."""

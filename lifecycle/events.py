@@ -1,0 +1,328 @@
+"""What happens to a program, as frozen records.
+
+Whatever has a ``topic`` can be dispatched; nothing has to inherit from `Event`. A class of one's own may say which
+topics its events have, so that ``@router.on(MyEvent)`` works: by a class attribute ``topics`` (a pattern), or by a
+field ``topic`` with a default.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields, is_dataclass
+from signal import Signals
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+    from pathlib import Path
+
+__all__ = [
+    "Change",
+    "ClearLineEvent",
+    "CommandEvent",
+    "EndOfInputEvent",
+    "Event",
+    "FileBatch",
+    "FileEvent",
+    "HealthEvent",
+    "InterruptEvent",
+    "LineEvent",
+    "ReloadEvent",
+    "ResumeEvent",
+    "ShutdownEvent",
+    "SignalEvent",
+    "StatusEvent",
+    "SuspendEvent",
+    "TerminateEvent",
+    "TickEvent",
+    "Topical",
+    "UnknownCommandEvent",
+    "WebhookEvent",
+    "topics_of",
+]
+
+Change = Literal["added", "modified", "deleted"]
+
+
+class Topical(Protocol):
+    """Anything with a topic: slash-separated, never read as a pattern."""
+
+    @property
+    def topic(self) -> str:
+        """What the event is about; it alone decides which handler gets it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened: a topic, and data of any kind."""
+
+    topic: str
+    data: Any = None
+
+
+def topics_of(kind: type) -> str:
+    """The pattern that matches the topics of all events of class ``kind``.
+
+    Raises:
+        TypeError: when the class does not say which topics its events have.
+    """
+    declared = getattr(kind, "topics", None)
+    if isinstance(declared, str):
+        return declared
+    if is_dataclass(kind):
+        for each in fields(kind):
+            if each.name == "topic" and isinstance(each.default, str):
+                return each.default
+    constant = getattr(kind, "topic", None)
+    if isinstance(constant, str):
+        return constant
+    raise TypeError(
+        f"{kind.__qualname__} does not say which topics its events have; "
+        'give it a class attribute such as topics = "mail/*", or register a pattern instead of the class'
+    )
+
+
+def _settle(event: object, **computed: object) -> None:
+    """Fill in the fields of a frozen record that follow from the others."""
+    for name, value in computed.items():
+        object.__setattr__(event, name, value)
+
+
+# -- what a program is asked to do ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendEvent:
+    """Pause: keep state, stop taking on work."""
+
+    topic: str = field(default="lifecycle/suspend", init=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeEvent:
+    """Go on after a pause."""
+
+    topic: str = field(default="lifecycle/resume", init=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownEvent:
+    """End the program cleanly."""
+
+    reason: str = ""
+    topic: str = field(default="lifecycle/shutdown", init=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateEvent:
+    """Suspend, so that state is saved, then end."""
+
+    topic: str = field(default="lifecycle/terminate", init=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadEvent:
+    """Read the configuration again."""
+
+    topic: str = field(default="lifecycle/reload", init=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptEvent:
+    """Ctrl+C, captured: it did not begin the shutdown."""
+
+    topic: str = field(default="lifecycle/interrupt", init=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ClearLineEvent:
+    """A half-typed line was given up by Ctrl+C."""
+
+    topic: str = field(default="lifecycle/clear-line", init=False, repr=False)
+
+
+# -- what came from outside ------------------------------------------------------------------------------------
+
+_SIGNAL_TOPICS = {
+    "SIGINT": "signal/interrupt",
+    "SIGTERM": "signal/terminate",
+    "SIGHUP": "signal/hangup",
+    "SIGUSR1": "signal/user1",
+    "SIGUSR2": "signal/user2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SignalEvent:
+    """The operating system sent a signal, such as SIGTERM.
+
+    Raises:
+        ValueError: for a number that is no signal here.
+    """
+
+    topics: ClassVar[str] = "signal/*"
+
+    signum: int
+    #: As the system calls it: ``SIGTERM``.
+    name: str = field(init=False)
+    topic: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        name = _signal_name(self.signum)
+        topic = _SIGNAL_TOPICS.get(name) or "signal/" + name.removeprefix("SIG").lower()
+        _settle(self, name=name, topic=topic)
+
+
+def _signal_name(signum: int) -> str:
+    """The system's name; Python names no real-time signal but the first and the last."""
+    first, last = getattr(Signals, "SIGRTMIN", 0), getattr(Signals, "SIGRTMAX", 0)
+    return f"SIGRTMIN+{signum - first}" if first < signum < last else Signals(signum).name
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEvent:
+    """A registered command was given, with its arguments split as a shell does."""
+
+    topics: ClassVar[str] = "command/*"
+
+    command: str
+    args: tuple[str, ...] = ()
+    topic: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _settle(self, topic=f"command/{self.command}")
+
+
+@dataclass(frozen=True, slots=True)
+class LineEvent:
+    """A line that is no command, without its line ending."""
+
+    line: str
+    topic: str = field(default="input/line", init=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownCommandEvent:
+    """A line that names no command; ``known`` are those that would have done, sorted."""
+
+    command: str
+    known: tuple[str, ...]
+    topic: str = field(default="input/unknown", init=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfInputEvent:
+    """Standard input ended, or Ctrl+D at the prompt."""
+
+    topic: str = field(default="input/eof", init=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TickEvent:
+    """A timer fired; ``time`` is aware, ``count`` starts at 1 and skips ticks that were missed."""
+
+    topics: ClassVar[str] = "tick/*"
+
+    time: datetime
+    count: int
+    name: str = "ticker"
+    topic: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _settle(self, topic=f"tick/{self.name}")
+
+
+_FILE_TOPICS = {"added": "file/added", "modified": "file/modified", "deleted": "file/deleted"}
+
+
+@dataclass(frozen=True, slots=True)
+class FileEvent:
+    """A watched file appeared, changed or vanished.
+
+    Raises:
+        ValueError: for a change that is none of the three.
+    """
+
+    topics: ClassVar[str] = "file/*"
+
+    change: Change
+    path: Path
+    topic: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        topic = _FILE_TOPICS.get(self.change)
+        if topic is None:
+            raise ValueError(f"{self.change!r} is no change to a file; give added, modified or deleted")
+        object.__setattr__(self, "topic", topic)
+
+
+@dataclass(frozen=True, slots=True)
+class FileBatch:
+    """Several changes as one event: what became of each path in the end."""
+
+    changes: Mapping[Path, Change]
+    topic: str = field(default="file/batch", init=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HealthEvent:
+    """A health check's result."""
+
+    topics: ClassVar[str] = "health/*/*"
+
+    name: str
+    healthy: bool
+    message: str = ""
+    topic: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _settle(self, topic=f"health/{self.name}/{'up' if self.healthy else 'down'}")
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookEvent:
+    """An HTTP request that was accepted; header names are in lower case, ``id`` names the delivery."""
+
+    topics: ClassVar[str] = "webhook/**"
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    query: Mapping[str, str]
+    body: bytes
+    id: str
+    topic: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        path = self.path.lstrip("/")
+        _settle(self, topic=f"webhook/{path}" if path else "webhook")
+
+    def text(self) -> str:
+        """The body as text; bytes that are no UTF-8 are replaced."""
+        return self.body.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        """The body as JSON.
+
+        Raises:
+            ValueError: for a body that is no JSON.
+        """
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusEvent:
+    """A watched worker or supervisor changed; ``state`` is its record after the change."""
+
+    topics: ClassVar[str] = "status/*"
+
+    component: str
+    old: str
+    new: str
+    state: Any
+    topic: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _settle(self, topic=f"status/{self.component}")

@@ -1,0 +1,113 @@
+"""What the library announces about itself, as blinker signals.
+
+Connect a plain function to learn of something; names are in the past tense and arguments are keywords::
+
+    from lifecycle import hooks
+
+    @hooks.handler_failed.connect
+    def count(sender, *, event, pattern, error):
+        failures.inc(pattern)
+
+A receiver that raises is logged and stops nobody. Receivers are held strongly unless ``weak=True``. The order of
+receivers is undefined. With no receiver an announcement costs no more than the check.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any, TypeVar
+
+from blinker import ANY, Signal
+
+__all__ = [
+    "Hook",
+    "circuit_opened",
+    "critical_finished",
+    "event_dropped",
+    "event_merged",
+    "event_routed",
+    "event_unrouted",
+    "forced_exit",
+    "handler_failed",
+    "handler_finished",
+    "hook_finished",
+    "signal_received",
+    "source_failed",
+    "state_changed",
+    "task_crashed",
+    "task_finished",
+    "task_started",
+    "worker_failed",
+    "worker_killed",
+    "worker_restarted",
+    "worker_started",
+]
+
+_log = logging.getLogger("lifecycle.hooks")
+_Receiver = TypeVar("_Receiver")
+
+
+class Hook(Signal):
+    """A blinker signal that holds its receivers and contains their errors."""
+
+    def __init__(self, name: str, doc: str) -> None:
+        super().__init__(doc)
+        self.name = name
+
+    def connect(self, receiver: _Receiver, sender: Any = ANY, weak: bool = False) -> _Receiver:  # type: ignore[override]  # noqa: E501  # strongly by default: a handler defined inside a function must not vanish
+        """Call ``receiver(sender, **arguments)`` at every announcement; usable as a decorator.
+
+        Raises:
+            TypeError: for an async function; an announcement does not wait.
+        """
+        if inspect.iscoroutinefunction(receiver):
+            raise TypeError(f"{receiver!r} is async, and hooks.{self.name} does not wait; connect a plain function")
+        return super().connect(receiver, sender, weak)  # type: ignore[type-var]  # any callable will do
+
+    def announce(self, sender: Any, **arguments: Any) -> None:
+        """Call every receiver, logging what they raise; returns at once where there is none."""
+        if not self.receivers:
+            return
+        for receiver in list(self.receivers_for(sender)):
+            try:
+                receiver(sender, **arguments)
+            except Exception:
+                _log.exception("a receiver of hooks.%s failed: %r", self.name, receiver)
+
+
+def _hook(name: str, doc: str) -> Hook:
+    return Hook(name, doc)
+
+
+# -- events: the sender is the router ---------------------------------------------------------------------------
+
+event_routed = _hook("event_routed", "An event found its route. ``event``, ``pattern``, ``delivery``.")
+event_unrouted = _hook("event_unrouted", "Nobody took an event. ``event``.")
+event_dropped = _hook("event_dropped", "An event was given up. ``event``, ``pattern``, ``reason``.")
+event_merged = _hook("event_merged", "An event went into an open window. ``event``, ``pattern``, ``delivery``.")
+handler_finished = _hook("handler_finished", "A handler returned. ``event``, ``pattern``, ``duration`` in seconds.")
+handler_failed = _hook("handler_failed", "A handler raised. ``event``, ``pattern``, ``error``.")
+source_failed = _hook("source_failed", "A source raised. ``source``, ``error``, ``restart_in`` (seconds or None).")
+
+# -- states: the sender is the machine's owner ------------------------------------------------------------------
+
+state_changed = _hook("state_changed", "A state machine moved. ``machine``, ``transition``.")
+
+# -- workers: the sender is the worker (or the supervisor that restarted it) --------------------------------------
+
+worker_started = _hook("worker_started", "A worker runs. ``worker``.")
+worker_failed = _hook("worker_failed", "A worker ended with an error. ``worker``, ``exit``.")
+worker_killed = _hook("worker_killed", "A worker was killed after its grace period. ``worker``, ``exit``.")
+worker_restarted = _hook("worker_restarted", "A worker was started again. ``worker``, ``restarts``.")
+circuit_opened = _hook("circuit_opened", "A child is given up until restarted by hand. ``child``, ``restarts``.")
+
+# -- the runtime: the sender is the lifetime -------------------------------------------------------------------
+
+task_started = _hook("task_started", "A background task began. ``name``.")
+task_finished = _hook("task_finished", "A background task ended. ``name``, ``duration``.")
+task_crashed = _hook("task_crashed", "A background task raised. ``name``, ``error``.")
+critical_finished = _hook("critical_finished", "A `do` or `do_detached` ended. ``name``, ``duration``, ``error``.")
+hook_finished = _hook("hook_finished", "A shutdown hook ended. ``hook``, ``duration``, ``error``.")
+signal_received = _hook("signal_received", "The process got a signal. ``signum``, ``count``.")
+forced_exit = _hook("forced_exit", "The process is about to be ended by force. ``status``, ``reason``.")

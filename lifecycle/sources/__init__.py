@@ -1,0 +1,63 @@
+"""Where events come from.
+
+A source is an async iterable of events, a function that returns one, or an object with ``async def run(emit)``.
+Each file here is one such object; what it needs beyond the standard library is imported when it starts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lifecycle._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from lifecycle.errors import SourceClosed, SourceFailed, VerificationError
+    from lifecycle.sources.base import BaseSource
+    from lifecycle.sources.files import DEFAULT_IGNORES, FileWatchSource
+    from lifecycle.sources.health import HealthCheckSource
+    from lifecycle.sources.input import InputSource
+    from lifecycle.sources.prompt import PromptSource
+    from lifecycle.sources.queue import QueueSource
+    from lifecycle.sources.signals import SignalSource
+    from lifecycle.sources.signatures import GitHub
+    from lifecycle.sources.ticker import TickerSource
+    from lifecycle.sources.webhook import Limits, WebhookSource
+
+__all__ = [
+    "DEFAULT_IGNORES",
+    "BaseSource",
+    "FileWatchSource",
+    "GitHub",
+    "HealthCheckSource",
+    "InputSource",
+    "Limits",
+    "PromptSource",
+    "QueueSource",
+    "SignalSource",
+    "SourceClosed",
+    "SourceFailed",
+    "TickerSource",
+    "VerificationError",
+    "WebhookSource",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "BaseSource": "lifecycle.sources.base",
+        "DEFAULT_IGNORES": "lifecycle.sources.files",
+        "FileWatchSource": "lifecycle.sources.files",
+        "GitHub": "lifecycle.sources.signatures",
+        "HealthCheckSource": "lifecycle.sources.health",
+        "InputSource": "lifecycle.sources.input",
+        "Limits": "lifecycle.sources.webhook",
+        "PromptSource": "lifecycle.sources.prompt",
+        "QueueSource": "lifecycle.sources.queue",
+        "SignalSource": "lifecycle.sources.signals",
+        "SourceClosed": "lifecycle.errors",
+        "SourceFailed": "lifecycle.errors",
+        "TickerSource": "lifecycle.sources.ticker",
+        "VerificationError": "lifecycle.errors",
+        "WebhookSource": "lifecycle.sources.webhook",
+    },
+)

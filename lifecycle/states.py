@@ -1,0 +1,163 @@
+"""One engine for every table of states: legal moves, ignored moves, history, one announcement a change.
+
+Workers, pool members, flows and jobs share it. A machine knows nothing of what its states mean: do not add
+behaviour here, add it where the machine is owned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from lifecycle import hooks
+from lifecycle.errors import InvalidTransition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+__all__ = ["InvalidTransition", "Machine", "Transition"]
+
+S = TypeVar("S", bound=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition(Generic[S]):
+    """One change of state, as it happened."""
+
+    old: S
+    new: S
+    #: Why, in a word or two; empty where the state says it all.
+    reason: str
+    #: When, in seconds since the epoch.
+    at: float
+    #: Seconds that were spent in ``old``.
+    duration: float
+
+
+class Machine(Generic[S]):
+    """A state that only moves as its table allows.
+
+    ``table`` names for each state the states that may follow it; a state with none is final. ``ignored`` holds
+    pairs ``(from, to)`` that are asked for in good faith and change nothing, such as stopping twice. The last
+    ``history`` changes are kept.
+
+    Raises:
+        ValueError: for a table that mentions a state it has no row for.
+    """
+
+    def __init__(  # noqa: PLR0913  # a table, where it starts, and how to speak of it
+        self,
+        name: str,
+        table: Mapping[S, Collection[S]],
+        initial: S,
+        *,
+        ignored: Collection[tuple[S, S]] = (),
+        history: int = 32,
+        error: type[InvalidTransition] = InvalidTransition,
+    ) -> None:
+        strangers = {state for row in table.values() for state in row} | {initial}
+        if strangers -= table.keys():
+            raise ValueError(f"the table of {name!r} has no row for {_names(strangers)}; add one (it may be empty)")
+        self.name = name
+        self._table = table
+        self._ignored = ignored
+        self._error = error
+        self._state = initial
+        self._since = _now()
+        self._history: deque[Transition[S]] = deque(maxlen=history)
+        # Woken at every change; each takes itself out when it has what it waited for.
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Machine {self.name!r}: {self._state}>"
+
+    @property
+    def state(self) -> S:
+        """Where it is now."""
+        return self._state
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing leaves the present state."""
+        return not self._table[self._state]
+
+    @property
+    def history(self) -> tuple[Transition[S], ...]:
+        """The last changes, oldest first."""
+        return tuple(self._history)
+
+    def can(self, target: S) -> bool:
+        """Whether ``to(target)`` would move or be ignored, rather than raise."""
+        return target in self._table[self._state] or (self._state, target) in self._ignored
+
+    def to(self, target: S, reason: str = "") -> bool:
+        """Move to ``target``; False if the table says to ignore the move.
+
+        Raises:
+            InvalidTransition: naming both states and what would be legal.
+        """
+        old = self._state
+        if target not in self._table[old]:
+            if (old, target) in self._ignored:
+                return False
+            legal = _names(self._table[old]) or f"nothing, {old} is final"
+            raise self._error(f"{self.name!r} cannot go from {old} to {target}; legal: {legal}")
+        now = _now()
+        transition = Transition(old, target, reason, time.time(), now - self._since)
+        self._state, self._since = target, now
+        self._history.append(transition)
+        self._wake()
+        hooks.state_changed.announce(self.name, machine=self, transition=transition)
+        return True
+
+    async def reach(self, *states: S) -> S:
+        """Wait until it is in one of ``states``, and return which; a state passed through meanwhile counts too.
+
+        Raises:
+            InvalidTransition: once it is in a final state that is none of them.
+        """
+        while self._state not in states:
+            if self.is_final:
+                raise self._error(f"{self.name!r} is {self._state} for good and will not reach {_names(states)}")
+            last = self._history[-1] if self._history else None
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+            for passed in self._after(last):
+                if passed in states:
+                    return passed
+        return self._state
+
+    def _after(self, last: Transition[S] | None) -> list[S]:
+        """The states entered since the change ``last``, as far as history reaches."""
+        entered: list[S] = []
+        for transition in reversed(self._history):
+            if transition is last:
+                break
+            entered.append(transition.new)
+        return entered[::-1]
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _names(states: Collection[str]) -> str:
+    return ", ".join(sorted(str(state) for state in states))
+
+
+def _now() -> float:
+    """The clock of the running loop, so that tests can bend it; the process's clock outside one."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return time.monotonic()

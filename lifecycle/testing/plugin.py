@@ -1,0 +1,44 @@
+"""The pytest plugin: a test that asks for the fixture `clock` runs in virtual time.
+
+It works with pytest-asyncio (1.5 or newer), which runs the tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from lifecycle.testing import Clock, Recorder
+
+__all__ = ["clock", "pytest_asyncio_loop_factories", "recorder"]
+
+
+@pytest.hookimpl(optionalhook=True, trylast=True)
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Give tests that use `clock` a `VirtualLoop`, all others the usual loop."""
+    if "clock" in getattr(item, "fixturenames", ()):
+        from lifecycle.testing.virtual import VirtualLoop
+
+        return {"virtual": VirtualLoop}
+    return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The clock of a test in virtual time: ``await clock.advance(1)``."""
+    from lifecycle.testing import Clock
+
+    return Clock()
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    """A handler that keeps every event: ``recorder.events``."""
+    from lifecycle.testing import Recorder
+
+    return Recorder()

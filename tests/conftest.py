@@ -1,0 +1,90 @@
+"""What every test is held to: no task, thread, process or file descriptor outlives the test that made it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import shutil
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from lifecycle.testing.virtual import VirtualLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+
+
+def _remembered(factory: Callable[[], asyncio.AbstractEventLoop]) -> Callable[[], asyncio.AbstractEventLoop]:
+    def make() -> asyncio.AbstractEventLoop:
+        loop = factory()
+        _loops.add(loop)
+        return loop
+
+    return make
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    virtual = "clock" in getattr(item, "fixturenames", ())
+    return {"virtual": _remembered(VirtualLoop)} if virtual else {"asyncio": _remembered(asyncio.new_event_loop)}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A task that is left when the test function has returned has no owner."""
+    result = yield
+    left = [task for loop in list(_loops) if not loop.is_closed() for task in asyncio.all_tasks(loop)]
+    # Generators being closed by the loop, and fixtures that keep a server open, are not the test's.
+    left = [task for task in left if not item.get_closest_marker("keeps_tasks")]
+    if left:
+        pytest.fail(f"{item.nodeid} left tasks behind: {left}")
+    return result
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("engine"):
+        if shutil.which(marker.args[0]) is None:
+            reason = f"{marker.args[0]} is not installed; `make engines` installs it"
+            if os.environ.get("LIFECYCLE_NO_SKIP"):
+                pytest.fail(reason)
+            pytest.skip(reason)
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    before = _held()
+    yield
+    for pause in (0, 0.01, 0.05, 0.2, 0.5, 1):
+        time.sleep(pause)
+        gc.collect()
+        left = {kind: now - before[kind] for kind, now in _held().items() if now - before[kind]}
+        if not left:
+            return
+    pytest.fail(f"left behind: {left}")
+
+
+def _held() -> dict[str, set[object]]:
+    return {
+        "threads": {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio_")},
+        "processes": {(child.pid, child.name()) for child in psutil.Process().children()},
+        "descriptors": set(_descriptors()),
+    }
+
+
+def _descriptors() -> Iterator[str]:
+    """What is open, by what it is: a number is soon somebody else's."""
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{entry}")
+        except OSError:
+            continue
+        if not target.startswith("/proc/"):
+            yield f"{entry} -> {target}"
