@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from lifecycle.events import Topical
 
 if TYPE_CHECKING:
-    from lifecycle.control.delivery import Delivery
+    from lifecycle.control.deliveries import Delivery
 
 __all__ = ["AsyncHandler", "Emit", "Handler", "Middleware", "Source", "SourceObject"]
 
