@@ -1,0 +1,110 @@
+"""What an event is and where it goes.
+
+`Router` gives each event to the handler whose pattern fits best; middleware wraps handlers, windows debounce, lanes
+order. The way of an event stands in ``traffic``; which route wins in ``table`` and ``patterns``.
+"""
+
+from lifecycle.control.commands import Command, Commands
+from lifecycle.control.deliveries import Delivery, delivery
+from lifecycle.control.lanes import Busy
+from lifecycle.control.middleware import log, once, recover, timeout
+from lifecycle.control.patterns import Pattern
+from lifecycle.control.queues import notify
+from lifecycle.control.router import Router
+from lifecycle.control.routes import Route, RouteInfo, RouterState
+from lifecycle.control.taps import Subscription, Tap
+from lifecycle.control.types import AsyncHandler, Emit, Handler, Middleware, Source, SourceObject
+from lifecycle.control.windows import Debounce, debounce, merge_files
+from lifecycle.errors import (
+    Dropped,
+    InvalidPattern,
+    InvalidTopic,
+    LaneFull,
+    NotHandled,
+    RouteConflict,
+    RouteNotFound,
+    RouterRunning,
+    SourceFailed,
+)
+from lifecycle.events import (
+    Change,
+    ClearLineEvent,
+    CommandEvent,
+    EndOfInputEvent,
+    Event,
+    FileBatch,
+    FileEvent,
+    HealthEvent,
+    InterruptEvent,
+    LineEvent,
+    ReloadEvent,
+    ResumeEvent,
+    ShutdownEvent,
+    SignalEvent,
+    StatusEvent,
+    SuspendEvent,
+    TerminateEvent,
+    TickEvent,
+    Topical,
+    UnknownCommandEvent,
+    WebhookEvent,
+)
+
+__all__ = [
+    "AsyncHandler",
+    "Busy",
+    "Change",
+    "ClearLineEvent",
+    "Command",
+    "CommandEvent",
+    "Commands",
+    "Debounce",
+    "Delivery",
+    "Dropped",
+    "Emit",
+    "EndOfInputEvent",
+    "Event",
+    "FileBatch",
+    "FileEvent",
+    "Handler",
+    "HealthEvent",
+    "InterruptEvent",
+    "InvalidPattern",
+    "InvalidTopic",
+    "LaneFull",
+    "LineEvent",
+    "Middleware",
+    "NotHandled",
+    "Pattern",
+    "ReloadEvent",
+    "ResumeEvent",
+    "Route",
+    "RouteConflict",
+    "RouteInfo",
+    "RouteNotFound",
+    "Router",
+    "RouterRunning",
+    "RouterState",
+    "ShutdownEvent",
+    "SignalEvent",
+    "Source",
+    "SourceFailed",
+    "SourceObject",
+    "StatusEvent",
+    "Subscription",
+    "SuspendEvent",
+    "Tap",
+    "TerminateEvent",
+    "TickEvent",
+    "Topical",
+    "UnknownCommandEvent",
+    "WebhookEvent",
+    "debounce",
+    "delivery",
+    "log",
+    "merge_files",
+    "notify",
+    "once",
+    "recover",
+    "timeout",
+]

@@ -1,0 +1,128 @@
+"""What becomes of an event: the receipt that ``emit`` gives back."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from lifecycle.control.routes import Plan, Route
+    from lifecycle.events import Topical
+
+__all__ = ["Delivery", "delivery"]
+
+_numbers = itertools.count(1)
+
+#: The delivery whose handler runs here, and the parent of what that handler emits.
+current: ContextVar[Delivery | None] = ContextVar("lifecycle_delivery", default=None)
+
+
+def delivery() -> Delivery:
+    """The delivery whose handler is running here.
+
+    Raises:
+        LookupError: outside a handler that got its event through a lane.
+    """
+    here = current.get()
+    if here is None:
+        raise LookupError("no event is being handled here; delivery() works inside a handler that a lane called")
+    return here
+
+
+class Delivery:
+    """One event on its way: ``await`` it to learn how it ended.
+
+    Awaiting returns when the handler ended, or raises its error, `NotHandled` or `Dropped`. An event that was merged
+    into another is delivered when the merged call ends. Nobody has to await it. Any number may.
+    """
+
+    __slots__ = ("_done", "_error", "_into", "_waiters", "attempt", "event", "id", "parent", "plan", "route")
+
+    def __init__(
+        self,
+        event: Topical,
+        parent: Delivery | None = None,
+        route: Route | None = None,
+        plan: Plan | None = None,
+    ) -> None:
+        #: Counts up within the process.
+        self.id = next(_numbers)
+        self.event = event
+        #: What was being handled when this was emitted; its own parent is forgotten once it has ended.
+        self.parent = parent
+        #: 1, and more where a durable source delivers again.
+        self.attempt = 1
+        # The router's business: the route whose window or lane has it now, and where it may be passed on to.
+        self.route = route
+        self.plan = plan
+        # The call that it was merged into: from then on that one's end is this one's.
+        self._into: Delivery | None = None
+        self._done = False
+        self._error: BaseException | None = None
+        self._waiters: list[asyncio.Future[None]] | None = None
+
+    def __repr__(self) -> str:
+        state = "pending" if not self.done else f"failed: {self.error!r}" if self.error else "delivered"
+        return f"<Delivery {self.id} of {self.event!r}: {state}>"
+
+    def __await__(self) -> Generator[asyncio.Future[None], None, None]:
+        last = self._last()
+        while not last._done:  # noqa: SLF001  # merged deliveries are of this class
+            yield from last._wait()  # noqa: SLF001
+            last = last._last()  # noqa: SLF001
+        if last._error is not None:  # noqa: SLF001
+            raise last._error  # noqa: SLF001
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._last()._done  # noqa: SLF001
+
+    @property
+    def error(self) -> BaseException | None:
+        """How it failed; None while it is under way and when it was handled."""
+        return self._last()._error  # noqa: SLF001
+
+    def _last(self) -> Delivery:
+        last = self
+        while last._into is not None:
+            last = last._into
+        return last
+
+    def _wait(self) -> Generator[asyncio.Future[None], None, None]:
+        """Wait for an end or a merge; a waiter that is cancelled leaves the others alone."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._waiters is None:
+            self._waiters = []
+        waiters = self._waiters
+        waiters.append(waiter)
+        try:
+            yield from waiter
+        finally:
+            if waiter in waiters:
+                waiters.remove(waiter)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Say how it ended; for whoever carries the event, once."""
+        self._done = True
+        self._error = error
+        if self.parent is not None:
+            # Or a program whose every event causes the next would keep all of them.
+            self.parent.parent = None
+        self._wake()
+
+    def merge_into(self, call: Delivery) -> None:
+        """Let the end of ``call`` be the end of this one."""
+        self._into = call
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiters:
+            waiters, self._waiters = self._waiters, None
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)

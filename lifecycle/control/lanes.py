@@ -1,0 +1,280 @@
+"""Where events wait for their handlers: a bounded queue, and as many handlers at once as the lane allows.
+
+A lane has no task while it has nothing to do: one is started for the first event of a burst and ends with the last,
+which costs as much as waking one that waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from lifecycle import hooks
+from lifecycle.control.deliveries import current
+from lifecycle.errors import LaneFull
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from lifecycle.control.deliveries import Delivery
+
+__all__ = ["Busy", "Lane", "Owner"]
+
+#: A lane whose handlers never wait gives the loop a turn after that many events.
+_TURN = 500
+
+
+class Busy(StrEnum):
+    """What becomes of an event when as many handlers as the lane allows are at work."""
+
+    #: It waits; when the queue is full, the source waits.
+    QUEUE = "queue"
+    #: It is given up.
+    DROP = "drop"
+    #: The oldest running handler of its route is cancelled, and it runs next.
+    RESTART = "restart"
+
+
+class Owner(Protocol):
+    """What a lane needs of the router that it belongs to."""
+
+    #: Whether handlers may run; while not, events wait in their lanes.
+    working: bool
+
+    def start(self, work: Coroutine[object, object, None], lane: Lane) -> asyncio.Task[None]:
+        """Run ``work`` in a task that the owner awaits."""
+        ...
+
+    async def failed(self, delivery: Delivery, error: BaseException) -> None:
+        """A handler ended with an error; ends the delivery, or waits for room where it is passed on."""
+        ...
+
+    def drop(self, delivery: Delivery, reason: str) -> None:
+        """Give an event up, counted."""
+        ...
+
+
+class Lane:
+    """A bounded queue and up to ``concurrency`` handlers at work on it; with 1 the order is strict."""
+
+    __slots__ = (
+        "_blocked_on",
+        "_buffer",
+        "_cancelled",
+        "_handling",
+        "_owner",
+        "_queue",
+        "_tasks",
+        "_waiting",
+        "concurrency",
+        "name",
+    )
+
+    def __init__(self, name: str, concurrency: int, buffer: int, owner: Owner) -> None:
+        self.name = name
+        self.concurrency = concurrency
+        self._buffer = buffer
+        self._owner = owner
+        self._queue: deque[Delivery] = deque()
+        # Each task and what it is handling now, the oldest first.
+        self._tasks: dict[asyncio.Task[None], Delivery | None] = {}
+        # Tasks that have begun to take from the queue.
+        self._handling = 0
+        # Tasks that were cancelled for a newer event; they end with what they are doing.
+        self._cancelled: set[asyncio.Task[None]] = set()
+        # Called, each once, when there is room.
+        self._waiting: deque[Callable[[], None]] = deque()
+        # The lane that a handler of this one waits for.
+        self._blocked_on: Lane | None = None
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing runs."""
+        return not self._queue and not self._tasks
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next event would have to wait outside."""
+        return len(self._queue) >= self._buffer + self.concurrency - self._handling
+
+    def put(self, delivery: Delivery) -> None:
+        """Let an event wait here, also beyond the limit: the caller has looked whether there is room."""
+        self._queue.append(delivery)
+        if len(self._tasks) < self.concurrency:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Start a task, if there is anything to do and the router works."""
+        if self._queue and len(self._tasks) < self.concurrency and self._owner.working:
+            task = self._owner.start(self._work(), self)
+            self._tasks[task] = None
+            task.add_done_callback(self._ended)
+
+    def offer(self, delivery: Delivery, busy: Busy) -> None:
+        """Put the event as ``busy`` says.
+
+        Raises:
+            LaneFull: where it should wait and there is no room.
+        """
+        if busy is Busy.QUEUE:
+            if self.is_full:
+                raise LaneFull(self._full(delivery))
+            self.put(delivery)
+        elif self._handling + len(self._queue) < self.concurrency:
+            self.put(delivery)
+        elif busy is Busy.DROP:
+            self._owner.drop(delivery, "as many handlers are at work as may be")
+        else:
+            self._replace_queued(delivery)
+            self._cancel_oldest(delivery)
+
+    def _replace_queued(self, delivery: Delivery) -> None:
+        """A newer event of a ``restart`` route takes the place of one that has not begun."""
+        for waiting in [each for each in self._queue if each.route is delivery.route]:
+            self._queue.remove(waiting)
+            self._owner.drop(waiting, "superseded by a newer event")
+        self.put(delivery)
+
+    def _cancel_oldest(self, delivery: Delivery) -> None:
+        running = [task for task, each in self._tasks.items() if each is not None and each.route is delivery.route]
+        # One that is on its way out makes room enough for the one event that waits.
+        if running and not self._cancelled:
+            self._cancelled.add(running[0])
+            running[0].cancel("a newer event restarts the handler")
+
+    async def wait_room(self, delivery: Delivery) -> None:
+        """Wait until there is room for ``delivery``.
+
+        Raises:
+            LaneFull: when the wait would be for itself: the event comes from a handler of this lane, or from one of
+                a lane that this one waits for; or when the router does not run.
+        """
+        home = self._home_of(delivery)
+        if not self._owner.working:
+            raise LaneFull(f"{self._full(delivery)}, and the router is not running")
+        if home is not None:
+            home._blocked_on = self  # noqa: SLF001  # lanes
+        try:
+            while self.is_full:
+                await self._room()
+        finally:
+            if home is not None:
+                home._blocked_on = None  # noqa: SLF001  # lanes
+
+    async def _room(self) -> None:
+        """Wait for one event to leave; a turn that a cancelled waiter cannot use goes to the next."""
+        room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if room.done():
+                self._next_waiting()
+            else:
+                room.set_result(None)
+
+        self.when_room(wake)
+        try:
+            await room
+        except asyncio.CancelledError:
+            if room.cancelled():
+                self._waiting.remove(wake)
+            else:
+                self._next_waiting()
+            raise
+
+    def _next_waiting(self) -> None:
+        if self._waiting:
+            self._waiting.popleft()()
+
+    def _home_of(self, delivery: Delivery) -> Lane | None:
+        """The lane whose handler emits here and now; refuses to wait in a circle."""
+        emitter = current.get()
+        if emitter is None or emitter.done or emitter.route is None:
+            return None
+        home = emitter.route.lane
+        lane: Lane | None = self
+        while lane is not None:
+            if lane is home:
+                raise LaneFull(f"{self._full(delivery)}, and its own handler would wait for itself")
+            lane = lane._blocked_on  # noqa: SLF001  # lanes
+        return home if home.concurrency == 1 else None
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Call ``call`` once, when an event has left the queue."""
+        self._waiting.append(call)
+
+    def _full(self, delivery: Delivery) -> str:
+        return f"no room for {delivery.event.topic!r}: lane {self.name!r} is full with {len(self._queue)} waiting"
+
+    def cancel(self) -> None:
+        """Cancel what runs."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def clear(self, reason: str) -> None:
+        """Give up what waits."""
+        while self._queue:
+            self._owner.drop(self._queue.popleft(), reason)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        self._cancelled.discard(task)
+        self.go_on()
+
+    async def _work(self) -> None:
+        """Handle events until none waits. The hot loop: what is rare is done elsewhere."""
+        task = asyncio.current_task()
+        assert task is not None
+        queue, tasks, waiting, finished = self._queue, self._tasks, self._waiting, hooks.handler_finished
+        clock = asyncio.get_running_loop().time
+        turn = _TURN
+        self._handling += 1
+        try:
+            while queue and self._owner.working:
+                delivery = tasks[task] = queue.popleft()
+                if waiting:
+                    waiting.popleft()()
+                route = delivery.route
+                assert route is not None
+                current.set(delivery)
+                began = clock() if finished.receivers else 0.0
+                try:
+                    await route.call(delivery.event)
+                except asyncio.CancelledError as error:
+                    if self._was_asked(delivery, task):
+                        raise
+                    await self._owner.failed(delivery, error)
+                except Exception as error:  # noqa: BLE001  # the owner logs it and counts it
+                    await self._owner.failed(delivery, error)
+                else:
+                    route.handled += 1
+                    delivery.end()
+                    if finished.receivers:
+                        duration = clock() - began
+                        finished.announce(
+                            self._owner, event=delivery.event, pattern=route.text, duration=duration
+                        )
+                if self._cancelled and task in self._cancelled:
+                    break
+                turn -= 1
+                if not turn:
+                    turn = _TURN
+                    tasks[task] = None
+                    await asyncio.sleep(0)
+        finally:
+            self._handling -= 1
+            self._ended(task)
+
+    def _was_asked(self, delivery: Delivery, task: asyncio.Task[None]) -> bool:
+        """Whether a cancellation was for this task; if so, says what it was. Otherwise it is the handler's error."""
+        if task in self._cancelled:
+            self._owner.drop(delivery, "cancelled for a newer event")
+            return True
+        if task.cancelling():
+            self._owner.drop(delivery, "the router was stopped")
+            return True
+        return False

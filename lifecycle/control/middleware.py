@@ -1,0 +1,116 @@
+"""Functions from handler to handler: settings first, then the handler."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.control.composing import as_async, name_of
+from lifecycle.errors import NotHandled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.control.types import AsyncHandler, Handler, Middleware
+
+__all__ = ["log", "once", "recover", "timeout"]
+
+
+def once(handler: Handler) -> AsyncHandler:
+    """Let ``handler`` run at most once for ever, also under concurrent calls; later calls return without running it.
+
+    A first run that failed was the one run.
+    """
+    call = as_async(handler)
+    ran = False
+
+    @functools.wraps(handler, updated=())
+    async def run_once(event: Any) -> None:
+        nonlocal ran
+        if not ran:
+            ran = True
+            await call(event)
+
+    return run_once
+
+
+def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Middleware:
+    """Contain every `Exception` but `NotHandled`, calling ``on_error(event, error)`` (async or plain) if given."""
+    react = None if on_error is None else as_async(lambda pair: on_error(*pair))
+
+    def middleware(handler: Handler) -> AsyncHandler:
+        call = as_async(handler)
+
+        @functools.wraps(handler, updated=())
+        async def recovered(event: Any) -> None:
+            try:
+                await call(event)
+            except NotHandled:
+                raise
+            except Exception as error:
+                if react is None:
+                    _log.exception("%s failed on %s; recovered", name_of(handler), event.topic)
+                else:
+                    await react((event, error))
+
+        return recovered
+
+    return middleware
+
+
+def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Middleware:
+    """Log the begin and the end of each call at ``level``, with its duration; an error with its traceback.
+
+    `NotHandled` is no error: it is logged at debug.
+    """
+    out = logger or _log
+
+    def middleware(handler: Handler) -> AsyncHandler:
+        call = as_async(handler)
+        name = name_of(handler)
+
+        @functools.wraps(handler, updated=())
+        async def logged(event: Any) -> None:
+            out.log(level, "%s begins on %s", name, event.topic)
+            began = time.perf_counter()
+            try:
+                await call(event)
+            except NotHandled as passed:
+                out.debug("%s passed %s on: %s", name, event.topic, passed)
+                raise
+            except Exception:
+                out.exception("%s failed on %s after %.3f s", name, event.topic, time.perf_counter() - began)
+                raise
+            out.log(level, "%s ended on %s after %.3f s", name, event.topic, time.perf_counter() - began)
+
+        return logged
+
+    return middleware
+
+
+def timeout(seconds: float) -> Middleware:
+    """Cancel a call that takes longer than ``seconds``; it ends with `TimeoutError`.
+
+    Raises:
+        ValueError: unless ``seconds`` is above 0.
+    """
+    if seconds <= 0:
+        raise ValueError(f"timeout({seconds!r}) would never let a handler run; give seconds above 0")
+
+    def middleware(handler: Handler) -> AsyncHandler:
+        call = as_async(handler)
+
+        @functools.wraps(handler, updated=())
+        async def limited(event: Any) -> None:
+            async with asyncio.timeout(seconds):
+                await call(event)
+
+        return limited
+
+    return middleware
+
+
+_log = logging.getLogger("lifecycle.control")

@@ -1,0 +1,165 @@
+"""One task a source: it is entered, fed into the router, restarted when it fails, and left."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterable
+from contextlib import AsyncExitStack, aclosing
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from lifecycle import hooks
+from lifecycle.control.composing import name_of
+from lifecycle.control.deliveries import current
+from lifecycle.errors import SourceFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.backoff import Backoff
+    from lifecycle.control.types import Emit, Source
+
+__all__ = ["Pump", "RestartSource", "check_source", "source_name"]
+
+_log = logging.getLogger("lifecycle.control")
+
+#: Whether a source that failed after its start is started again.
+RestartSource: TypeAlias = Literal["on_failure", "never"]
+
+
+def source_name(source: object) -> str:
+    """What a source is called in messages."""
+    own = getattr(source, "name", None)
+    return own if isinstance(own, str) else name_of(source)
+
+
+def check_source(source: Any) -> None:
+    """Refuse what is no source.
+
+    Raises:
+        TypeError: saying what a source is.
+    """
+    if isinstance(source, type):
+        raise TypeError(f"{source.__qualname__} is a class; add an instance of it: {source.__qualname__}(…)")
+    if inspect.iscoroutinefunction(source):
+        raise TypeError(f"{name_of(source)} returns a coroutine; make it an async generator with `yield Event(…)`")
+    if not (hasattr(source, "run") or hasattr(source, "__aiter__") or callable(source)):
+        raise TypeError(
+            f"{source!r} is no source: give an async iterable of events, a function that returns one, "
+            "or an object with `async def run(emit)`"
+        )
+
+
+class Pump:
+    """Keeps one source running while its router runs."""
+
+    def __init__(self, source: Source, restart: RestartSource, backoff: Backoff, emit: Emit) -> None:
+        self.source = source
+        self.name = source_name(source)
+        self._restart = restart
+        self._backoff = backoff
+        self._emit = emit
+        self._task: asyncio.Task[None] | None = None
+        # When the last failures were, for a backoff that gives up after too many.
+        self._failures: list[float] = []
+
+    @property
+    def running(self) -> bool:
+        """Whether its task is at work."""
+        return self._task is not None and not self._task.done()
+
+    def start(self, ready: Callable[[SourceFailed | None], None]) -> asyncio.Task[None]:
+        """Start the task; ``ready`` is told, once, that the source has started or why it could not."""
+        self._task = asyncio.get_running_loop().create_task(self._run(ready), name=f"source {self.name}")
+        return self._task
+
+    def stop(self) -> None:
+        """Ask the source to end: one with ``close()`` delivers what it holds first, any other is cancelled."""
+        close = getattr(self.source, "close", None)
+        if callable(close) and hasattr(self.source, "run"):
+            close()
+        else:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """End the source now."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self, ready: Callable[[SourceFailed | None], None]) -> None:
+        current.set(None)
+        loop = asyncio.get_running_loop()
+        started, retry = False, 0
+
+        def mark() -> None:
+            nonlocal started
+            if not started:
+                started = True
+                ready(None)
+
+        while True:
+            began = loop.time()
+            try:
+                await self._attempt(mark)
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # it is reported below
+                if isinstance(error, asyncio.CancelledError) and _asked():
+                    raise
+                if not started:
+                    failure = SourceFailed(f"source {self.name!r} could not start: {_told(error)}")
+                    failure.__cause__ = error
+                    ready(failure)
+                    return
+                retry = 0 if loop.time() - began >= self._backoff.reset_after else retry
+                delay = self._report(error, retry, loop.time())
+                if delay is None:
+                    return
+                await asyncio.sleep(delay)
+                retry += 1
+            else:
+                return
+
+    async def _attempt(self, mark: Callable[[], None]) -> None:
+        source: Any = self.source
+        async with AsyncExitStack() as stack:
+            if hasattr(source, "__aenter__") and hasattr(source, "__aexit__"):
+                await stack.enter_async_context(source)
+            mark()
+            if hasattr(source, "run"):
+                await source.run(self._emit)
+            else:
+                await self._iterate(source() if callable(source) else source)
+
+    async def _iterate(self, events: Any) -> None:
+        if not isinstance(events, AsyncIterable):
+            if inspect.iscoroutine(events):
+                events.close()
+            raise TypeError(f"source {self.name!r} gave {events!r}; it must give an async iterable of events")
+        iterator: Any = aiter(events)
+        async with AsyncExitStack() as stack:
+            if hasattr(iterator, "aclose"):
+                await stack.enter_async_context(aclosing(iterator))
+            emit = self._emit
+            async for event in iterator:
+                await emit(event)
+
+    def _report(self, error: BaseException, retry: int, now: float) -> float | None:
+        """Log and announce a failure; the seconds until the next start, None if there is none."""
+        self._failures = [*(at for at in self._failures if at >= now - self._backoff.within), now]
+        spent = 0 < self._backoff.max_restarts < len(self._failures)
+        once_only = inspect.isasyncgen(self.source)
+        delay = None if self._restart == "never" or once_only or spent else self._backoff.delay(retry)
+        told = "it is not started again" if delay is None else f"it is started again in {delay:.1f} s"
+        _log.error("source %r failed: %s; %s", self.name, _told(error), told, exc_info=error)
+        hooks.source_failed.announce(self, source=self.source, error=error, restart_in=delay)
+        return delay
+
+
+def _asked() -> bool:
+    """Whether somebody cancelled the running task; a source may also raise CancelledError of its own accord."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,359 @@
+"""`Router`: events in, handlers out, in the manner of a ServeMux.
+
+The work is done elsewhere: ``table`` finds the route, ``traffic`` moves the event, ``running`` starts and stops.
+Do not add behaviour here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from lifecycle.backoff import Backoff
+from lifecycle.control.commands import Command, Commands, Completer
+from lifecycle.control.composing import as_async, name_of
+from lifecycle.control.lanes import Busy, Lane
+from lifecycle.control.patterns import Pattern
+from lifecycle.control.pumps import Pump, RestartSource, check_source
+from lifecycle.control.routes import Route, RouteInfo, RouterState, caller
+from lifecycle.control.running import Running
+from lifecycle.control.table import Table, as_pattern
+from lifecycle.control.taps import Subscription, Tap
+from lifecycle.control.traffic import Traffic
+from lifecycle.control.windows import Debounce
+from lifecycle.errors import Dropped, NotHandled, RouteNotFound
+from lifecycle.events import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable
+
+    from lifecycle.control.deliveries import Delivery
+    from lifecycle.control.types import Handler, Middleware, Source
+    from lifecycle.events import Topical
+
+__all__ = ["Router"]
+
+_H = TypeVar("_H", bound=Callable[..., Any])
+
+
+class Router:
+    """Gives each event to the handler whose pattern fits its topic best.
+
+    ``buffer`` events wait in each lane before their source has to; ``drain_timeout`` seconds are given to what is
+    under way when the router stops.
+
+    Raises:
+        ValueError: for a negative ``buffer`` or ``drain_timeout``.
+    """
+
+    def __init__(self, name: str = "router", *, buffer: int = 100, drain_timeout: float = 5.0) -> None:
+        if buffer < 0 or drain_timeout < 0:
+            raise ValueError(f"Router(buffer={buffer!r}, drain_timeout={drain_timeout!r}): give 0 or more for both")
+        self.name = name
+        #: The commands that were registered; prompts read it.
+        self.commands = Commands()
+        self._table = Table()
+        self._hot = self._table.hot
+        self._traffic = Traffic(self._table, buffer)
+        self._running = Running(self._traffic, drain_timeout)
+        self._middleware: list[Middleware] = []
+
+    def __repr__(self) -> str:
+        return f"<Router {self.name!r}: {len(self._table)} routes, {'running' if self._running.is_up else 'at rest'}>"
+
+    # -- routes ------------------------------------------------------------------------------------------------
+
+    def handle(  # noqa: PLR0913  # api.md fixes the settings of a route
+        self,
+        pattern: str | Pattern | type,
+        handler: Handler,
+        *,
+        debounce: float | Debounce | None = None,
+        busy: Busy | str = Busy.QUEUE,
+        concurrency: int = 1,
+        lane: str | None = None,
+        middleware: Iterable[Middleware] = (),
+        replace: bool = False,
+    ) -> Route:
+        """Give events whose topic matches ``pattern`` to ``handler``.
+
+        The way is window (``debounce``, in seconds or as a `Debounce`), lane, ``middleware``, handler. Each route has
+        a lane of its own, unless it names one to share; ``concurrency`` handlers of a lane run at once, and when that
+        many are at work ``busy`` decides: ``"queue"``, ``"drop"`` or ``"restart"``. An event class in place of a
+        pattern stands for the topics of its events.
+
+        Raises:
+            InvalidPattern: for a pattern that cannot be read.
+            RouteConflict: when the pattern is taken, unless ``replace`` is true.
+            TypeError: for a handler that is no callable of one argument.
+            ValueError: for a concurrency below 1, an unknown ``busy``, or a lane of another concurrency.
+        """
+        if concurrency < 1:
+            raise ValueError(f"concurrency={concurrency!r} would never run a handler; give 1 or more")
+        route = Route(as_pattern(pattern), handler, middleware, caller())
+        route.busy, route.concurrency = _busy(busy), concurrency
+        if lane is not None:
+            self._traffic.share(route, lane)
+        if self._middleware:
+            route.add_middleware(self._middleware)
+        if debounce is not None:
+            settings = debounce if isinstance(debounce, Debounce) else Debounce(debounce)
+            self._traffic.open_window(route, settings)
+        old = self._table.add(route, replace=replace)
+        if old is not None:
+            self._traffic.retire(old)
+        return route
+
+    def on(  # noqa: PLR0913  # api.md fixes the settings of a route
+        self,
+        pattern: str | Pattern | type,
+        *,
+        debounce: float | Debounce | None = None,
+        busy: Busy | str = Busy.QUEUE,
+        concurrency: int = 1,
+        lane: str | None = None,
+        middleware: Iterable[Middleware] = (),
+        replace: bool = False,
+    ) -> Callable[[_H], _H]:
+        """`handle` as a decorator; the function stays what it is."""
+
+        def register(handler: _H) -> _H:
+            self.handle(
+                pattern,
+                handler,
+                debounce=debounce,
+                busy=busy,
+                concurrency=concurrency,
+                lane=lane,
+                middleware=middleware,
+                replace=replace,
+            )
+            return handler
+
+        return register
+
+    def remove(self, pattern: str | Pattern | type) -> None:
+        """Take a route out; what it has accepted is still delivered to it.
+
+        Raises:
+            RouteNotFound: when nothing is registered under ``pattern``.
+        """
+        self._traffic.retire(self._table.remove(as_pattern(pattern).text))
+
+    def fallback(self, handler: Handler) -> Handler:
+        """Give events that nobody took to ``handler`` (one at a time; a later call replaces it)."""
+        route = Route(Pattern("**"), handler, (), caller())
+        route.text = "(fallback)"
+        self._traffic.fallback = route
+        return handler
+
+    def use(self, *middleware: Middleware) -> None:
+        """Wrap ``middleware`` around every route, earlier and later ones; the first named is the outermost."""
+        for each in middleware:
+            as_async(each)
+        self._middleware += middleware
+        for route in self._table.routes.values():
+            route.add_middleware(middleware)
+        self._table.forget()
+
+    # -- commands ----------------------------------------------------------------------------------------------
+
+    @overload
+    def command(self, name: _H, /) -> _H: ...
+
+    @overload
+    def command(
+        self, name: str, handler: Handler, *, help: str = "", complete: Completer | None = None
+    ) -> Route: ...
+
+    def command(
+        self,
+        name: str | Callable[..., Any],
+        handler: Handler | None = None,
+        *,
+        help: str = "",  # noqa: A002  # the field's word
+        complete: Completer | None = None,
+    ) -> Any:
+        """Register a command: typing ``name`` sends a `CommandEvent` with its arguments to ``handler``.
+
+        As a decorator it takes the name from the function. The docstring is the help, if ``help`` is not given.
+        ``complete`` gives candidates for an argument: words, or a function from what is typed to words. Commands
+        share the lane ``command``, so that they keep their order.
+
+        Raises:
+            RouteConflict: when the name is taken.
+            ValueError: for a name that is not one word.
+        """
+        if not isinstance(name, str):
+            self.command(name_of(name).rpartition(".")[2], name)
+            return name
+        if handler is None:
+            raise TypeError(f"command({name!r}) has no handler; give one: router.command({name!r}, handler)")
+        text = help or (inspect.getdoc(handler) or "" if hasattr(handler, "__name__") else "")
+        command = Command(name, text, complete=complete, place="{}:{}".format(*caller()))
+        self.commands.add(command)
+        try:
+            return self.handle(f"command/{_quoted(name)}", handler, lane="command")
+        except BaseException:
+            self.commands.remove(name)
+            raise
+
+    # -- onlookers and sources ---------------------------------------------------------------------------------
+
+    def tap(self, pattern: str | Pattern | type, handler: Handler) -> Tap:
+        """Let ``handler`` see every matching event as well; it can neither stop nor change it.
+
+        A plain function is called at once; an async one has a lane of its own, and misses (``tap.missed``) what
+        finds it full. ``tap.remove()`` ends it.
+        """
+        route = Route(as_pattern(pattern), handler, (), caller())
+        lane = Lane(f"tap {route.text}", 1, self._traffic.buffer, self._traffic)
+        route.lane = lane
+
+        def detach(tap: Tap) -> None:
+            self._table.remove_tap(tap)
+            self._traffic.tap_lanes.discard(lane)
+
+        tap = Tap(route, lane, detach)
+        self._traffic.tap_lanes.add(lane)
+        self._table.add_tap(tap)
+        return tap
+
+    def subscribe(self, pattern: str | Pattern | type = "**", *, maxsize: int = 100) -> Subscription:
+        """The matching events as an async iterator: ``async with router.subscribe() as events: async for …``.
+
+        At most ``maxsize`` events wait; then the oldest is dropped and counted in ``events.dropped``.
+        """
+        parsed = as_pattern(pattern)
+        return Subscription(lambda take: self.tap(parsed, take), maxsize)
+
+    def add_source(
+        self, source: Source, *, restart: RestartSource = "on_failure", backoff: Backoff | None = None
+    ) -> None:
+        """Let ``source`` feed this router while it runs.
+
+        A source is an async iterable of events, a function that returns one, or an object with ``async def
+        run(emit)``; one that is an async context manager too is entered first, and what fails there ends `run` with
+        `SourceFailed`. One that fails later is logged and started again with ``backoff``, unless ``restart`` is
+        ``"never"``.
+
+        Raises:
+            TypeError: for what is no source.
+            ValueError: for another ``restart``, or a source that was added before.
+        """
+        check_source(source)
+        if restart not in ("on_failure", "never"):
+            raise ValueError(f"restart={restart!r} is unknown; give 'on_failure' or 'never'")
+        if any(pump.source is source for pump in self._running.pumps):
+            raise ValueError(f"{source!r} is a source of router {self.name!r} already; add it once")
+        use_commands = getattr(source, "use_commands", None)
+        if use_commands is not None:
+            use_commands(self.commands)
+        self._running.add(Pump(source, restart, backoff or Backoff(), self._traffic.accept))
+
+    def remove_source(self, source: Source) -> None:
+        """Take a source out and end it.
+
+        Raises:
+            RouteNotFound: when it was not added.
+        """
+        for pump in self._running.pumps:
+            if pump.source is source:
+                self._running.remove(pump)
+                return
+        raise RouteNotFound(f"{source!r} is no source of router {self.name!r}")
+
+    # -- events ------------------------------------------------------------------------------------------------
+
+    def dispatch(self, event: Topical) -> Awaitable[None]:
+        """Call the handler for ``event`` directly, past windows and lanes: nothing is counted, errors come out.
+
+        Raises:
+            NotHandled: when no route matches, or every one that does has passed.
+        """
+        try:
+            plan = self._hot.get(event.topic)
+        except (AttributeError, TypeError):  # no topic, or one that cannot be looked up: told better below
+            plan = None
+        if plan is None:
+            plan = self._table.plan(event)
+        return plan.call(event)
+
+    async def emit(self, event: Topical) -> Delivery:
+        """Send ``event`` through its window and lane, waiting for room; the `Delivery` tells what becomes of it.
+
+        While the router does not run, events wait in their lanes.
+
+        Raises:
+            NotHandled: when nothing matches and there is no fallback.
+            LaneFull: when waiting would be for itself, or the router does not run and the lane is full.
+        """
+        return _taken(await self._traffic.accept(event))
+
+    def emit_nowait(self, event: Topical) -> Delivery:
+        """`emit` without waiting.
+
+        Raises:
+            LaneFull: when there is no room now.
+            NotHandled: when nothing matches and there is no fallback.
+        """
+        return _taken(self._traffic.accept_nowait(event))
+
+    async def run(self) -> None:
+        """Run sources and handlers until `stop`, cancelled, or a source that cannot start.
+
+        Raises:
+            RouterRunning: when it runs already.
+            SourceFailed: naming the source that could not start; the cause is its error.
+        """
+        await self._running.run(self.name)
+
+    def stop(self) -> None:
+        """Let `run` end: sources stop, windows flush, lanes drain. Cancelling ``run`` drains nothing."""
+        self._running.stop()
+
+    # -- what can be seen --------------------------------------------------------------------------------------
+
+    def routes(self) -> list[RouteInfo]:
+        """Every route, sorted by pattern."""
+        return [route.info() for _, route in sorted(self._table.routes.items())]
+
+    def explain(self, topic: str) -> list[RouteInfo]:
+        """Who would get an event of ``topic``, in order: the first is the winner."""
+        return [route.info() for route in self._table.plan(Event(topic)).routes]
+
+    def state(self) -> RouterState:
+        """How many of everything there are, and what became of the events that came through lanes."""
+        routed, handled, failed, dropped = self._traffic.counts()
+        return RouterState(
+            name=self.name,
+            routes=len(self._table),
+            middlewares=len(self._middleware),
+            sources=len(self._running.pumps),
+            running=self._running.is_up,
+            routed=routed,
+            handled=handled,
+            failed=failed,
+            unrouted=self._traffic.unrouted,
+            dropped=dropped,
+        )
+
+
+def _busy(value: Busy | str) -> Busy:
+    try:
+        return Busy(value)
+    except ValueError:
+        raise ValueError(f"busy={value!r} is unknown; give 'queue', 'drop' or 'restart'") from None
+
+
+def _quoted(topic: str) -> str:
+    """A topic as a pattern that means itself."""
+    return "".join(f"\\{char}" if char in "*?[\\" else char for char in topic)
+
+
+def _taken(delivery: Delivery) -> Delivery:
+    """``delivery``, unless nobody took it."""
+    if delivery.route is None and isinstance(delivery.error, NotHandled) and not isinstance(delivery.error, Dropped):
+        raise delivery.error
+    return delivery

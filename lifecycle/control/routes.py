@@ -1,0 +1,184 @@
+"""A pattern and its handler, what an event's topic comes to, and what can be seen of both."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from lifecycle.control.composing import Chain, as_async, name_of, wrap
+from lifecycle.control.lanes import Busy
+from lifecycle.errors import Dropped, NotHandled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lifecycle.control.lanes import Lane
+    from lifecycle.control.patterns import Pattern
+    from lifecycle.control.taps import Tap
+    from lifecycle.control.types import AsyncHandler, Handler, Middleware
+    from lifecycle.control.windows import Window
+
+__all__ = ["Place", "Plan", "Route", "RouteInfo", "RouterState", "caller"]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteInfo:
+    """What can be seen of a route; the counts are of events that came through its lane."""
+
+    pattern: str
+    handler: str
+    lane: str
+    busy: str
+    #: Events that were given to it, those merged into a window among them.
+    routed: int
+    #: Calls that returned.
+    handled: int
+    #: Calls that raised.
+    failed: int
+    #: Events that were given up.
+    dropped: int
+    #: Where it was registered.
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouterState:
+    """What can be seen of a router: how many of each there are, and counts of events that came through lanes."""
+
+    name: str
+    routes: int
+    middlewares: int
+    sources: int
+    running: bool
+    routed: int
+    handled: int
+    failed: int
+    unrouted: int
+    dropped: int
+
+
+class Route:
+    """One pattern and its handler, inside its middleware."""
+
+    __slots__ = (
+        "busy",
+        "call",
+        "chain",
+        "concurrency",
+        "dropped",
+        "failed",
+        "handled",
+        "handler",
+        "lane",
+        "pattern",
+        "place",
+        "routed",
+        "text",
+        "window",
+    )
+
+    def __init__(self, pattern: Pattern, handler: Handler, middleware: Iterable[Middleware], place: Place) -> None:
+        self.pattern = pattern
+        self.text = pattern.text
+        self.handler = handler
+        self.place = place
+        # The handler inside this route's own middleware, to be wrapped in the router's.
+        self.call: AsyncHandler = wrap(as_async(handler), middleware)
+        self.chain: Chain | None = None
+        # One of its own is made for the first event: most of ten thousand routes never see one.
+        self.lane: Lane | None = None
+        self.busy = Busy.QUEUE
+        self.concurrency = 1
+        self.window: Window | None = None
+        self.routed = self.handled = self.failed = self.dropped = 0
+
+    def __repr__(self) -> str:
+        return f"<Route {self.text!r} to {name_of(self.handler)}>"
+
+    def add_middleware(self, middleware: Iterable[Middleware]) -> None:
+        """Wrap the router's middleware around the handler, inside what came earlier."""
+        self.chain = self.chain or Chain(self.call)
+        self.chain.add(middleware)
+        self.call = self.chain.call
+
+    def info(self) -> RouteInfo:
+        """What can be seen of it now."""
+        return RouteInfo(
+            pattern=self.text,
+            handler=name_of(self.handler),
+            lane=self.text if self.lane is None else self.lane.name,
+            busy=str(self.busy),
+            routed=self.routed,
+            handled=self.handled,
+            failed=self.failed,
+            dropped=self.dropped,
+            place="{}:{}".format(*self.place),
+        )
+
+
+class Plan:
+    """What a topic comes to: its routes, the most specific first, and the taps that look on."""
+
+    __slots__ = ("call", "routes", "taps")
+
+    def __init__(self, routes: tuple[Route, ...], taps: tuple[Tap, ...] = ()) -> None:
+        self.routes = routes
+        self.taps = taps
+        # The direct way, for `Router.dispatch`: compiled here, with nothing in it that this topic does not need.
+        self.call: AsyncHandler = _direct(routes)
+        if taps:
+            self.call = _tapped(self.call, taps)
+
+    def after(self, route: Route) -> Route | None:
+        """The next most specific route."""
+        for here, following in zip(self.routes, self.routes[1:], strict=False):
+            if here is route:
+                return following
+        return None
+
+
+def _direct(routes: tuple[Route, ...]) -> AsyncHandler:
+    if not routes:
+        return _nobody
+    call = routes[-1].call
+    for route in reversed(routes[:-1]):
+        call = _falling(route.call, call)
+    return call
+
+
+async def _nobody(event: Any) -> None:
+    raise NotHandled(f"no route matches {event.topic!r}; router.routes() lists those that are there")
+
+
+def _falling(first: AsyncHandler, second: AsyncHandler) -> AsyncHandler:
+    async def first_or_next(event: Any) -> None:
+        try:
+            await first(event)
+        except Dropped:
+            raise
+        except NotHandled:
+            await second(event)
+
+    return first_or_next
+
+
+def _tapped(call: AsyncHandler, taps: tuple[Tap, ...]) -> AsyncHandler:
+    async def seen_first(event: Any) -> None:
+        for tap in taps:
+            await tap.look(event)
+        await call(event)
+
+    return seen_first
+
+
+#: File and line.
+Place: TypeAlias = tuple[str, int]
+
+
+def caller() -> Place:
+    """The place outside this room that is registering something."""
+    frame = sys._getframe(1)  # noqa: SLF001  # what inspect.stack uses, without reading source files
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lifecycle.control"):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno

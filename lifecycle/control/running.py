@@ -1,0 +1,169 @@
+"""The life of a router: its sources start, its lanes work, and in the end both come to rest in that order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from lifecycle.control.pumps import Pump
+from lifecycle.errors import RouterRunning
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from lifecycle.control.traffic import Traffic
+    from lifecycle.errors import SourceFailed
+
+__all__ = ["Running"]
+
+_log = logging.getLogger("lifecycle.control")
+
+#: Seconds that something cancelled has to end before it is abandoned and named.
+_GRACE = 1.0
+
+
+class Running:
+    """Starts and stops the sources and lanes of one router."""
+
+    def __init__(self, traffic: Traffic, drain_timeout: float) -> None:
+        self._traffic = traffic
+        self._drain_timeout = drain_timeout
+        self.pumps: list[Pump] = []
+        # Set while `run` runs; done once it is to end, with an error where a source could not start.
+        self._ending: asyncio.Future[None] | None = None
+        self._pump_tasks: set[asyncio.Task[None]] = set()
+        #: Whether all sources have started and the end has not begun.
+        self.is_up = False
+
+    async def run(self, name: str) -> None:
+        """Run until `stop`, cancelled, or a source that cannot start."""
+        if self._ending is not None:
+            raise RouterRunning(f"router {name!r} is running already; stop() it first, or make a second router")
+        self._ending = asyncio.get_running_loop().create_future()
+        self._traffic.working = True
+        for lane in self._traffic.lanes():
+            lane.go_on()
+        try:
+            await self._start()
+            await self._ending
+        finally:
+            # Cancelled: nothing is drained. Otherwise everything is, also when a source could not start.
+            self.is_up = False
+            if self._ending.done() and not self._ending.cancelled():
+                await self._drain()
+            await self._close()
+            self._ending = None
+
+    def stop(self) -> None:
+        """Begin the end; nothing happens if it does not run."""
+        if self._ending is not None and not self._ending.done():
+            self._ending.set_result(None)
+
+    def add(self, pump: Pump) -> None:
+        """Run a source with the router; at once, if that is running."""
+        self.pumps.append(pump)
+        if self._ending is not None and not self._ending.done():
+            self._launch(pump)
+
+    def remove(self, pump: Pump) -> None:
+        """End a source; it is awaited with the others when the router closes, at the latest."""
+        self.pumps.remove(pump)
+        pump.cancel()
+
+    async def _start(self) -> None:
+        """Start the sources in the order of registration, each when the one before it has started."""
+        assert self._ending is not None
+        for pump in list(self.pumps):
+            if not self._ending.done() and not pump.running:
+                started = self._launch(pump)
+                await asyncio.wait([started, self._ending], return_when=asyncio.FIRST_COMPLETED)
+        self.is_up = not self._ending.done()
+
+    def _launch(self, pump: Pump) -> asyncio.Future[None]:
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def ready(failure: SourceFailed | None) -> None:
+            if failure is None:
+                if not started.done():
+                    started.set_result(None)
+            elif self._ending is not None and not self._ending.done():
+                self._ending.set_exception(failure)
+
+        task = pump.start(ready)
+        self._pump_tasks.add(task)
+        task.add_done_callback(self._pump_tasks.discard)
+        task.add_done_callback(lambda _: started.done() or started.set_result(None))
+        return started
+
+    async def _drain(self) -> None:
+        """Sources stop, windows flush, lanes run empty: within ``drain_timeout`` seconds in all."""
+        traffic, loop = self._traffic, asyncio.get_running_loop()
+        deadline = loop.time() + self._drain_timeout
+        traffic.draining = True
+        for pump in self.pumps:
+            pump.stop()
+        await _until(deadline, self._pump_tasks)
+        await _end(self._pump_tasks)
+        for route in list(traffic.routes()):
+            if route.window is not None:
+                route.window.closed = True
+                route.window.flush()
+        while traffic.tasks and loop.time() < deadline:
+            await _until(deadline, traffic.tasks)
+        await self._flush_handlers(deadline)
+
+    async def _flush_handlers(self, deadline: float) -> None:
+        """Handlers that hold events themselves (`debounce` makes such) deliver them too."""
+        flushes = []
+        for route in list(self._traffic.routes()):
+            flush = getattr(route.handler, "flush", None)
+            if asyncio.iscoroutinefunction(flush):
+                flushes.append(asyncio.ensure_future(flush()))
+        await _until(deadline, flushes)
+        await _end(flushes)
+        while self._traffic.tasks and asyncio.get_running_loop().time() < deadline:
+            await _until(deadline, self._traffic.tasks)
+
+    async def _close(self) -> None:
+        """Cancel what is left and give up what waits."""
+        traffic = self._traffic
+        traffic.working = False
+        for pump in self.pumps:
+            pump.cancel()
+        for lane in list(traffic.lanes()):
+            lane.cancel()
+        try:
+            await _end([*self._pump_tasks, *traffic.tasks])
+        finally:
+            traffic.draining = False
+            given_up = 0
+            for lane in list(traffic.lanes()):
+                given_up += len(lane)
+                lane.clear("the router was stopped")
+            for route in list(traffic.routes()):
+                if route.window is not None:
+                    for call in route.window.discard():
+                        given_up += 1
+                        traffic.drop(call, "the router was stopped")
+                    route.window.closed = False
+            if given_up:
+                _log.warning("the router stopped with %d events undelivered; they are counted as dropped", given_up)
+
+
+async def _until(deadline: float, tasks: Collection[asyncio.Future[None]]) -> None:
+    """Wait for ``tasks``, but not past ``deadline``."""
+    left = deadline - asyncio.get_running_loop().time()
+    if tasks and left > 0:
+        await asyncio.wait(list(tasks), timeout=left)
+
+
+async def _end(tasks: Collection[asyncio.Future[None]]) -> None:
+    """Cancel ``tasks`` and wait for them; one that ignores it is named and abandoned."""
+    pending = {task for task in tasks if not task.done()}
+    for task in pending:
+        task.cancel()
+    if pending:
+        _, stubborn = await asyncio.wait(pending, timeout=_GRACE)
+        for task in stubborn:
+            _log.error("%r ignores its cancellation and is abandoned", task)

@@ -1,0 +1,189 @@
+"""Which routes a topic comes to: registration with its conflicts, resolution with its caches.
+
+An exact route beats every glob; between globs the more specific one wins (`Pattern.rank`). Resolved topics are kept:
+those that have an exact route in a dictionary, which they cannot outgrow, the others in a least-recently-used cache,
+so that a flood of topics that come once leaves the ones that come again where they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from lifecycle.control.index import Index
+from lifecycle.control.patterns import Pattern
+from lifecycle.control.routes import Plan
+from lifecycle.errors import InvalidTopic, RouteConflict, RouteNotFound
+from lifecycle.events import topics_of
+
+if TYPE_CHECKING:
+    from lifecycle.control.routes import Route
+    from lifecycle.control.taps import Tap
+    from lifecycle.events import Topical
+
+__all__ = ["MAX_TOPIC", "Table", "as_pattern"]
+
+#: The longest topic, in characters: what is cached is bounded in number, and so it is in size.
+MAX_TOPIC = 1024
+
+#: Resolved topics that are kept, besides those of exact routes.
+_CACHED = 4096
+
+
+def as_pattern(pattern: str | Pattern | type) -> Pattern:
+    """A pattern from its text, or from an event class, which stands for the topics of its events."""
+    if isinstance(pattern, Pattern):
+        return pattern
+    return Pattern(topics_of(pattern) if isinstance(pattern, type) else pattern)
+
+
+class Table:
+    """The routes and taps of one router."""
+
+    def __init__(self) -> None:
+        # Routes by pattern text; those of exact patterns also by topic, the others in the tree.
+        self.routes: dict[str, Route] = {}
+        self._exact: dict[str, Route] = {}
+        self._globs: Index[Route] = Index()
+        # Taps by pattern text, in the order they came; several may share a pattern.
+        self._taps: dict[str, list[Tap]] = {}
+        self._tap_globs: Index[list[Tap]] = Index()
+        # Plans of topics with an exact route, so far as they have come by. `Router.dispatch` looks here first.
+        self.hot: dict[str, Plan] = {}
+        self._cold = functools.lru_cache(_CACHED)(self._plan)
+        # The plans of single routes, shared by all their topics.
+        self._alone: dict[Route, Plan] = {}
+
+    def __len__(self) -> int:
+        return len(self.routes)
+
+    # -- registration ------------------------------------------------------------------------------------------
+
+    def add(self, route: Route, *, replace: bool) -> Route | None:
+        """Register ``route``; the one that it replaces is returned.
+
+        Raises:
+            RouteConflict: when the pattern is taken and ``replace`` is false.
+        """
+        pattern = route.pattern
+        old = self._exact.get(pattern.topic) if pattern.is_exact else self.routes.get(pattern.text)
+        if old is not None:
+            if not replace:
+                raise RouteConflict(
+                    f"{pattern.text!r} registered at {_at(route)} conflicts with {old.text!r} registered at "
+                    f"{_at(old)}: they are the same pattern. Remove one, or say replace=True"
+                )
+            self.remove(old.text)
+        self.routes[pattern.text] = route
+        if pattern.is_exact:
+            self._exact[pattern.topic] = route
+        else:
+            self._globs.add(pattern, route)
+        self.forget()
+        return old
+
+    def remove(self, text: str) -> Route:
+        """Take out the route of pattern ``text``.
+
+        Raises:
+            RouteNotFound: when there is none.
+        """
+        route = self.routes.pop(text, None)
+        if route is None:
+            raise RouteNotFound(f"no route is registered under {text!r}; router.routes() lists those that are")
+        if route.pattern.is_exact:
+            del self._exact[route.pattern.topic]
+        else:
+            self._globs.remove(route.pattern)
+        self.forget()
+        return route
+
+    def add_tap(self, tap: Tap) -> None:
+        """Let ``tap`` look on."""
+        taps = self._taps.setdefault(tap.pattern.text, [])
+        taps.append(tap)
+        self._tap_globs.add(tap.pattern, taps)
+        self.forget()
+
+    def remove_tap(self, tap: Tap) -> None:
+        """Let ``tap`` look no longer; nothing happens if it does not."""
+        taps = self._taps.get(tap.pattern.text, [])
+        if tap in taps:
+            taps.remove(tap)
+            if not taps:
+                del self._taps[tap.pattern.text]
+                self._tap_globs.remove(tap.pattern)
+            self.forget()
+
+    def forget(self) -> None:
+        """Resolve every topic anew: something was registered."""
+        self.hot.clear()
+        self._cold.cache_clear()
+        self._alone.clear()
+
+    # -- resolution --------------------------------------------------------------------------------------------
+
+    def plan(self, event: Topical) -> Plan:
+        """What ``event`` comes to; a plan without routes if nobody wants it.
+
+        Raises:
+            InvalidTopic: for a topic that is no string, empty or too long.
+            TypeError: for what has no topic.
+        """
+        try:
+            topic = event.topic
+        except AttributeError:
+            raise TypeError(f"{event!r} is no event: it has no topic; use Event(topic, data)") from None
+        if type(topic) is not str or not topic or len(topic) > MAX_TOPIC:
+            topic = _checked(event, topic)
+        plan = self.hot.get(topic)
+        if plan is None:
+            plan = self._cold(topic)
+            if topic in self._exact:
+                self.hot[topic] = plan
+        return plan
+
+    def _plan(self, topic: str) -> Plan:
+        routes = self._globs.find(topic)
+        if len(routes) > 1:
+            routes.sort(key=_rank)
+        exact = self._exact.get(topic)
+        if exact is not None:
+            routes.insert(0, exact)
+        if self._taps:
+            taps = tuple(tap for taps in self._tap_globs.find(topic) for tap in taps)
+            if taps:
+                return Plan(tuple(routes), taps)
+        if len(routes) == 1:
+            return self._alone.get(routes[0]) or self._alone.setdefault(routes[0], Plan((routes[0],)))
+        return Plan(tuple(routes)) if routes else _NOBODY
+
+    def cached(self) -> tuple[int, int]:
+        """How many look-ups the cache answered, and how many it did not (those of exact routes are not counted)."""
+        info = self._cold.cache_info()
+        return info.hits, info.misses
+
+
+_NOBODY = Plan(())
+
+
+def _rank(route: Route) -> tuple[tuple[int, ...], str]:
+    return route.pattern.rank
+
+
+def _at(route: Route) -> str:
+    return "{}:{}".format(*route.place)
+
+
+def _checked(event: Topical, topic: object) -> str:
+    """A string of a subclass as a plain one; anything that is no topic is refused."""
+    if not isinstance(topic, str):
+        raise InvalidTopic(f"the topic of {event!r} is {topic!r}; it must be a string such as 'file/modified'")
+    if not topic:
+        raise InvalidTopic(f"the topic of {event!r} is empty; give one such as 'file/modified'")
+    if len(topic) > MAX_TOPIC:
+        raise InvalidTopic(
+            f"the topic {topic[:40]!r}… has {len(topic):,} characters, and {MAX_TOPIC} is the most; "
+            "put what is long into the event's data"
+        )
+    return str(topic)

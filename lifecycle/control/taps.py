@@ -1,0 +1,126 @@
+"""Looking on: taps and subscriptions see every matching event, and can neither stop nor change it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.control.composing import name_of
+from lifecycle.control.deliveries import Delivery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from lifecycle.control.lanes import Lane
+    from lifecycle.control.patterns import Pattern
+    from lifecycle.control.routes import Route
+    from lifecycle.control.types import Handler
+    from lifecycle.events import Topical
+
+__all__ = ["Subscription", "Tap"]
+
+_log = logging.getLogger("lifecycle.control")
+
+
+class Tap:
+    """A handler that looks on.
+
+    A plain function is called at once, before the event goes on. An async one has a lane of its own, so that it may
+    take its time: an event that finds this lane full is not shown to it, and counted in ``missed``.
+    """
+
+    def __init__(self, route: Route, lane: Lane, detach: Callable[[Tap], None]) -> None:
+        self.route = route
+        self.missed = 0
+        self._lane = lane
+        self._detach = detach
+        self._call = route.call
+        # In its lane, as in a direct dispatch, its errors stay its own.
+        route.call = self.look
+        handler = route.handler
+        called = getattr(handler, "__call__", None)  # noqa: B004  # an object called like a function
+        is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called)
+        self._plain: Handler | None = None if is_async else handler
+
+    @property
+    def pattern(self) -> Pattern:
+        """What it looks at."""
+        return self.route.pattern
+
+    def remove(self) -> None:
+        """Look no longer; twice is as good as once."""
+        self._detach(self)
+
+    def show(self, event: Topical) -> None:
+        """Let it see an event that is on its way to a lane."""
+        if self._plain is None:
+            if self._lane.is_full:
+                self.missed += 1
+            else:
+                self._lane.put(Delivery(event, None, self.route))
+            return
+        try:
+            self._plain(event)
+        except Exception:
+            self._report(event)
+
+    async def look(self, event: Topical) -> None:
+        """Let it see an event that is dispatched directly."""
+        try:
+            await self._call(event)
+        except Exception:
+            self._report(event)
+
+    def _report(self, event: Topical) -> None:
+        _log.exception("the tap %s on %r failed on %s", name_of(self.route.handler), self.route.text, event.topic)
+
+
+class Subscription:
+    """The events of a pattern as an async iterator, from `Router.subscribe`.
+
+    At most ``maxsize`` wait; then the oldest is dropped and counted in ``dropped``.
+    """
+
+    def __init__(self, attach: Callable[[Callable[[Any], None]], Tap], maxsize: int) -> None:
+        if maxsize < 1:
+            raise ValueError(f"subscribe(maxsize={maxsize!r}) could hold nothing; give 1 or more")
+        self.dropped = 0
+        self._attach = attach
+        self._tap: Tap | None = None
+        self._events: deque[Topical] = deque()
+        self._maxsize = maxsize
+        self._arrived = asyncio.Event()
+
+    async def __aenter__(self) -> Subscription:
+        self._tap = self._attach(self._take)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._tap is not None:
+            self._tap.remove()
+            self._tap = None
+        self._arrived.set()
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Topical:
+        while not self._events:
+            if self._tap is None:
+                raise StopAsyncIteration
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._events.popleft()
+
+    def _take(self, event: Topical) -> None:
+        if len(self._events) == self._maxsize:
+            self._events.popleft()
+            self.dropped += 1
+        self._events.append(event)
+        self._arrived.set()

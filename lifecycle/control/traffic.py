@@ -1,0 +1,277 @@
+"""The way of an event: topic to route, route to window, window to lane, lane to handler, and what became of it.
+
+Sources and the life of a router are not here: see ``running``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from lifecycle import hooks
+from lifecycle.control.composing import name_of
+from lifecycle.control.deliveries import Delivery, current
+from lifecycle.control.lanes import Busy, Lane
+from lifecycle.control.windows import Window
+from lifecycle.errors import Dropped, LaneFull, NotHandled
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Hashable, Iterator
+
+    from lifecycle.control.routes import Route
+    from lifecycle.control.table import Table
+    from lifecycle.control.windows import Debounce
+    from lifecycle.events import Topical
+
+__all__ = ["Traffic"]
+
+_log = logging.getLogger("lifecycle.control")
+
+
+class Traffic:
+    """Moves events through windows and lanes, and counts them; the owner of all lanes of one router."""
+
+    def __init__(self, table: Table, buffer: int) -> None:
+        self.table = table
+        self.buffer = buffer
+        # Handlers run only while this is true; until then events wait in their lanes.
+        self.working = False
+        # While draining, an event that a cancelled source had in its hands is let in over the limit.
+        self.draining = False
+        self.unrouted = 0
+        self.fallback: Route | None = None
+        # Every task that runs handlers; the router awaits them when it closes.
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.named: dict[str, Lane] = {}
+        self.tap_lanes: set[Lane] = set()
+        # Routes that were removed while something of theirs was under way.
+        self._retired: list[Route] = []
+        self._gone = [0, 0, 0, 0]
+
+    # -- what is there -----------------------------------------------------------------------------------------
+
+    def lanes(self) -> Iterator[Lane]:
+        """Every lane that has been made and may have something to do."""
+        yield from self.named.values()
+        yield from self.tap_lanes
+        for route in self.routes():
+            if route.lane is not None:
+                yield route.lane
+
+    def routes(self) -> Iterator[Route]:
+        """Every route that may have something under way."""
+        yield from self.table.routes.values()
+        yield from self._retired
+        if self.fallback is not None:
+            yield self.fallback
+
+    def counts(self) -> list[int]:
+        """Routed, handled, failed and dropped, over all routes that are and were."""
+        self._bury()
+        live = [*self.table.routes.values(), *self._retired]
+        counted = ((each.routed, each.handled, each.failed, each.dropped) for each in live)
+        return [sum(column) for column in zip(self._gone, *counted, strict=True)]
+
+    def lane_of(self, route: Route) -> Lane:
+        """The lane of ``route``, made if it has none yet."""
+        if route.lane is None:
+            route.lane = Lane(route.text, route.concurrency, self.buffer, self)
+        return route.lane
+
+    def share(self, route: Route, name: str) -> None:
+        """Give ``route`` the lane called ``name``.
+
+        Raises:
+            ValueError: when another route of that lane asked for another concurrency.
+        """
+        lane = self.named.get(name)
+        if lane is None:
+            lane = self.named[name] = Lane(name, route.concurrency, self.buffer, self)
+        if lane.concurrency != route.concurrency:
+            raise ValueError(
+                f"lane {name!r} runs {lane.concurrency} at once, and {route.text!r} asks for {route.concurrency}; "
+                "give all its routes the same concurrency"
+            )
+        route.lane = lane
+
+    def open_window(self, route: Route, settings: Debounce) -> None:
+        """Put a window before the lane of ``route``."""
+
+        def release(key: Hashable, call: Delivery) -> bool:
+            lane = self.lane_of(route)
+            try:
+                lane.offer(call, route.busy)
+            except LaneFull:
+                lane.when_room(lambda: window.retry(key))
+                return False
+            return True
+
+        window = route.window = Window(settings, release)
+
+    def retire(self, route: Route) -> None:
+        """A route was removed: what it has accepted is still delivered to it."""
+        if route.window is not None:
+            route.window.closed = True
+            route.window.flush()
+        self._retired.append(route)
+        self._bury()
+
+    def _bury(self) -> None:
+        """Forget the removed routes that have nothing under way, but not their counts."""
+        left = []
+        for route in self._retired:
+            if route.window or (route.lane is not None and not route.lane.is_idle):
+                left.append(route)
+            else:
+                counts = (route.routed, route.handled, route.failed, route.dropped)
+                self._gone = [old + new for old, new in zip(self._gone, counts, strict=True)]
+        self._retired = left
+
+    # -- the way in --------------------------------------------------------------------------------------------
+
+    async def accept(self, event: Topical) -> Delivery:
+        """Take an event in, waiting for room; what nobody takes comes back as a delivery that has failed."""
+        delivery = self._admit(event)
+        route = delivery.route
+        if route is None:
+            return delivery
+        if route.busy is Busy.QUEUE and route.window is None:
+            lane = route.lane
+            if lane is None:
+                lane = self.lane_of(route)
+            if lane.is_full:
+                await self._room(lane, delivery)
+            lane.put(delivery)
+        else:
+            self._place(delivery, route)
+        return delivery
+
+    def accept_nowait(self, event: Topical) -> Delivery:
+        """Take an event in at once.
+
+        Raises:
+            LaneFull: when there is no room; then nobody has seen the event.
+        """
+        routes = self.table.plan(event).routes
+        route = routes[0] if routes else self.fallback
+        if route is not None and route.window is None and route.busy is Busy.QUEUE and self.lane_of(route).is_full:
+            raise LaneFull(f"no room for {event.topic!r}: lane {self.lane_of(route).name!r} is full")
+        delivery = self._admit(event)
+        if delivery.route is not None:
+            self._place(delivery, delivery.route)
+        return delivery
+
+    def _admit(self, event: Topical) -> Delivery:
+        """Resolve the topic, show the event to taps, count it."""
+        plan = self.table.plan(event)
+        if plan.taps:
+            for tap in plan.taps:
+                tap.show(event)
+        routes = plan.routes
+        if not routes:
+            return self._unrouted(Delivery(event, current.get()))
+        route = routes[0]
+        route.routed += 1
+        delivery = Delivery(event, current.get(), route, plan)
+        if hooks.event_routed.receivers:
+            hooks.event_routed.announce(self, event=event, pattern=route.text, delivery=delivery)
+        return delivery
+
+    def _unrouted(self, delivery: Delivery, error: NotHandled | None = None) -> Delivery:
+        """Nobody took it: the fallback may, or it has failed."""
+        event = delivery.event
+        self.unrouted += 1
+        hooks.event_unrouted.announce(self, event=event)
+        if self.fallback is not None and delivery.route is not self.fallback:
+            delivery.route, delivery.plan = self.fallback, None
+        else:
+            delivery.route = None
+            delivery.end(error or NotHandled(f"no route matches {event.topic!r}, and there is no fallback"))
+            _log.debug("nobody took %s", event.topic)
+        return delivery
+
+    def _place(self, delivery: Delivery, route: Route) -> None:
+        """Into the window, or into the lane, which has room."""
+        if route.window is None:
+            self.lane_of(route).offer(delivery, route.busy)
+            return
+        try:
+            merged = route.window.add(delivery)
+        except Exception as error:  # noqa: BLE001  # of `key` or `merge`: reported as a handler's error is
+            self._report(delivery, route, error)
+        else:
+            if merged and hooks.event_merged.receivers:
+                hooks.event_merged.announce(self, event=delivery.event, pattern=route.text, delivery=delivery)
+
+    async def _room(self, lane: Lane, delivery: Delivery) -> None:
+        try:
+            await lane.wait_room(delivery)
+        except asyncio.CancelledError:
+            if self.draining:
+                lane.put(delivery)
+            raise
+
+    # -- what became of it: the lanes call these ---------------------------------------------------------------
+
+    def start(self, work: Coroutine[object, object, None], lane: Lane) -> asyncio.Task[None]:
+        """Run handlers in a task that the router awaits."""
+        task = asyncio.get_running_loop().create_task(work, name=f"lane {lane.name}")
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    async def failed(self, delivery: Delivery, error: BaseException) -> None:
+        """A handler ended with an error: it passed the event on, gave it up, or failed."""
+        route = delivery.route
+        assert route is not None
+        if isinstance(error, Dropped):
+            self._give_up(delivery, route, error)
+        elif isinstance(error, NotHandled):
+            await self._pass_on(delivery, route, error)
+        else:
+            self._report(delivery, route, error)
+
+    async def _pass_on(self, delivery: Delivery, route: Route, error: NotHandled) -> None:
+        following = None if delivery.plan is None else delivery.plan.after(route)
+        if following is not None:
+            following.routed += 1
+        else:
+            self._unrouted(delivery, error)
+            if delivery.route is None:
+                return
+            following, delivery.route = delivery.route, route
+        lane = self.lane_of(following)
+        try:
+            if following.window is None and following.busy is Busy.QUEUE and lane is not route.lane:
+                await self._wait_on_the_way(lane, delivery)
+            delivery.route = following
+            if following.window is None and following.busy is Busy.QUEUE:
+                lane.put(delivery)
+            else:
+                self._place(delivery, following)
+        except LaneFull as full:
+            self._report(delivery, following, full)
+
+    async def _wait_on_the_way(self, lane: Lane, delivery: Delivery) -> None:
+        if lane.is_full:
+            await lane.wait_room(delivery)
+
+    def _report(self, delivery: Delivery, route: Route, error: BaseException) -> None:
+        """An error of a handler ends its delivery and nothing else."""
+        route.failed += 1
+        topic = delivery.event.topic
+        _log.error("%s failed on %s (route %r)", name_of(route.handler), topic, route.text, exc_info=error)
+        delivery.end(error)
+        hooks.handler_failed.announce(self, event=delivery.event, pattern=route.text, error=error)
+
+    def drop(self, delivery: Delivery, reason: str) -> None:
+        """Give an event up, counted."""
+        assert delivery.route is not None
+        self._give_up(delivery, delivery.route, Dropped(f"{delivery.event.topic!r} was dropped: {reason}"))
+
+    def _give_up(self, delivery: Delivery, route: Route, error: Dropped) -> None:
+        route.dropped += 1
+        _log.debug("%s (route %r)", error, route.text)
+        delivery.end(error)
+        hooks.event_dropped.announce(self, event=delivery.event, pattern=route.text, reason=str(error))

@@ -1,0 +1,272 @@
+"""Waiting until a burst is over: trailing-edge windows, merging, and the folding of file changes.
+
+One timer a window: an event only moves the time when it is due, which costs a fiftieth of setting a timer anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from lifecycle import hooks
+from lifecycle.control.composing import as_async, name_of
+from lifecycle.control.deliveries import Delivery
+from lifecycle.errors import NotHandled
+from lifecycle.events import Change, FileBatch, FileEvent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lifecycle.control.types import Handler
+    from lifecycle.events import Topical
+
+__all__ = ["Debounce", "Debounced", "Merge", "Window", "debounce", "merge_files"]
+
+_log = logging.getLogger("lifecycle.control")
+
+#: Folds the pending event and a new one into what is pending then.
+Merge: TypeAlias = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Debounce:
+    """How long to wait for a burst to settle, and what to keep of it.
+
+    An event waits until ``wait`` seconds have passed without another, but no longer than ``max_wait`` seconds from
+    the first of the burst. The newest event wins, unless ``merge(pending, new)`` folds them; a ``merge`` with an
+    attribute ``first`` is given the first of a burst too. ``key(event)`` gives each key a window of its own.
+
+    Raises:
+        ValueError: for a negative ``wait``, or a ``max_wait`` shorter than ``wait``.
+    """
+
+    wait: float
+    max_wait: float | None = None
+    merge: Merge | None = None
+    key: Callable[[Any], Hashable] | None = None
+
+    def __post_init__(self) -> None:
+        if self.wait < 0:
+            raise ValueError(f"Debounce(wait={self.wait!r}) is negative; give seconds of 0 or more")
+        if self.max_wait is not None and self.max_wait < self.wait:
+            raise ValueError(f"max_wait={self.max_wait!r} is shorter than wait={self.wait!r}; make it longer")
+
+
+class _Burst:
+    """What one window holds."""
+
+    __slots__ = ("call", "due", "event", "latest", "timer")
+
+    def __init__(self, event: Topical, call: Delivery, due: float, latest: float) -> None:
+        self.event = event
+        # Ends when the merged call ends; every delivery of the burst is merged into it.
+        self.call = call
+        self.due = due
+        self.latest = latest
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Window:
+    """Holds the events of one route until their burst is over, then releases one.
+
+    ``release(key, call)`` hands the call on, its event settled; where it returns False there is no room yet, and the
+    burst stays open (and goes on merging) until `retry` is called for its key.
+    """
+
+    __slots__ = ("_bursts", "_first", "_release", "_settings", "closed")
+
+    def __init__(self, settings: Debounce, release: Callable[[Hashable, Delivery], bool]) -> None:
+        self._settings = settings
+        self._release = release
+        self._first: Callable[[Any], Any] | None = getattr(settings.merge, "first", None)
+        # Open windows by key; one with no key has the key None.
+        self._bursts: dict[Hashable, _Burst] = {}
+        # Once closed, an event goes straight through.
+        self.closed = False
+
+    def __len__(self) -> int:
+        return len(self._bursts)
+
+    def add(self, delivery: Delivery) -> bool:
+        """Take an event in; True if it was merged into a burst. What ``key`` or ``merge`` raises comes out."""
+        settings, event = self._settings, delivery.event
+        key = None if settings.key is None else settings.key(event)
+        now = asyncio.get_running_loop().time()
+        burst = self._bursts.get(key)
+        if burst is None:
+            self._open(key, delivery, now)
+            return False
+        burst.event = event if settings.merge is None else settings.merge(burst.event, event)
+        due = now + settings.wait
+        burst.due = due if due < burst.latest else burst.latest
+        delivery.merge_into(burst.call)
+        return True
+
+    def _open(self, key: Hashable, delivery: Delivery, now: float) -> None:
+        settings = self._settings
+        latest = float("inf") if settings.max_wait is None else now + settings.max_wait
+        event = delivery.event if self._first is None else self._first(delivery.event)
+        call = Delivery(event, delivery.parent, delivery.route, delivery.plan)
+        delivery.merge_into(call)
+        burst = self._bursts[key] = _Burst(event, call, min(now + settings.wait, latest), latest)
+        if self.closed:
+            self._let_go(key)
+        else:
+            burst.timer = asyncio.get_running_loop().call_at(burst.due, self._ring, key)
+
+    def _ring(self, key: Hashable) -> None:
+        """The timer: release what is due, or sleep on until it is."""
+        burst = self._bursts[key]
+        loop = asyncio.get_running_loop()
+        if burst.due > loop.time():
+            burst.timer = loop.call_at(burst.due, self._ring, key)
+        else:
+            self._let_go(key)
+
+    def _let_go(self, key: Hashable) -> None:
+        burst = self._bursts[key]
+        if burst.timer is not None:
+            burst.timer.cancel()
+        burst.timer = None
+        burst.call.event = burst.event
+        del self._bursts[key]
+        if not self._release(key, burst.call):
+            self._bursts[key] = burst
+
+    def retry(self, key: Hashable) -> None:
+        """Release a burst that found no room, if it still waits."""
+        burst = self._bursts.get(key)
+        if burst is not None and burst.timer is None:
+            self._let_go(key)
+
+    def flush(self) -> None:
+        """Release everything now."""
+        for key in list(self._bursts):
+            self._let_go(key)
+
+    def discard(self) -> list[Delivery]:
+        """Give up what is held; the calls that will not be made."""
+        calls = []
+        for burst in self._bursts.values():
+            if burst.timer is not None:
+                burst.timer.cancel()
+            burst.call.event = burst.event
+            calls.append(burst.call)
+        self._bursts.clear()
+        return calls
+
+
+class Debounced:
+    """A handler behind a window; calling it returns at once. Made by `debounce`."""
+
+    def __init__(self, handler: Handler, settings: Debounce) -> None:
+        self._call = as_async(handler)
+        self._name = name_of(handler)
+        self._window = Window(settings, self._start)
+        # One call a key at a time.
+        self._running: dict[Hashable, asyncio.Task[None]] = {}
+
+    async def __call__(self, event: Topical) -> None:
+        """Take ``event`` into the window."""
+        self._window.add(Delivery(event))
+
+    async def flush(self) -> None:
+        """Deliver what is pending now, and wait until its calls have ended."""
+        self._window.flush()
+        while self._running:
+            await asyncio.wait(list(self._running.values()))
+            self._window.flush()
+
+    def _start(self, key: Hashable, call: Delivery) -> bool:
+        if key in self._running:
+            return False
+        task = asyncio.get_running_loop().create_task(self._run(call), name=f"debounced {self._name}")
+        self._running[key] = task
+        task.add_done_callback(lambda _: self._ended(key))
+        return True
+
+    def _ended(self, key: Hashable) -> None:
+        del self._running[key]
+        self._window.retry(key)
+
+    async def _run(self, call: Delivery) -> None:
+        try:
+            await self._call(call.event)
+        except NotHandled as passed:
+            call.end(passed)
+        except Exception as error:
+            call.end(error)
+            _log.exception("the debounced handler %s failed on %s", self._name, call.event.topic)
+            hooks.handler_failed.announce(self, event=call.event, pattern=None, error=error)
+        else:
+            call.end()
+
+
+def debounce(
+    handler: Handler,
+    wait: float,
+    *,
+    max_wait: float | None = None,
+    merge: Merge | None = None,
+    key: Callable[[Any], Hashable] | None = None,
+) -> Debounced:
+    """``handler`` behind a window of ``wait`` seconds, without a router; see `Debounce` for the settings.
+
+    The result is a handler that returns at once. Calls of ``handler`` never overlap for one key; its errors are
+    logged and announced on ``hooks.handler_failed``. ``await result.flush()`` delivers what is pending; do so before
+    the loop ends (a router does it for its handlers).
+    """
+    return Debounced(handler, Debounce(wait, max_wait, merge, key))
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+#: What two changes of one path come to; what is missing here comes to the newer one, None to nothing at all.
+_NET: Mapping[tuple[Change, Change], Change | None] = {
+    ("added", "modified"): "added",
+    ("added", "deleted"): None,
+    ("deleted", "added"): "modified",
+}
+
+
+class _Growing(dict["Path", Change]):
+    """The changes of a batch that is still being folded: it belongs to the fold and grows in place."""
+
+
+class _MergeFiles:
+    """Folds file events into one batch; see `merge_files`."""
+
+    def __call__(self, pending: FileEvent | FileBatch, new: FileEvent | FileBatch) -> FileBatch:
+        batch = self.first(pending)
+        for path, change in _changes(new).items():
+            old = batch.changes.get(path)
+            net = change if old is None else _NET.get((old, change), change)
+            assert isinstance(batch.changes, _Growing)
+            if net is None:
+                del batch.changes[path]
+            else:
+                batch.changes[path] = net
+        return batch
+
+    def first(self, event: FileEvent | FileBatch) -> FileBatch:
+        """A batch of ``event`` alone, so that a handler gets a batch also where a burst was one event."""
+        if isinstance(event, FileBatch) and isinstance(event.changes, _Growing):
+            return event
+        return FileBatch(_Growing(_changes(event)))
+
+
+def _changes(event: FileEvent | FileBatch) -> Mapping[Path, Change]:
+    if isinstance(event, FileEvent):
+        return {event.path: event.change}
+    if isinstance(event, FileBatch):
+        return event.changes
+    raise TypeError(f"merge_files got {event!r}; it folds FileEvent and FileBatch only")
+
+
+#: Fold `FileEvent`s into one `FileBatch`, in amortised constant time an event: what became of each path in the end.
+#: Added then deleted cancels out; added then modified is added; deleted then added is modified. The pending batch is
+#: used up: go on with what is returned.
+merge_files = _MergeFiles()

@@ -1,0 +1,89 @@
+"""What tests of a program need: virtual time, a router that runs for a block, a handler that remembers.
+
+With pytest, ask for the fixture ``clock`` and the test runs in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.testing.virtual import Clock, VirtualLoop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from lifecycle.control import Delivery, Emit, Router
+    from lifecycle.events import Topical
+
+__all__ = ["Clock", "ManualSource", "Recorder", "VirtualLoop", "running"]
+
+
+class Recorder:
+    """A handler that keeps every event it is given, in ``events``."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def __call__(self, event: Any) -> None:
+        self.events.append(event)
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics of the events, in order."""
+        return [event.topic for event in self.events]
+
+
+class ManualSource:
+    """A source that sends what the test tells it to: ``await source.send(event)`` gives the `Delivery`."""
+
+    def __init__(self, name: str = "manual") -> None:
+        self.name = name
+        self._emit: Emit | None = None
+        self._failure: asyncio.Future[None] | None = None
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def run(self, emit: Emit) -> None:
+        """Send until cancelled or told to fail."""
+        self._emit, self._failure = emit, asyncio.get_running_loop().create_future()
+        while self._waiting:
+            self._waiting.popleft().set_result(None)
+        try:
+            await self._failure
+        finally:
+            self._emit = None
+
+    async def send(self, event: Topical) -> Delivery:
+        """Emit ``event``, once the router runs this source."""
+        while self._emit is None:
+            started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(started)
+            await started
+        return await self._emit(event)
+
+    def fail(self, error: BaseException) -> None:
+        """Let the source raise ``error``."""
+        assert self._failure is not None, "the source does not run"
+        self._failure.set_exception(error)
+
+
+@asynccontextmanager
+async def running(router: Router) -> AsyncIterator[Router]:
+    """Run ``router`` for a block: it has started when the block begins, and has drained when it ends.
+
+    What `Router.run` raises comes out of the block.
+    """
+    task = asyncio.get_running_loop().create_task(router.run(), name=f"running {router.name}")
+    try:
+        while not router.state().running and not task.done():
+            await asyncio.sleep(0)
+        if not task.done():
+            yield router
+        router.stop()
+    except BaseException:
+        task.cancel()
+        await asyncio.wait([task])
+        raise
+    await task
