@@ -55,7 +55,7 @@ class Hook(Signal):
         super().__init__(doc)
         self.name = name
 
-    def connect(self, receiver: _Receiver, sender: Any = ANY, weak: bool = False) -> _Receiver:  # type: ignore[override]  # noqa: E501  # strongly by default: a handler defined inside a function must not vanish
+    def connect(self, receiver: _Receiver, sender: Any = ANY, weak: bool = False) -> _Receiver:  # type: ignore[override]  # strong by default
         """Call ``receiver(sender, **arguments)`` at every announcement; usable as a decorator.
 
         Raises:

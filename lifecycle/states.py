@@ -48,7 +48,7 @@ class Machine(Generic[S]):
         ValueError: for a table that mentions a state it has no row for.
     """
 
-    def __init__(  # noqa: PLR0913  # a table, where it starts, and how to speak of it
+    def __init__(  # a table, where it starts, and how to speak of it
         self,
         name: str,
         table: Mapping[S, Collection[S]],
@@ -58,8 +58,8 @@ class Machine(Generic[S]):
         history: int = 32,
         error: type[InvalidTransition] = InvalidTransition,
     ) -> None:
-        strangers = {state for row in table.values() for state in row} | {initial}
-        if strangers -= table.keys():
+        strangers = ({state for row in table.values() for state in row} | {initial}) - table.keys()
+        if strangers:
             raise ValueError(f"the table of {name!r} has no row for {_names(strangers)}; add one (it may be empty)")
         self.name = name
         self._table = table

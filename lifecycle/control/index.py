@@ -69,7 +69,7 @@ class _Wilds(Generic[T]):
                 del table[len(fixed)]
 
     def matching(self, segment: str) -> list[_Node[T]]:
-        found = []
+        found: list[_Node[T]] = []
         for length, texts in self.by_prefix.items():
             found += [node for wild, node in texts.get(segment[:length], ()) if wild.matches(segment)]
         for length, texts in self.by_suffix.items():
@@ -114,14 +114,14 @@ class Index(Generic[T]):
                 break
             _drop(parent, segment)
 
-    def find(self, topic: str) -> list[T]:
+    def find(self, topic: str) -> list[T]:  # noqa: C901  # the hot function: unrolled, one branch a kind of segment
         """The values of all patterns that match ``topic``, in no order.
 
         The hot function of the room: one pass over the segments with all nodes that are still alive.
         """
         alive = [self._root]
         for segment in topic.split("/"):
-            following = []
+            following: list[_Node[T]] = []
             for node in alive:
                 if node.literals is not None:
                     child = node.literals.get(segment)
@@ -140,7 +140,7 @@ class Index(Generic[T]):
             if not following:
                 return []
             alive = following
-        found = []
+        found: list[T] = []
         for node in alive:
             if node.value is not None:
                 found.append(node.value)

@@ -255,9 +255,7 @@ class Lane:
                     delivery.end()
                     if finished.receivers:
                         duration = clock() - began
-                        finished.announce(
-                            self._owner, event=delivery.event, pattern=route.text, duration=duration
-                        )
+                        finished.announce(self._owner, event=delivery.event, pattern=route.text, duration=duration)
                 if self._cancelled and task in self._cancelled:
                     break
                 turn -= 1

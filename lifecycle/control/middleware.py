@@ -50,7 +50,7 @@ def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Middlewa
                 await call(event)
             except NotHandled:
                 raise
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # to contain all of them is its purpose
                 if react is None:
                     _log.exception("%s failed on %s; recovered", name_of(handler), event.topic)
                 else:

@@ -29,6 +29,7 @@ class Literal:
     rank = _LITERAL
 
     def matches(self, segment: str) -> bool:
+        """Whether ``segment`` is this very text."""
         return segment == self.text
 
 
@@ -50,6 +51,7 @@ class Star:
     rank = _STAR
 
     def matches(self, segment: str) -> bool:  # noqa: ARG002  # the signature of a segment
+        """Always."""
         return True
 
 
@@ -60,6 +62,7 @@ class Deep:
     rank = _DEEP
 
     def matches(self, segment: str) -> bool:  # noqa: ARG002  # the signature of a segment
+        """Always."""
         return True
 
 

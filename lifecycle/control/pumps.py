@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack, aclosing
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from lifecycle import hooks
 from lifecycle.control.composing import name_of
@@ -102,7 +102,7 @@ class Pump:
             began = loop.time()
             try:
                 await self._attempt(mark)
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # it is reported below
+            except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, asyncio.CancelledError) and _asked():
                     raise
                 if not started:
@@ -130,12 +130,12 @@ class Pump:
             else:
                 await self._iterate(source() if callable(source) else source)
 
-    async def _iterate(self, events: Any) -> None:
+    async def _iterate(self, events: object) -> None:
         if not isinstance(events, AsyncIterable):
             if inspect.iscoroutine(events):
                 events.close()
             raise TypeError(f"source {self.name!r} gave {events!r}; it must give an async iterable of events")
-        iterator: Any = aiter(events)
+        iterator: Any = cast("AsyncIterable[Any]", events).__aiter__()
         async with AsyncExitStack() as stack:
             if hasattr(iterator, "aclose"):
                 await stack.enter_async_context(aclosing(iterator))

@@ -64,7 +64,7 @@ class Router:
 
     # -- routes ------------------------------------------------------------------------------------------------
 
-    def handle(  # noqa: PLR0913  # api.md fixes the settings of a route
+    def handle(
         self,
         pattern: str | Pattern | type,
         handler: Handler,
@@ -105,7 +105,7 @@ class Router:
             self._traffic.retire(old)
         return route
 
-    def on(  # noqa: PLR0913  # api.md fixes the settings of a route
+    def on(
         self,
         pattern: str | Pattern | type,
         *,
@@ -163,9 +163,7 @@ class Router:
     def command(self, name: _H, /) -> _H: ...
 
     @overload
-    def command(
-        self, name: str, handler: Handler, *, help: str = "", complete: Completer | None = None
-    ) -> Route: ...
+    def command(self, name: str, handler: Handler, *, help: str = "", complete: Completer | None = None) -> Route: ...
 
     def command(
         self,

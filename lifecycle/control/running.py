@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lifecycle.control.pumps import Pump
 from lifecycle.errors import RouterRunning
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from lifecycle.control.pumps import Pump
     from lifecycle.control.traffic import Traffic
     from lifecycle.errors import SourceFailed
 
@@ -115,10 +116,10 @@ class Running:
 
     async def _flush_handlers(self, deadline: float) -> None:
         """Handlers that hold events themselves (`debounce` makes such) deliver them too."""
-        flushes = []
+        flushes: list[asyncio.Future[Any]] = []
         for route in list(self._traffic.routes()):
             flush = getattr(route.handler, "flush", None)
-            if asyncio.iscoroutinefunction(flush):
+            if inspect.iscoroutinefunction(flush):
                 flushes.append(asyncio.ensure_future(flush()))
         await _until(deadline, flushes)
         await _end(flushes)
@@ -151,14 +152,14 @@ class Running:
                 _log.warning("the router stopped with %d events undelivered; they are counted as dropped", given_up)
 
 
-async def _until(deadline: float, tasks: Collection[asyncio.Future[None]]) -> None:
+async def _until(deadline: float, tasks: Collection[asyncio.Future[Any]]) -> None:
     """Wait for ``tasks``, but not past ``deadline``."""
     left = deadline - asyncio.get_running_loop().time()
     if tasks and left > 0:
         await asyncio.wait(list(tasks), timeout=left)
 
 
-async def _end(tasks: Collection[asyncio.Future[None]]) -> None:
+async def _end(tasks: Collection[asyncio.Future[Any]]) -> None:
     """Cancel ``tasks`` and wait for them; one that ignores it is named and abandoned."""
     pending = {task for task in tasks if not task.done()}
     for task in pending:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from lifecycle.control.composing import name_of
 from lifecycle.control.deliveries import Delivery
@@ -65,14 +65,14 @@ class Tap:
             return
         try:
             self._plain(event)
-        except Exception:
+        except Exception:  # noqa: BLE001  # it looks on: its errors are logged and stay its own
             self._report(event)
 
     async def look(self, event: Topical) -> None:
         """Let it see an event that is dispatched directly."""
         try:
             await self._call(event)
-        except Exception:
+        except Exception:  # noqa: BLE001  # it looks on: its errors are logged and stay its own
             self._report(event)
 
     def _report(self, event: Topical) -> None:
@@ -95,7 +95,7 @@ class Subscription:
         self._maxsize = maxsize
         self._arrived = asyncio.Event()
 
-    async def __aenter__(self) -> Subscription:
+    async def __aenter__(self) -> Self:
         self._tap = self._attach(self._take)
         return self
 

@@ -119,7 +119,7 @@ class Traffic:
 
     def _bury(self) -> None:
         """Forget the removed routes that have nothing under way, but not their counts."""
-        left = []
+        left: list[Route] = []
         for route in self._retired:
             if route.window or (route.lane is not None and not route.lane.is_idle):
                 left.append(route)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lifecycle.testing.virtual import Clock, VirtualLoop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from lifecycle.control import Delivery, Emit, Router
     from lifecycle.events import Topical
@@ -28,6 +28,7 @@ class Recorder:
         self.events: list[Any] = []
 
     def __call__(self, event: Any) -> None:
+        """Keep ``event``."""
         self.events.append(event)
 
     @property
@@ -70,7 +71,7 @@ class ManualSource:
 
 
 @asynccontextmanager
-async def running(router: Router) -> AsyncIterator[Router]:
+async def running(router: Router) -> AsyncGenerator[Router]:
     """Run ``router`` for a block: it has started when the block begins, and has drained when it ends.
 
     What `Router.run` raises comes out of the block.
