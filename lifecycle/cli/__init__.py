@@ -1,0 +1,31 @@
+"""The commands: `lifecycle watch` and `lifecycle run`.
+
+This is the last room, which may look into every other. Nothing here is meant to be imported but `main`; what a
+program can use belongs into a room of the library.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out a command line and return the exit status: 0 done, 1 failure, 2 usage, 3 bad configuration."""
+    from lifecycle.cli.commandline import parse
+    from lifecycle.cli.failures import DONE, CliError
+    from lifecycle.cli.messages import Voice, colourful
+
+    parsed = parse(sys.argv[1:] if argv is None else argv)
+    try:
+        return parsed.main(parsed)
+    except CliError as error:
+        Voice(colourful(sys.stderr)).bad(str(error))
+        return error.status
+    except KeyboardInterrupt:
+        return DONE

@@ -1,0 +1,178 @@
+"""The command lines: what can be typed, and the settings that it makes."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from lifecycle.cli.failures import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from lifecycle.cli.settings import Settings
+
+__all__ = ["Parsed", "parse", "watch_settings"]
+
+_EPILOG = """\
+examples:
+  lifecycle watch -- python app.py
+  lifecycle watch src --ext py,html --on '*.html=reload' -- gunicorn app:app
+  lifecycle watch --webhook 127.0.0.1:9000 --secret-env WEBHOOK_SECRET -- python app.py
+  lifecycle run app:main
+
+exit codes: 0 done or stopped on request, 1 failure or forced, 2 usage, 3 bad configuration
+"""
+
+
+class Parsed(argparse.Namespace):
+    """What was typed: ``main`` carries out the subcommand."""
+
+    main: Callable[[Parsed], int]
+    command: tuple[str, ...]
+
+
+def parse(argv: Sequence[str]) -> Parsed:
+    """Read the command line; what follows ``--`` is the command of `watch`, and never an option.
+
+    Raises:
+        SystemExit: with 0 after ``--help`` or ``--version``, with 2 for what cannot be understood.
+    """
+    ours, command = _split(argv)
+    return _parser().parse_args(ours, Parsed(command=command))
+
+
+def watch_settings(typed: Mapping[str, Any], configured: Mapping[str, Any]) -> Settings:
+    """The settings of `watch`; what was typed wins over what a file says.
+
+    Raises:
+        UsageError: without a command, or for settings that do not go together.
+    """
+    from lifecycle.cli.settings import Settings
+
+    known = {field.name for field in fields(Settings)}
+    given = {**configured, **{name: value for name, value in typed.items() if name in known and not _absent(value)}}
+    if not given.get("command"):
+        raise UsageError("no command to run; end the line with one: lifecycle watch -- python app.py")
+    if isinstance(given["command"], str):
+        given["command"] = (given["command"],) if given.get("shell") else tuple(shlex.split(given["command"]))
+    return Settings(**given)
+
+
+def _absent(value: object) -> bool:
+    """What argparse leaves where nothing was typed."""
+    return value is None or (isinstance(value, list | tuple) and not value)
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    if "--" not in argv:
+        return list(argv), ()
+    at = list(argv).index("--")
+    return list(argv[:at]), tuple(argv[at + 1 :])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lifecycle",
+        description="Run programs that react: restart on changes, stop cleanly.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_watch(commands)
+    _add_run(commands)
+    return parser
+
+
+def _add_watch(commands: Any) -> None:
+    """The options of the table, and the paths."""
+    from lifecycle.cli.options import OPTIONS, Option
+
+    parser = commands.add_parser(
+        "watch",
+        usage="lifecycle watch [PATH ...] [options] -- COMMAND ...",
+        help="restart a command when files change",
+        description="Run COMMAND and restart it when files below PATH (here) change. "
+        "The same options can stand in pyproject.toml under [tool.lifecycle.watch].",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(main=_watch)
+    parser.add_argument(
+        "paths", nargs="*", type=Path, action=_Collect, metavar="PATH", help="files and directories to watch"
+    )
+    for option in OPTIONS:
+        if isinstance(option, Option):
+            parser.add_argument(f"--{option.name}", **_with_value(option))
+        else:
+            _add_flag(parser, option)
+
+
+def _with_value(option: Any) -> dict[str, Any]:
+    action = _Collect if option.many else "store"
+    return {"metavar": option.metavar, "help": option.help, "type": _typed(option.read), "action": action}
+
+
+def _add_flag(parser: argparse.ArgumentParser, flag: Any) -> None:
+    """Both forms; the help shows the one that changes something."""
+    for name, value in ((flag.name, True), (f"no-{flag.name}", False)):
+        shown = flag.help if name == flag.shown else argparse.SUPPRESS
+        parser.add_argument(f"--{name}", dest=flag.field, action="store_const", const=value, help=shown)
+
+
+def _add_run(commands: Any) -> None:
+    parser = commands.add_parser(
+        "run",
+        help="run a program of this library: an async function, a router, a worker",
+        description="Import MODULE and give ATTRIBUTE to lifecycle.run.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(main=_run)
+    parser.add_argument("target", metavar="MODULE:ATTRIBUTE", help="such as app:main or shop.app:router")
+    parser.add_argument("--factory", action="store_true", help="ATTRIBUTE is a function that returns what to run")
+
+
+def _watch(parsed: Parsed) -> int:
+    from lifecycle.cli.watching import watch
+
+    return watch(parsed)
+
+
+def _run(parsed: Parsed) -> int:
+    from lifecycle.cli.running import run_target
+
+    if parsed.command:
+        raise UsageError(f"lifecycle run takes no command; {' '.join(parsed.command)!r} would be for lifecycle watch")
+    return run_target(parsed.target, factory=parsed.factory)
+
+
+def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A reader whose `ValueError` argparse shows as it is."""
+
+    def typed(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+    return typed
+
+
+class _Collect(argparse.Action):
+    """Joins what is given into one tuple."""
+
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: str | None = None) -> None:
+        setattr(namespace, self.dest, (*(getattr(namespace, self.dest) or ()), *values))
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when somebody asks."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from importlib.metadata import version
+
+        parser.exit(0, f"lifecycle {version('lifecycle-control')}\n")

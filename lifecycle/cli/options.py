@@ -1,0 +1,86 @@
+"""Every option of `lifecycle watch` in one table, which the command line and ``pyproject.toml`` both read.
+
+A key in ``[tool.lifecycle.watch]`` is an option's long name. Add an option here and in `settings`, nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from lifecycle.cli import values
+
+__all__ = ["OPTIONS", "Flag", "Option"]
+
+_Read: TypeAlias = Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option with a value; where ``many`` may be given, one text reads as a tuple and they are joined."""
+
+    name: str
+    metavar: str
+    help: str
+    read: _Read = str
+    #: What a configuration file may give: texts, or numbers.
+    number: bool = False
+    many: bool = False
+
+    @property
+    def field(self) -> str:
+        """Where the settings keep it."""
+        return self.name.replace("-", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An option without a value. ``--NAME`` and ``--no-NAME`` both exist, so that a file can be overruled."""
+
+    name: str
+    help: str
+    #: What it is without being given; the help shows the form that changes it.
+    default: bool = False
+
+    @property
+    def field(self) -> str:
+        """Where the settings keep it."""
+        return self.name
+
+    @property
+    def shown(self) -> str:
+        """The form that changes the default."""
+        return f"no-{self.name}" if self.default else self.name
+
+
+OPTIONS: tuple[Option | Flag, ...] = (
+    Option("ext", "py,toml", "only files with these endings", values.extensions, many=True),
+    Option("include", "GLOB", "these paths count too, besides --ext", values.globs, many=True),
+    Option("ignore", "GLOB", "these paths never count", values.globs, many=True),
+    Flag("gitignore", "what git ignores counts too", default=True),
+    Option(
+        "on", "GLOB=ACTION", "restart, reload or ignore for these paths; the first match wins", values.rules, many=True
+    ),
+    Option("step", "S", "gather the system's notifications for S seconds (0.05)", values.interval, number=True),
+    Option("wait", "S", "act once it was quiet for S seconds (0.1)", values.seconds, number=True),
+    Option("busy", "POLICY", "while the command runs: restart it, queue the change, or drop it", values.busy),
+    Flag("postpone", "wait for the first change before the first start"),
+    Option(
+        "poll",
+        "S",
+        "look every S seconds, where the system does not tell (NFS, Docker, WSL)",
+        values.interval,
+        number=True,
+    ),
+    Flag("clear", "clear the screen before each start"),
+    Option("env-file", "F", "KEY=VALUE lines for the command's environment", values.path),
+    Flag("shell", "the command is one line for $SHELL -c"),
+    Option("signal", "SIG", "send this signal at a change, instead of restarting", values.signal),
+    Option("stop-signal", "SIG", "ask the command to stop with this signal (TERM)", values.signal),
+    Option("stop-timeout", "S", "kill it S seconds after the stop signal (10)", values.seconds, number=True),
+    Option("webhook", "HOST:PORT", "restart on a POST too", values.address),
+    Option("secret-env", "NAME", "the variable with the secret that signs the POSTs (as GitHub does)", values.variable),
+    Flag("prompt", "leave the terminal to the command (for pdb)", default=True),
+    Flag("check", "restart even if a changed Python file has a syntax error", default=True),
+)

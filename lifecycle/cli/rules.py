@@ -1,0 +1,76 @@
+"""What a changed path leads to: nothing but a decision, made from the settings and from what git ignores.
+
+In order: the first rule of ``--on`` that matches; ``--ignore``; what git ignores; ``--ext`` and ``--include``.
+A rule that names a file without wildcards (``--on .env=restart``) counts even where git ignores that file; one with
+wildcards does not, so that ``*.js=restart`` is not set off by what a build writes.
+"""
+
+from __future__ import annotations
+
+import os.path
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lifecycle.cli.gitignore import GitIgnore
+from lifecycle.cli.globs import Glob
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lifecycle.cli.settings import Action, Settings
+
+__all__ = ["PathRules"]
+
+
+class PathRules:
+    """Decides for one path, and for several at once; ``here`` is what relative globs are relative to."""
+
+    def __init__(self, settings: Settings, here: Path, *, git: bool = True) -> None:
+        self._here = here
+        self._roots = tuple(absolute(path, here) for path in settings.paths)
+        self._ext = tuple(f".{ext}" for ext in settings.ext)
+        self._include = tuple(Glob(each) for each in settings.include)
+        self._ignore = tuple(Glob(each) for each in settings.ignore)
+        self._on: tuple[tuple[Glob, Action], ...] = tuple((Glob(rule.glob), rule.action) for rule in settings.on)
+        self._otherwise: Action = settings.change
+        self._env_file = absolute(settings.env_file, here) if settings.env_file else None
+        self._git = tuple(GitIgnore(root if root.is_dir() else root.parent) for root in self._roots) if git else ()
+
+    def action(self, path: Path) -> Action:
+        """What a change to ``path`` leads to."""
+        path = absolute(path, self._here)
+        name = self.name(path)
+        for glob, action in self._on:
+            if glob.matches(name) and (glob.is_name or not self._git_ignores(path)):
+                return action
+        if path == self._env_file:
+            return "restart"
+        if any(glob.covers(name) for glob in self._ignore) or self._git_ignores(path):
+            return "ignore"
+        return self._otherwise if self._is_wanted(path.name, name) else "ignore"
+
+    def strongest(self, paths: Iterable[Path]) -> Action:
+        """What several changes lead to together: a restart does all that a reload would."""
+        actions = {self.action(path) for path in paths}
+        return "restart" if "restart" in actions else "reload" if "reload" in actions else "ignore"
+
+    def name(self, path: Path) -> str:
+        """``path`` as globs and people see it: from the current directory, else from the watched one above it."""
+        path = absolute(path, self._here)
+        for base in (self._here, *(root if root.is_dir() else root.parent for root in self._roots)):
+            if path.is_relative_to(base):
+                return path.relative_to(base).as_posix()
+        return path.as_posix().lstrip("/")
+
+    def _is_wanted(self, basename: str, name: str) -> bool:
+        if not self._ext and not self._include:
+            return True
+        return basename.endswith(self._ext) or any(glob.matches(name) for glob in self._include)
+
+    def _git_ignores(self, path: Path) -> bool:
+        return path not in self._roots and any(git.ignores(path) for git in self._git)
+
+
+def absolute(path: Path, here: Path) -> Path:
+    """``path`` from ``here`` on, with ``..`` taken out and links kept as they are."""
+    return Path(os.path.normpath(here / path))

@@ -1,0 +1,112 @@
+"""What `lifecycle watch` was asked to do, as one frozen record, however it was asked."""
+
+from __future__ import annotations
+
+import signal as signals
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from lifecycle.cli.failures import UsageError
+
+if TYPE_CHECKING:
+    from signal import Signals
+
+__all__ = ["Action", "Address", "Busy", "Rule", "Settings"]
+
+#: What to do while the command still runs: stop it, wait for its end, or let the change go.
+Busy: TypeAlias = Literal["restart", "queue", "drop"]
+
+#: What a changed file leads to.
+Action: TypeAlias = Literal["restart", "reload", "ignore"]
+
+_LOOPBACK = ("localhost", "::1")
+
+
+class Address(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.host in _LOOPBACK or self.host.startswith("127.")
+
+
+class Rule(NamedTuple):
+    """The action for paths that match a glob."""
+
+    glob: str
+    action: Action
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What `lifecycle watch` was asked to do; times in seconds.
+
+    Raises:
+        UsageError: for settings that do not go together.
+    """
+
+    #: The program and its arguments.
+    command: tuple[str, ...]
+    #: Files and directories to watch.
+    paths: tuple[Path, ...] = (Path(),)
+    #: Endings of file names that count, without the dot; none and no ``include``: all.
+    ext: tuple[str, ...] = ()
+    #: Globs that count besides ``ext``.
+    include: tuple[str, ...] = ()
+    #: Globs that never count.
+    ignore: tuple[str, ...] = ()
+    #: Whether what git ignores does not count.
+    gitignore: bool = True
+    #: What a path leads to; the first that matches wins.
+    on: tuple[Rule, ...] = ()
+    #: How long the system's notifications are gathered.
+    step: float = 0.05
+    #: How long it must be quiet before anything happens.
+    wait: float = 0.1
+    busy: Busy = "restart"
+    #: Whether the first start waits for the first change.
+    postpone: bool = False
+    #: Look every so often instead of being told; None: be told.
+    poll: float | None = None
+    #: Whether the screen is cleared before each start.
+    clear: bool = False
+    #: KEY=VALUE lines for the command's environment, read anew at each start.
+    env_file: Path | None = None
+    #: Whether the command is one line for ``$SHELL -c``.
+    shell: bool = False
+    #: Sent at a change instead of restarting.
+    signal: Signals | None = None
+    stop_signal: Signals = signals.SIGTERM
+    #: From the stop signal to the kill.
+    stop_timeout: float = 10.0
+    webhook: Address | None = None
+    #: The variable of the environment that holds the webhook's secret.
+    secret_env: str | None = None
+    #: Whether there is a prompt at a terminal.
+    prompt: bool = True
+    #: Whether changed Python files are compiled before the old process is stopped.
+    check: bool = True
+
+    def __post_init__(self) -> None:
+        if self.secret_env and not self.webhook:
+            raise UsageError(f"--secret-env {self.secret_env} has nothing to protect; give --webhook HOST:PORT too")
+        if self.webhook and not self.secret_env and not self.webhook.is_loopback:
+            raise UsageError(
+                f"--webhook {self.webhook.host}:{self.webhook.port} can be reached from other machines; give "
+                "--secret-env NAME (a variable that holds the secret), or listen on 127.0.0.1"
+            )
+
+    @property
+    def change(self) -> Action:
+        """What a change leads to where no rule says otherwise."""
+        return "reload" if self.signal else "restart"
+
+    @property
+    def reload_signal(self) -> Signals:
+        """What the command is sent when it shall reload."""
+        return self.signal or signals.SIGHUP

@@ -1,0 +1,109 @@
+"""Readers of one value each: from a text, as typed, to what the settings hold.
+
+Each raises `ValueError` saying what is accepted; the callers add which option or key it was.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from signal import Signals
+from typing import get_args
+
+from lifecycle.cli.settings import Action, Address, Busy, Rule
+
+__all__ = ["address", "busy", "extensions", "globs", "interval", "path", "rules", "seconds", "signal", "variable"]
+
+_BUSY: dict[str, Busy] = {each: each for each in get_args(Busy)}
+_ACTIONS: dict[str, Action] = {each: each for each in get_args(Action)}
+
+
+def seconds(text: str) -> float:
+    """A time, zero or more."""
+    value = _number(text)
+    if not 0 <= value < math.inf:
+        raise ValueError("give seconds, such as 0.5")
+    return value
+
+
+def interval(text: str) -> float:
+    """A time above zero."""
+    value = _number(text)
+    if not 0 < value < math.inf:
+        raise ValueError("give seconds above zero, such as 0.5")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def signal(text: str) -> Signals:
+    """A signal by name, with or without SIG, or by number."""
+    name = text.upper()
+    try:
+        if name.isdecimal():
+            return Signals(int(name))
+        return Signals[name if name.startswith("SIG") else f"SIG{name}"]
+    except (KeyError, ValueError):
+        raise ValueError("give a signal, such as HUP, SIGUSR1 or 10") from None
+
+
+def address(text: str) -> Address:
+    """``HOST:PORT``; an IPv6 host in brackets."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or (":" in host and not bracketed):
+        raise ValueError("give HOST:PORT, such as 127.0.0.1:9000 or [::1]:9000")
+    if int(port) > 65535:  # noqa: PLR2004  # what TCP has
+        raise ValueError("give a port from 0 (any that is free) to 65535")
+    return Address(host[1:-1] if bracketed else host, int(port))
+
+
+def busy(text: str) -> Busy:
+    """One of the policies."""
+    if text not in _BUSY:
+        raise ValueError("give restart, queue or drop")
+    return _BUSY[text]
+
+
+def rules(text: str) -> tuple[Rule, ...]:
+    """One ``GLOB=ACTION``; the glob may hold ``=`` itself."""
+    pattern, _, action = text.rpartition("=")
+    if not pattern or action not in _ACTIONS:
+        raise ValueError("give GLOB=restart, GLOB=reload or GLOB=ignore, such as '*.html=reload'")
+    return tuple(Rule(glob, _ACTIONS[action]) for glob in globs(pattern))
+
+
+def globs(text: str) -> tuple[str, ...]:
+    """One glob for paths."""
+    from lifecycle.cli.globs import Glob
+
+    Glob(text)
+    return (text,)
+
+
+def extensions(text: str) -> tuple[str, ...]:
+    """Endings of file names, separated by commas, with or without the dot."""
+    found = tuple(each.strip().removeprefix(".") for each in text.split(","))
+    if not all(found) or any("/" in each or "*" in each for each in found):
+        raise ValueError("give endings separated by commas, such as py,toml")
+    return found
+
+
+def variable(text: str) -> str:
+    """The name of a variable of the environment."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+        raise ValueError("give the name of a variable of the environment, such as WEBHOOK_SECRET (not the secret)")
+    return text
+
+
+def path(text: str) -> Path:
+    """A path; whether it exists is looked at when it is used."""
+    if not text or "\0" in text:
+        raise ValueError("give a path")
+    return Path(text)

@@ -1,0 +1,230 @@
+"""The command line and the table in pyproject.toml make the same settings; mistakes are named."""
+
+from __future__ import annotations
+
+import signal
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from lifecycle.cli.commandline import parse, watch_settings
+from lifecycle.cli.config import find_table
+from lifecycle.cli.failures import ConfigError, UsageError
+from lifecycle.cli.settings import Address, Rule, Settings
+
+
+def settings(*argv: str, here: Path | None = None) -> Settings:
+    return watch_settings(vars(parse(["watch", *argv])), find_table(here) if here else {})
+
+
+def configure(directory: Path, keys: str) -> Path:
+    text = "[tool.lifecycle.watch]\n" + textwrap.dedent(keys)
+    (directory / "pyproject.toml").write_text(text)
+    return directory
+
+
+def test_a_command_is_all_it_takes() -> None:
+    assert settings("--", "python", "app.py") == Settings(command=("python", "app.py"))
+
+
+def test_every_option_can_be_typed() -> None:
+    line = (
+        "src lib --ext py,.toml --ext html --include data/** --ignore build/ --no-gitignore --on *.html=reload "
+        "--on a=b=restart --step 0.01 --wait 0 --busy queue --postpone --poll 2 --clear --env-file .env --shell "
+        "--signal USR1 --stop-signal SIGINT --stop-timeout 3 --webhook [::1]:0 --secret-env SECRET "
+        "--no-prompt --no-check"
+    )
+    assert settings(*line.split(), "--", "make --x") == Settings(
+        command=("make --x",),
+        paths=(Path("src"), Path("lib")),
+        ext=("py", "toml", "html"),
+        include=("data/**",),
+        ignore=("build/",),
+        gitignore=False,
+        on=(Rule("*.html", "reload"), Rule("a=b", "restart")),
+        step=0.01,
+        wait=0.0,
+        busy="queue",
+        postpone=True,
+        poll=2.0,
+        clear=True,
+        env_file=Path(".env"),
+        shell=True,
+        signal=signal.SIGUSR1,
+        stop_signal=signal.SIGINT,
+        stop_timeout=3.0,
+        webhook=Address("::1", 0),
+        secret_env="SECRET",
+        prompt=False,
+        check=False,
+    )
+
+
+def test_every_option_can_stand_in_the_file(tmp_path: Path) -> None:
+    here = configure(
+        tmp_path,
+        """
+        command = ["make", "-j"]
+        paths = ["src"]
+        ext = ["py", "toml,html"]
+        include = "data/**"
+        ignore = ["build/"]
+        no-gitignore = true
+        on = ["*.html=reload"]
+        step = 0.01
+        wait = 1
+        busy = "queue"
+        postpone = true
+        poll = 2
+        clear = true
+        env-file = ".env"
+        shell = false
+        signal = "USR1"
+        stop-signal = "INT"
+        stop-timeout = 3
+        webhook = "127.0.0.1:9000"
+        secret-env = "SECRET"
+        prompt = false
+        no-check = true
+        """,
+    )
+    assert settings(here=here) == Settings(
+        command=("make", "-j"),
+        paths=(here / "src",),
+        ext=("py", "toml", "html"),
+        include=("data/**",),
+        ignore=("build/",),
+        gitignore=False,
+        on=(Rule("*.html", "reload"),),
+        step=0.01,
+        wait=1.0,
+        busy="queue",
+        postpone=True,
+        poll=2.0,
+        clear=True,
+        env_file=here / ".env",
+        shell=False,
+        signal=signal.SIGUSR1,
+        stop_signal=signal.SIGINT,
+        stop_timeout=3.0,
+        webhook=Address("127.0.0.1", 9000),
+        secret_env="SECRET",
+        prompt=False,
+        check=False,
+    )
+
+
+def test_the_command_line_wins(tmp_path: Path) -> None:
+    here = configure(tmp_path, 'command = "make all"\next = "py"\nno-prompt = true\nwait = 9')
+    seen = settings("--ext", "html", "--prompt", "--wait", "0", "--", "true", here=here)
+
+    assert (seen.ext, seen.prompt, seen.wait, seen.command) == (("html",), True, 0.0, ("true",))
+
+
+def test_the_nearest_file_with_the_table_counts(tmp_path: Path) -> None:
+    """A sub-project's file without our table does not hide the one above."""
+    configure(tmp_path, 'command = "true"')
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    (tmp_path / "a" / "pyproject.toml").write_text("[project]\nname = 'a'\n")
+
+    assert find_table(below) == {"command": "true"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "command"),
+    [
+        ("command = \"make -j 'a b'\"", ("make", "-j", "a b")),
+        ("command = \"a 'b c' | d\"\nshell = true", ("a 'b c' | d",)),
+    ],
+)
+def test_a_command_in_one_text_is_split_unless_a_shell_reads_it(
+    tmp_path: Path, keys: str, command: tuple[str, ...]
+) -> None:
+    assert settings(here=configure(tmp_path, keys)).command == command
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--step", "0", "--", "true"], "seconds above zero"),
+        (["--wait", "-1", "--", "true"], "give seconds"),
+        (["--wait", "nan", "--", "true"], "give seconds"),
+        (["--poll", "inf", "--", "true"], "give seconds"),
+        (["--busy", "wait", "--", "true"], "'wait': give restart, queue or drop"),
+        (["--on", "*.html", "--", "true"], "give GLOB=restart"),
+        (["--on", "*.html=bark", "--", "true"], "give GLOB=restart"),
+        (["--on", "[a=restart", "--", "true"], "position 3"),
+        (["--ignore", "a[", "--", "true"], "not closed"),
+        (["--include", "", "--", "true"], "no glob"),
+        (["--ext", "py,,toml", "--", "true"], "py,toml"),
+        (["--ext", "*.py", "--", "true"], "py,toml"),
+        (["--signal", "FOO", "--", "true"], "'FOO': give a signal"),
+        (["--signal", "999", "--", "true"], "give a signal"),
+        (["--webhook", "9000", "--", "true"], "HOST:PORT"),
+        (["--webhook", "::1:9000", "--", "true"], "HOST:PORT"),
+        (["--webhook", "localhost:70000", "--", "true"], "65535"),
+        (["--secret-env", "two words", "--", "true"], "name of a variable"),
+        (["--env-file", "", "--", "true"], "give a path"),
+        (["--exte", "py", "--", "true"], "--exte"),
+    ],
+)
+def test_a_wrong_value_ends_with_status_2(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        settings(*argv)
+
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "no command to run"),
+        (["src", "--"], "no command to run"),
+        (["--secret-env", "S", "--", "true"], "nothing to protect"),
+        (["--webhook", "0.0.0.0:9000", "--", "true"], "can be reached from other machines"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(argv: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        settings(*argv)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("exts = 'py'", "exts is not known; did you mean ext?"),
+        ("stop_timeout = 1", "did you mean stop-timeout?"),
+        ("zzz = 1", "known: busy, "),
+        ("ext = 1", "ext = 1 is neither a text nor a list of texts"),
+        ("ext = ['py', 1]", "neither a text nor a list of texts"),
+        ("step = '1'", 'step = "1" is no number'),
+        ("step = true", "step = true is no number"),
+        ("step = -1", "step = -1: give seconds above zero"),
+        ("clear = 'yes'", 'clear = "yes" is neither true nor false'),
+        ("clear = 1", "neither true nor false"),
+        ("busy = 'wait'", 'busy = "wait": give restart, queue or drop'),
+        ("busy = ['queue']", "is no text"),
+        ("on = ['*.html']", 'on = "*.html": give GLOB=restart'),
+        ('command = "echo \'a"', "close the quote"),
+        ("command = 1", "neither a text nor a list of texts"),
+        ("gitignore = true\nno-gitignore = true", "says the same as another key"),
+    ],
+)
+def test_a_mistake_in_the_file_names_file_key_and_what_is_accepted(tmp_path: Path, keys: str, said: str) -> None:
+    configure(tmp_path, keys)
+    with pytest.raises(ConfigError) as raised:
+        find_table(tmp_path)
+
+    assert said in str(raised.value)
+    assert str(tmp_path / "pyproject.toml") in str(raised.value)
+    assert raised.value.status == 3
+
+
+@pytest.mark.parametrize("text", ["[tool", "x = \x00", "[tool.lifecycle]\nwatch = 1\n"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"pyproject\.toml"):
+        find_table(tmp_path)
