@@ -62,7 +62,7 @@ class Event:
     data: Any = None
 
 
-def topics_of(kind: type) -> str:
+def topics_of(kind: type[Any]) -> str:
     """The pattern that matches the topics of all events of class ``kind``.
 
     Raises:
@@ -71,13 +71,10 @@ def topics_of(kind: type) -> str:
     declared = getattr(kind, "topics", None)
     if isinstance(declared, str):
         return declared
-    if is_dataclass(kind):
-        for each in fields(kind):
-            if each.name == "topic" and isinstance(each.default, str):
-                return each.default
-    constant = getattr(kind, "topic", None)
-    if isinstance(constant, str):
-        return constant
+    defaults = {each.name: each.default for each in fields(kind)} if is_dataclass(kind) else {}
+    for topic in (defaults.get("topic"), getattr(kind, "topic", None)):
+        if isinstance(topic, str):
+            return topic
     raise TypeError(
         f"{kind.__qualname__} does not say which topics its events have; "
         'give it a class attribute such as topics = "mail/*", or register a pattern instead of the class'

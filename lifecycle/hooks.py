@@ -55,7 +55,7 @@ class Hook(Signal):
         super().__init__(doc)
         self.name = name
 
-    def connect(self, receiver: _Receiver, sender: Any = ANY, weak: bool = False) -> _Receiver:  # type: ignore[override]  # strong by default
+    def connect(self, receiver: _Receiver, sender: Any = ANY, weak: bool = False) -> _Receiver:
         """Call ``receiver(sender, **arguments)`` at every announcement; usable as a decorator.
 
         Raises:
@@ -72,7 +72,7 @@ class Hook(Signal):
         for receiver in list(self.receivers_for(sender)):
             try:
                 receiver(sender, **arguments)
-            except Exception:
+            except Exception:  # noqa: BLE001  # a receiver's error stays its own
                 _log.exception("a receiver of hooks.%s failed: %r", self.name, receiver)
 
 

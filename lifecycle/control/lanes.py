@@ -197,6 +197,8 @@ class Lane:
             return None
         home = emitter.route.lane
         lane: Lane | None = self
+        if home is None:
+            return None
         while lane is not None:
             if lane is home:
                 raise LaneFull(f"{self._full(delivery)}, and its own handler would wait for itself")

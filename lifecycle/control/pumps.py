@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack, aclosing
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lifecycle import hooks
 from lifecycle.control.composing import name_of
@@ -135,7 +135,7 @@ class Pump:
             if inspect.iscoroutine(events):
                 events.close()
             raise TypeError(f"source {self.name!r} gave {events!r}; it must give an async iterable of events")
-        iterator: Any = cast("AsyncIterable[Any]", events).__aiter__()
+        iterator: Any = events.__aiter__()  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]  # of whatever
         async with AsyncExitStack() as stack:
             if hasattr(iterator, "aclose"):
                 await stack.enter_async_context(aclosing(iterator))

@@ -178,7 +178,7 @@ Place: TypeAlias = tuple[str, int]
 
 def caller() -> Place:
     """The place outside this room that is registering something."""
-    frame = sys._getframe(1)  # noqa: SLF001  # what inspect.stack uses, without reading source files
+    frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # inspect.stack reads source files
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lifecycle.control"):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno

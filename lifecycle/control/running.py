@@ -94,7 +94,7 @@ class Running:
         task = pump.start(ready)
         self._pump_tasks.add(task)
         task.add_done_callback(self._pump_tasks.discard)
-        task.add_done_callback(lambda _: started.done() or started.set_result(None))
+        task.add_done_callback(lambda _: ready(None))
         return started
 
     async def _drain(self) -> None:

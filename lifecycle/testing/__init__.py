@@ -79,7 +79,7 @@ async def running(router: Router) -> AsyncGenerator[Router]:
     task = asyncio.get_running_loop().create_task(router.run(), name=f"running {router.name}")
     try:
         while not router.state().running and not task.done():
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # noqa: ASYNC110  # it is up after a few turns of the loop
         if not task.done():
             yield router
         router.stop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Clock", "VirtualLoop"]
 
 _T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -31,7 +32,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual seconds since the loop was made."""
         return self._virtual_now
 
-    def run_in_executor(self, executor: Any, func: Callable[..., _T], *args: Any) -> asyncio.Future[_T]:
+    def run_in_executor(self, executor: Any, func: Callable[[*_Ts], _T], *args: *_Ts) -> asyncio.Future[_T]:
         """As asyncio's, but the clock does not jump while the job runs."""
         self._jobs += 1
         future = super().run_in_executor(executor, func, *args)
