@@ -1,0 +1,145 @@
+"""How processes are watched, signalled and reaped: the one place that knows which system this is.
+
+Linux tells of an end through a pidfd. Where there is none (macOS, an old kernel, a sandbox that forbids it) a thread
+for each process waits instead, and members of a group that outlive their leader get no grace, since they cannot be
+watched. Both have been run on Linux; macOS has not been tried. Windows has no process groups to kill: a start is
+refused there with a clear error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["group_end", "process_end", "reap", "require_groups", "signal_group"]
+
+
+def require_groups() -> None:
+    """Raise OSError where processes cannot be held in groups."""
+    if sys.platform == "win32":
+        raise OSError("process workers need POSIX process groups, which Windows does not have")
+
+
+async def process_end(pid: int) -> None:
+    """Wait until the child ``pid`` has ended; it is not reaped, so its number is not anybody else's yet."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except (AttributeError, OSError):
+        await _thread_end(pid)
+        return
+    await _readable(fd)
+
+
+async def group_end(pgid: int) -> bool:
+    """Wait until the group ``pgid`` has no member but its leader; False if it cannot be watched.
+
+    The leader must not have been reaped: it keeps the number of the group from being used again.
+    """
+    seen: set[int] = set()
+    while new := [pid for pid in _members(pgid) if pid not in seen]:
+        seen.update(new)
+        watched = [fd for pid in new if (fd := _open_member(pid, pgid)) is not None]
+        try:
+            await asyncio.gather(*(_readable(os.dup(fd)) for fd in watched))
+        finally:
+            for fd in watched:
+                os.close(fd)
+    return os.path.isdir("/proc/self") and hasattr(os, "pidfd_open")  # noqa: PTH112  # no object for a constant path
+
+
+def signal_group(pgid: int, signum: int) -> None:
+    """Send ``signum`` to every member of the group; a group that is gone is nobody's mistake."""
+    # macOS says EPERM for a group of zombies.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pgid, signum)
+
+
+def reap(pid: int) -> int | None:
+    """The exit code of the child ``pid``, which has ended, minus the signal it died of; None if nobody can know.
+
+    That is so when somebody else reaped it, or the program ignores SIGCHLD.
+    """
+    try:
+        result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+    except ChildProcessError:
+        return None
+    if result is None:
+        return None
+    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+
+def _members(pgid: int) -> Iterator[int]:
+    """The members of a group besides its leader, where /proc lists processes."""
+    with suppress(FileNotFoundError):
+        for entry in os.listdir("/proc"):  # noqa: PTH208  # a thousand Path objects for nothing
+            if entry.isdigit() and (pid := int(entry)) != pgid and _group_of(pid) == pgid:
+                yield pid
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None
+
+
+def _open_member(pid: int, pgid: int) -> int | None:
+    """A pidfd of a member; the group is looked at again once the number cannot pass to another process."""
+    try:
+        fd = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+    if _group_of(pid) == pgid:
+        return fd
+    os.close(fd)
+    return None
+
+
+async def _readable(fd: int) -> None:
+    """Wait until ``fd`` is readable, and close it."""
+    loop = asyncio.get_running_loop()
+    readable = loop.create_future()
+    loop.add_reader(fd, _resolve, readable)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+
+
+async def _thread_end(pid: int) -> None:
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+
+    def wait() -> None:
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        # The loop may be closed by now; then nobody waits any more.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(_resolve, ended)
+
+    threading.Thread(target=wait, name=f"end of process {pid}", daemon=True).start()
+    await ended
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def name_of(signum: int) -> str:
+    """SIGTERM for 15; the bare number for a signal that has no name."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return str(signum)

@@ -1,0 +1,327 @@
+"""What all workers have in common: one start, one end, and a stop that is legal at any time.
+
+A kind of worker says how it comes up (`BaseWorker._launch`) and how it is asked to end (`BaseWorker._terminate`);
+the states, the grace period and the verdict are kept here. Do not add policy (restarts, backoff): a supervisor has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from lifecycle import hooks
+from lifecycle.errors import InvalidTransition, WorkerFailed
+from lifecycle.states import Machine
+from lifecycle.workers.records import End, Exit, WorkerState
+from lifecycle.workers.status import TABLE, Status, final_status
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["BaseWorker", "stop_and_wait"]
+
+_log = logging.getLogger("lifecycle.workers")
+
+
+class BaseWorker:
+    """Something with a start and an end, honest about both.
+
+    A worker lives once: to run it again, make another. A subclass overrides `_launch` and `_terminate`, and
+    `_until_ready` if it is not ready at once. ``async with worker`` starts it and stops it.
+
+    Raises:
+        ValueError: for an empty name or a negative time-out.
+    """
+
+    #: What `WorkerState.kind` says.
+    kind: ClassVar[str] = "worker"
+    #: The signal that `_terminate` sends first, where it sends one.
+    _stop_signal: int | None = None
+
+    def __init__(self, name: str, *, stop_timeout: float = 10.0) -> None:
+        if not name:
+            raise ValueError("a worker needs a name that people recognise; '' is none")
+        if not stop_timeout >= 0:
+            raise ValueError(f"stop_timeout={stop_timeout!r} is no number of seconds; give 0 or more")
+        self.name = name
+        self._stop_timeout = stop_timeout
+        self._machine: Machine[Status] = Machine(name, TABLE, Status.CREATED)
+        self._env: dict[str, str] = {}
+        self._pid: int | None = None
+        self._created_at = time.time()
+        self._started_at: float | None = None
+        # By the loop's clock: when start() was called, and when the grace period of a stop is over.
+        self._began: float | None = None
+        self._kill_at = math.inf
+        self._grace: asyncio.Timeout | None = None
+        # The start, the life and the termination: each is there from its beginning on, and at most once.
+        self._starting: asyncio.Task[WorkerFailed | None] | None = None
+        self._life: asyncio.Future[End | None] | None = None
+        self._termination: asyncio.Task[None] | None = None
+        self._forced = False
+        self._abandoned = False
+        self._exit: Exit | None = None
+        self._over = asyncio.Event()
+
+    def __repr__(self) -> str:
+        pid = "" if self._pid is None else f", pid {self._pid}"
+        return f"<{type(self).__name__} {self.name!r}: {self.status}{pid}>"
+
+    @property
+    def status(self) -> Status:
+        """Where it is in its life."""
+        return self._machine.state
+
+    # -- for a subclass -----------------------------------------------------------------------------------------
+
+    async def _launch(self) -> Awaitable[End | None]:
+        """Start it, and return what completes when it has ended: with an `End`, with None, or by raising.
+
+        MUST leave nothing behind when it raises; a stop while it is at work cancels it.
+        """
+        raise NotImplementedError
+
+    async def _until_ready(self) -> None:
+        """Return when it is fit for work; called after `_launch`, and cancelled by a stop.
+
+        MUST raise `WorkerFailed` when it will not become ready, for instance because it has ended.
+        """
+
+    async def _terminate(self, *, force: bool) -> None:
+        """Ask it to end, or with ``force`` make it end; MUST NOT wait for the end, which shows in its life."""
+        raise NotImplementedError
+
+    # -- the life -----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start it; returns when it is running and ready. Whoever is cancelled here has it stopped first.
+
+        Raises:
+            InvalidTransition: if it was started or stopped before; the message names its state.
+            WorkerFailed: if it could not start, or was stopped meanwhile; the cause says more.
+        """
+        self._machine.to(Status.STARTING)
+        self._began = asyncio.get_running_loop().time()
+        self._starting = asyncio.create_task(self._come_up(), name=f"start of {self.name}")
+        try:
+            await asyncio.wait({self._starting})
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+        if self._starting.cancelled():
+            raise WorkerFailed(f"{self.name!r} was stopped while it started")
+        if error := self._starting.result():
+            raise error
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """Ask it to end and return when it has; legal in every state, any number of times, also all at once.
+
+        All calls share one end. Cancelling a call gives up waiting, not the termination.
+
+        Args:
+            timeout: how many seconds it gets before it is killed; by default the worker's own ``stop_timeout``.
+                The shortest of several calls counts; 0 or less kills it at once.
+        """
+        if self._machine.is_final:
+            return
+        if self.status in (Status.CREATED, Status.PENDING):
+            self._finish(End())
+            return
+        self._hurry(self._stop_timeout if timeout is None else timeout)
+        if self._termination is None:
+            self._machine.to(Status.STOPPING)
+            self._termination = asyncio.create_task(self._end(), name=f"stop of {self.name}")
+        await asyncio.wait({self._termination})
+
+    async def wait(self) -> Exit:
+        """Wait until it has ended, however long that takes; for any number of waiters, at any time."""
+        await self._over.wait()
+        assert self._exit is not None, "the event is set where the exit is"
+        return self._exit
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # -- around it ----------------------------------------------------------------------------------------------
+
+    def state(self) -> WorkerState:
+        """What there is to know about it now."""
+        history, ended = self._machine.history, self._exit
+        return WorkerState(
+            name=self.name,
+            kind=self.kind,
+            status=self.status,
+            pid=self._pid,
+            exit_code=ended.exit_code if ended else None,
+            error=_text(ended.error) if ended and ended.error else None,
+            created_at=self._created_at,
+            started_at=self._started_at,
+            updated_at=history[-1].at if history else self._created_at,
+            abandoned=self._abandoned,
+        )
+
+    def set_env(self, name: str, value: str) -> None:
+        """Have ``name`` in its environment, over what it would have there.
+
+        Raises:
+            InvalidTransition: once it was started.
+            ValueError: for what no environment can hold.
+        """
+        if self.status not in (Status.CREATED, Status.PENDING):
+            raise InvalidTransition(f"{self.name!r} is {self.status}; set {name!r} in its environment before start()")
+        check_env(name, value)
+        self._env[name] = value
+
+    # -- the parts of the life ------------------------------------------------------------------------------------
+
+    async def _come_up(self) -> WorkerFailed | None:
+        """The start, in a task of its own: cancelling who waits for it leaves nothing half started."""
+        try:
+            self._life = asyncio.ensure_future(await self._launch())
+            await self._until_ready()
+        except Exception as error:  # noqa: BLE001  # handed to who called start()
+            return await self._fail_to_start(error)
+        self._machine.to(Status.RUNNING)
+        self._started_at = time.time()
+        hooks.worker_started.announce(self, worker=self)
+        self._life.add_done_callback(self._ended)
+        return None
+
+    async def _fail_to_start(self, error: Exception) -> WorkerFailed:
+        if self._life is not None:
+            self._hurry(self._stop_timeout)
+            await self._wind_down(self._life)
+        failed = error if isinstance(error, WorkerFailed) else WorkerFailed(f"{self.name!r} cannot start: {error}")
+        if failed is not error:
+            failed.__cause__ = error
+        self._finish(self._outcome(), because=failed)
+        return failed
+
+    def _ended(self, _: object) -> None:
+        # While it is being stopped the end belongs to the termination.
+        if self.status in (Status.RUNNING, Status.SUSPENDED):
+            self._finish(self._outcome())
+
+    async def _end(self) -> None:
+        """The termination, in a task of its own: it goes on whoever gives up waiting for it."""
+        assert self._starting is not None, "only what was started is terminated"
+        if not self._starting.done():
+            self._starting.cancel()
+            await self._in_grace(self._starting)
+            self._abandoned = not self._starting.done()
+        if self._life is not None:
+            await self._wind_down(self._life)
+        self._finish(self._outcome())
+
+    async def _wind_down(self, life: asyncio.Future[End | None]) -> None:
+        """Ask, wait, kill, wait a little; what is still alive then is abandoned."""
+        if not life.done():
+            await self._try_terminate(force=False)
+        await self._in_grace(life)
+        if life.done():
+            return
+        self._forced = True
+        await self._try_terminate(force=True)
+        _, alive = await asyncio.wait({life}, timeout=1.0)
+        if alive:
+            self._abandoned = True
+            _log.error("%r cannot be ended and is left to itself: %r", self.name, life)
+
+    async def _in_grace(self, future: asyncio.Future[End | None] | asyncio.Task[WorkerFailed | None]) -> None:
+        try:
+            async with asyncio.timeout_at(self._kill_at) as self._grace:
+                await asyncio.wait({future})
+        except TimeoutError:
+            pass
+        finally:
+            self._grace = None
+
+    def _hurry(self, timeout: float) -> None:
+        self._kill_at = min(self._kill_at, asyncio.get_running_loop().time() + timeout)
+        if self._grace is not None and not self._grace.expired():
+            self._grace.reschedule(self._kill_at)
+
+    async def _try_terminate(self, *, force: bool) -> None:
+        try:
+            await self._terminate(force=force)
+        except Exception:
+            _log.exception("%r could not be %s", self.name, "killed" if force else "asked to stop")
+
+    # -- the verdict ----------------------------------------------------------------------------------------------
+
+    def _outcome(self) -> End:
+        """How the life ended; also when there was none, or none that ended."""
+        if self._life is None or not self._life.done():
+            return End()
+        if self._life.cancelled():
+            return End(error=asyncio.CancelledError(f"{self.name!r} was cancelled"))
+        if error := self._life.exception():
+            return End(error=error)
+        return self._life.result() or End()
+
+    def _finish(self, end: End, *, because: WorkerFailed | None = None) -> None:
+        asked = self.status in (Status.CREATED, Status.PENDING, Status.STOPPING)
+        forced = self._forced or self._abandoned
+        status = final_status(end, asked=asked, forced=forced, sent=self._stop_signal)
+        error = end.error
+        if because is not None:
+            status, error = Status.FAILED, because
+        elif status is Status.KILLED:
+            error = WorkerFailed(f"{self.name!r} did not stop in time and was {self._fate}")
+        elif status is not Status.FAILED:
+            error = None
+        if self.status is Status.SUSPENDED and status is not Status.FAILED:
+            self._machine.to(Status.RUNNING, "somebody else resumed it")
+        signum = -end.exit_code if end.exit_code is not None and end.exit_code < 0 else None
+        self._exit = Exit(status, error, end.exit_code, signum, self._age(), end.stderr)
+        self._machine.to(status)
+        self._over.set()
+        self._tell(self._exit)
+
+    @property
+    def _fate(self) -> str:
+        return "abandoned" if self._abandoned else "killed"
+
+    def _age(self) -> float:
+        return 0.0 if self._began is None else asyncio.get_running_loop().time() - self._began
+
+    def _tell(self, ended: Exit) -> None:
+        if ended.status is Status.FAILED:
+            hooks.worker_failed.announce(self, worker=self, exit=ended)
+        elif ended.status is Status.KILLED:
+            hooks.worker_killed.announce(self, worker=self, exit=ended)
+
+
+class _Stoppable(Protocol):
+    async def stop(self, timeout: float | None = None) -> None: ...
+
+    async def wait(self) -> Exit: ...
+
+
+async def stop_and_wait(worker: _Stoppable, timeout: float | None = None) -> Exit:
+    """Stop ``worker`` and return how it ended; ``timeout`` as in `BaseWorker.stop`."""
+    await worker.stop(timeout)
+    return await worker.wait()
+
+
+def check_env(name: str, value: str) -> None:
+    """Raise ValueError for what no environment can hold."""
+    if not name or "=" in name or "\0" in name:
+        raise ValueError(f"{name!r} is no name of an environment variable; it must not be empty or have '=' or NUL")
+    if "\0" in value:
+        raise ValueError(f"the value {value!r} of {name!r} has a NUL; no environment can hold that")
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,225 @@
+"""A program run as a worker: the leader of a process group that lives and ends as one.
+
+How its streams are set up and read is `stdio`'s matter, and how an end is noticed is `_platform`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from lifecycle.errors import WorkerFailed
+from lifecycle.workers import _platform
+from lifecycle.workers.base import BaseWorker, check_env
+from lifecycle.workers.readiness import Port
+from lifecycle.workers.records import End
+from lifecycle.workers.status import Status
+from lifecycle.workers.stdio import Command, Pipes
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+
+    from lifecycle.workers.stdio import Output, Stdio
+
+__all__ = ["ProcessWorker"]
+
+
+class ProcessWorker(BaseWorker):
+    """A program, with all the processes of its group.
+
+    It runs in a session of its own, without input, and inherits no descriptor. However it ends, no member of its
+    process group is left: a stop sends ``stop_signal`` to the whole group, waits up to ``stop_timeout`` seconds for
+    all of it, and then kills what is left; when the leader ends by itself, the rest is killed at once. What leaves
+    the group on purpose (a daemon) is not reached.
+
+    Args:
+        name: what it is called in messages and states.
+        argv: the command, a word each; no shell reads it.
+        env: what its environment has over ours.
+        cwd: the directory that it runs in; by default ours.
+        stop_signal: what asks it to stop.
+        stop_timeout: seconds that it then has, before it is killed.
+        output: called with each line, without its end, and "stdout" or "stderr". By default lines go to the log
+            ``lifecycle.workers.<name>`` at level INFO. It is called in the loop; if it raises, that is logged.
+        ready: ``"port:N"``: it is ready when it accepts connections on that port of 127.0.0.1.
+        start_timeout: seconds that it has for that.
+        stdio: another way to set up its streams, in place of ``output``; see `lifecycle.workers.stdio`.
+
+    Raises:
+        ValueError: for settings that cannot work; the message names them.
+        TypeError: for a command that is not made of words, or an ``output`` that is no plain function.
+    """
+
+    kind: ClassVar[str] = "process"
+
+    def __init__(  # noqa: PLR0913  # the names are promised; each has a default
+        self,
+        name: str,
+        *argv: str | os.PathLike[str],
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        stop_signal: int = signal.SIGTERM,
+        stop_timeout: float = 10.0,
+        output: Output | None = None,
+        ready: str | None = None,
+        start_timeout: float = 30.0,
+        stdio: Stdio | None = None,
+    ) -> None:
+        super().__init__(name, stop_timeout=stop_timeout)
+        if stop_signal not in signal.valid_signals():
+            raise ValueError(f"stop_signal={stop_signal!r} is no signal of this system; give one of `signal.Signals`")
+        if not start_timeout > 0:
+            raise ValueError(f"start_timeout={start_timeout!r} leaves no time to start; give more than 0 seconds")
+        if stdio is not None and output is not None:
+            raise ValueError(f"{name!r} was given both output and stdio; give one, since a stdio has its own output")
+        self._argv = _words(name, argv)
+        self._cwd = None if cwd is None else os.fspath(cwd)
+        self._stop_signal = int(stop_signal)
+        self._start_timeout = start_timeout
+        self._ready = None if ready is None else Port.parse(ready)
+        self._stdio = stdio or Pipes(output, logging.getLogger(f"lifecycle.workers.{name}"))
+        for key, value in (env or {}).items():
+            check_env(key, value)
+            self._env[key] = value
+
+    async def suspend(self) -> None:
+        """Stop the whole group by SIGSTOP, wherever it is: nothing is drained. Nothing happens if it is suspended.
+
+        Raises:
+            InvalidTransition: if it does not run.
+        """
+        if self.status is not Status.SUSPENDED:
+            self._machine.to(Status.SUSPENDED)
+            self._signal(signal.SIGSTOP)
+
+    async def resume(self) -> None:
+        """Let the group go on. Nothing happens if it runs.
+
+        Raises:
+            InvalidTransition: if it is neither suspended nor running.
+        """
+        if self.status is not Status.RUNNING:
+            self._machine.to(Status.RUNNING)
+            self._signal(signal.SIGCONT)
+
+    # -- the life -----------------------------------------------------------------------------------------------
+
+    async def _launch(self) -> Awaitable[End]:
+        command = Command(self._argv, {**os.environ, **self._env}, self._cwd)
+        try:
+            _platform.require_groups()
+            self._pid = self._stdio.spawn(command)
+        except OSError as error:
+            raise WorkerFailed(f"{self.name!r} cannot start: {_why_not(command, error)}") from error
+        return self._watch(self._pid)
+
+    async def _until_ready(self) -> None:
+        if self._ready is None:
+            return
+        assert self._life is not None, "what was launched has a life"
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                reached = await self._ready.reached(self._life)
+        except TimeoutError:
+            raise WorkerFailed(
+                f"{self.name!r} did not {self._ready} within {self._start_timeout:g} s and was stopped; "
+                "give it a longer start_timeout if it is slow"
+            ) from None
+        if not reached:
+            raise WorkerFailed(f"{self.name!r} ended before it was ready to {self._ready}") from self._outcome().error
+
+    async def _terminate(self, *, force: bool) -> None:
+        # A group that is suspended, or that suspended itself, could not hear the signal.
+        self._signal(signal.SIGKILL if force else signal.SIGCONT)
+        if not force and self._stop_signal is not None:
+            self._signal(self._stop_signal)
+
+    async def _watch(self, pid: int) -> End:
+        """The life of the process, to the end of its group and of its output."""
+        try:
+            await _platform.process_end(pid)
+            await self._clear_group(pid)
+            code = _platform.reap(pid)
+            await self._stdio.drain()
+        except asyncio.CancelledError:
+            # The loop is being closed over a worker that nobody stopped.
+            self._signal(signal.SIGKILL)
+            await _platform.process_end(pid)
+            _platform.reap(pid)
+            raise
+        finally:
+            self._stdio.close()
+        return End(_verdict(self.name, code), code, self._stdio.tail())
+
+    async def _clear_group(self, pid: int) -> None:
+        """See to it that nothing of the group is left.
+
+        Until the leader is reaped, which comes after this, no other group can have its number.
+        """
+        if self.status is Status.STOPPING:
+            # Each member had the signal; it has until the grace period ends, when `_terminate` kills it.
+            await _platform.group_end(pid)
+        self._signal(signal.SIGKILL)
+        try:
+            async with asyncio.timeout(1.0):
+                await _platform.group_end(pid)
+        except TimeoutError:
+            pass
+
+    def _signal(self, signum: int) -> None:
+        if self._pid is not None:
+            _platform.signal_group(self._pid, signum)
+
+
+def _words(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str, ...]:
+    if not argv:
+        raise ValueError(f"{name!r} has no command; give it, a word each: ProcessWorker({name!r}, 'python', 'app.py')")
+    for word in argv:
+        if not isinstance(word, str | os.PathLike):
+            raise TypeError(f"{word!r} in the command of {name!r} is no word; give strings or paths, not a list")
+    words = tuple(os.fspath(word) for word in argv)
+    if any("\0" in word for word in words) or not words[0]:
+        raise ValueError(f"the command {words!r} of {name!r} is empty or has a NUL; no program can be given that")
+    return words
+
+
+def _why_not(command: Command, error: OSError) -> str:
+    """Which part of the command is at fault, and what to do."""
+    program = command.argv[0]
+    if command.cwd is not None and not Path(command.cwd).is_dir():
+        return f"cwd={command.cwd!r} is no directory; make it, or give another"
+    match error:
+        case FileNotFoundError() if os.sep not in program:
+            hint = "; give its words one by one" if " " in program else ""
+            return f"the command {program!r} was not found on PATH; check its spelling or give its full path{hint}"
+        case FileNotFoundError() if Path(command.cwd or "", program).exists():
+            return f"the command {program!r} names an interpreter in its first line (#!) that does not exist"
+        case FileNotFoundError():
+            return f"the command {program!r} does not exist; check the path"
+        case PermissionError():
+            return f"the command {program!r} is not executable; try `chmod +x`, or name its interpreter first"
+        case OSError(errno=errno.ENOEXEC):
+            return f"the command {program!r} is no program for this machine; a script needs a first line with #!"
+        case _:
+            return f"the command {program!r} could not be executed: {error}"
+
+
+def _verdict(name: str, code: int | None) -> WorkerFailed | None:
+    """What is wrong with an exit code, were it not asked for."""
+    if code == 0:
+        return None
+    if code is None:
+        return WorkerFailed(
+            f"{name!r} ended, and its exit status is lost: somebody else reaped it; don't ignore SIGCHLD, "
+            "and don't wait for children that are not yours"
+        )
+    if code > 0:
+        return WorkerFailed(f"{name!r} exited with status {code}")
+    if code == -signal.SIGKILL:
+        return WorkerFailed(f"{name!r} was killed by signal 9, perhaps out of memory")
+    return WorkerFailed(f"{name!r} was killed by signal {-code} ({_platform.name_of(-code)})")

@@ -1,0 +1,81 @@
+"""The ten states of a worker, the moves between them, and the one rule that says how a worker ended.
+
+Everything here is data and one pure function; what acts on it is in `base`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from signal import SIGKILL
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lifecycle.workers.records import End
+
+__all__ = ["TABLE", "Status", "final_status"]
+
+
+class Status(StrEnum):
+    """Where a worker is in its life; the last four are final."""
+
+    #: Made, and not started.
+    CREATED = "created"
+    #: Held back by whoever governs it, for instance until a backoff has passed.
+    PENDING = "pending"
+    #: `start` was called; not yet ready.
+    STARTING = "starting"
+    #: At work.
+    RUNNING = "running"
+    #: Paused; it keeps what it has.
+    SUSPENDED = "suspended"
+    #: Asked to stop.
+    STOPPING = "stopping"
+    #: Ended because it was asked to.
+    STOPPED = "stopped"
+    #: Ended by itself, without an error.
+    FINISHED = "finished"
+    #: Ended with an error, or could not start.
+    FAILED = "failed"
+    #: Did not stop within its grace period and was killed.
+    KILLED = "killed"
+
+
+TABLE: Final[Mapping[Status, frozenset[Status]]] = {
+    Status.CREATED: frozenset({Status.PENDING, Status.STARTING, Status.STOPPED}),
+    Status.PENDING: frozenset({Status.STARTING, Status.STOPPED}),
+    Status.STARTING: frozenset({Status.RUNNING, Status.STOPPING, Status.STOPPED, Status.FINISHED, Status.FAILED}),
+    Status.RUNNING: frozenset({Status.SUSPENDED, Status.STOPPING, Status.STOPPED, Status.FINISHED, Status.FAILED}),
+    Status.SUSPENDED: frozenset({Status.RUNNING, Status.STOPPING, Status.FAILED}),
+    Status.STOPPING: frozenset({Status.STOPPED, Status.FAILED, Status.KILLED}),
+    Status.STOPPED: frozenset(),
+    Status.FINISHED: frozenset(),
+    Status.FAILED: frozenset(),
+    Status.KILLED: frozenset(),
+}
+
+
+def final_status(end: End, *, asked: bool, forced: bool, sent: int | None = None) -> Status:
+    """What a worker is for good after ``end``; the first that fits, as in the table of the tests.
+
+    Args:
+        end: how it ended.
+        asked: whether a stop was asked for.
+        forced: whether we killed or abandoned it after the grace period. A process that ended by itself before
+            the kill reached it was not killed.
+        sent: the signal that asked it to stop, for a process.
+    """
+    if forced and end.exit_code in (None, -SIGKILL):
+        return Status.KILLED
+    if asked and (isinstance(end.error, asyncio.CancelledError) or _obeyed(end.exit_code, sent)):
+        return Status.STOPPED
+    if end.error is not None or end.exit_code not in (None, 0):
+        return Status.FAILED
+    return Status.STOPPED if asked else Status.FINISHED
+
+
+def _obeyed(exit_code: int | None, sent: int | None) -> bool:
+    """Whether a process died of the signal ``sent``, or says so as shells do."""
+    return sent is not None and exit_code in (-sent, 128 + sent)

@@ -1,0 +1,217 @@
+"""How a child's standard streams and session are set up, and how what it writes is read.
+
+`ProcessWorker` watches and stops a process by its group and knows nothing of this; a `Stdio` spawns it, as the leader
+of a group of its own, and reads it to the end. Here are pipes and the terminal that is there already;
+`lifecycle.workers.terminals` has a terminal of the child's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from lifecycle.workers.lines import Lines, Tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["Command", "Inherited", "Output", "Pipes", "Reader", "Stdio", "popen"]
+
+Stream = Literal["stdout", "stderr"]
+
+#: Bytes a read: small enough that a child that floods us with empty lines does not hold the loop.
+_CHUNK = 16 * 1024
+#: Reads after the end of the process when somebody else still holds its pipe: what can be in it, and no more.
+_LAST_READS = 1024 * 1024 // _CHUNK
+#: Seconds to wait for the end of the output once the process group is dead.
+_DRAIN = 0.5
+
+
+class Output(Protocol):
+    """Takes a line, without its end, that a process wrote to ``stream``; called in the loop, so it must be quick."""
+
+    def __call__(self, line: str, stream: Stream, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is to be executed: nothing in here is looked up or inherited any more."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str | None = None
+
+
+class Stdio(Protocol):
+    """The streams of one process."""
+
+    def spawn(self, command: Command) -> int:
+        """Start it as the leader of its own process group and begin to read; its pid. Raises OSError."""
+        ...
+
+    async def drain(self) -> None:
+        """Read what is left, for a bounded time, once the process group is dead; then `close`."""
+        ...
+
+    def close(self) -> None:
+        """Give back every descriptor; any number of times."""
+        ...
+
+    def tail(self) -> str:
+        """The last 4 KiB of what was written as errors."""
+        ...
+
+
+class Pipes:
+    """No input, and a pipe each for stdout and stderr, read line by line; a session of its own.
+
+    A reader that is slow holds the process back through its pipe: nothing is buffered here but the line that is
+    being read. ``output`` gets the lines; without, they go to ``log`` at level INFO.
+
+    Raises:
+        TypeError: for an ``output`` that cannot be called or is async.
+    """
+
+    def __init__(self, output: Output | None, log: logging.Logger) -> None:
+        if output is not None and (not callable(output) or inspect.iscoroutinefunction(output)):
+            raise TypeError(f"output={output!r} is no plain function of (line, stream); give one, or None for the log")
+        self._log = log
+        self._output: Output = output or self._to_log
+        self._complained = False
+        self._readers: list[Reader] = []
+        self._tail = Tail()
+
+    def spawn(self, command: Command) -> int:
+        """Start it in a new session."""
+        ours, theirs = zip(*(os.pipe() for _ in range(2)), strict=True)
+        try:
+            pid = popen(command, stdin=subprocess.DEVNULL, stdout=theirs[0], stderr=theirs[1], start_new_session=True)
+        except BaseException:
+            for fd in ours:
+                os.close(fd)
+            raise
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        self._readers = [self._reader(ours[0], "stdout"), self._reader(ours[1], "stderr", self._tail)]
+        return pid
+
+    async def drain(self) -> None:
+        """Read on to the end of both."""
+        for reader in self._readers:
+            await reader.drain()
+
+    def close(self) -> None:
+        """Stop reading."""
+        for reader in self._readers:
+            reader.close()
+
+    def tail(self) -> str:
+        """The end of stderr."""
+        return str(self._tail)
+
+    def _reader(self, fd: int, stream: Stream, tail: Tail | None = None) -> Reader:
+        lines = Lines()
+
+        def feed(data: bytes) -> None:
+            if tail is not None and data:
+                tail.feed(data)
+            for line in lines.feed(data) if data else lines.flush():
+                self._give(line, stream)
+
+        return Reader(fd, feed)
+
+    def _give(self, line: str, stream: Stream) -> None:
+        try:
+            self._output(line, stream)
+        except Exception:
+            # Once: a receiver that is broken is so for each of a million lines.
+            if not self._complained:
+                self._log.exception("%r cannot take output; the line is lost (said once): %.200r", self._output, line)
+            self._complained = True
+
+    def _to_log(self, line: str, stream: Stream) -> None:
+        self._log.info("%s", line, extra={"stream": stream})
+
+
+class Inherited:
+    """Our own streams, in a process group of its own within our session: a job, as a shell has it.
+
+    For a child on the real terminal. Whoever started it makes it the foreground group (``os.tcsetpgrp`` with its
+    pid, then SIGCONT to the group, which may have touched the terminal too early) and takes the terminal back.
+    """
+
+    def spawn(self, command: Command) -> int:
+        """Start it in a new group."""
+        return popen(command, process_group=0)
+
+    async def drain(self) -> None:
+        """Nothing is read."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def tail(self) -> str:
+        """Nothing is known."""
+        return ""
+
+
+class Reader:
+    """Reads a descriptor, which it owns, as it becomes readable; ``feed(b"")`` is called once, at its end."""
+
+    def __init__(self, fd: int, feed: Callable[[bytes], None]) -> None:
+        self._fd = fd
+        self._feed = feed
+        self._ended = asyncio.Event()
+        os.set_blocking(fd, False)
+        asyncio.get_running_loop().add_reader(fd, self._read)
+
+    async def drain(self) -> None:
+        """Read to the end; where somebody keeps it open, what is there after a moment."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN):
+                await self._ended.wait()
+        for _ in range(_LAST_READS):
+            if not self._read():
+                break
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading and close the descriptor; any number of times."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        asyncio.get_running_loop().remove_reader(self._fd)
+        os.close(self._fd)
+        self._feed(b"")
+
+    def _read(self) -> bool:
+        """Read once; False if there was nothing."""
+        if self._ended.is_set():
+            return False
+        try:
+            data = os.read(self._fd, _CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            # EIO: the other side of a terminal is gone.
+            data = b""
+        if data:
+            self._feed(data)
+        else:
+            self.close()
+        return bool(data)
+
+
+def popen(command: Command, **how: Any) -> int:
+    """`subprocess.Popen` for its way of spawning alone: the caller watches the pid and reaps it."""
+    process = subprocess.Popen(command.argv, env=command.env, cwd=command.cwd, **how)  # noqa: S603  # it is our trade
+    # Reaping belongs to whoever watches the pid; without a return code Popen would try it, too, and complain.
+    process.returncode = 0
+    return process.pid
