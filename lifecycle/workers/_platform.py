@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["group_end", "process_end", "reap", "require_groups", "signal_group"]
+__all__ = ["group_end", "name_of", "process_end", "reap", "require_groups", "signal_group"]
 
 
 def require_groups() -> None:
@@ -37,11 +37,14 @@ async def process_end(pid: int) -> None:
     except (AttributeError, OSError):
         await _thread_end(pid)
         return
-    await _readable(fd)
+    try:
+        await _readable(fd)
+    finally:
+        os.close(fd)
 
 
-async def group_end(pgid: int) -> bool:
-    """Wait until the group ``pgid`` has no member but its leader; False if it cannot be watched.
+async def group_end(pgid: int) -> None:
+    """Wait until the group ``pgid`` has no member but its leader; returns at once where members cannot be watched.
 
     The leader must not have been reaped: it keeps the number of the group from being used again.
     """
@@ -50,11 +53,10 @@ async def group_end(pgid: int) -> bool:
         seen.update(new)
         watched = [fd for pid in new if (fd := _open_member(pid, pgid)) is not None]
         try:
-            await asyncio.gather(*(_readable(os.dup(fd)) for fd in watched))
+            await asyncio.gather(*(_readable(fd) for fd in watched))
         finally:
             for fd in watched:
                 os.close(fd)
-    return os.path.isdir("/proc/self") and hasattr(os, "pidfd_open")  # noqa: PTH112  # no object for a constant path
 
 
 def signal_group(pgid: int, signum: int) -> None:
@@ -106,7 +108,7 @@ def _open_member(pid: int, pgid: int) -> int | None:
 
 
 async def _readable(fd: int) -> None:
-    """Wait until ``fd`` is readable, and close it."""
+    """Wait until ``fd`` is readable."""
     loop = asyncio.get_running_loop()
     readable = loop.create_future()
     loop.add_reader(fd, _resolve, readable)
@@ -114,7 +116,6 @@ async def _readable(fd: int) -> None:
         await readable
     finally:
         loop.remove_reader(fd)
-        os.close(fd)
 
 
 async def _thread_end(pid: int) -> None:

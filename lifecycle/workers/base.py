@@ -255,7 +255,7 @@ class BaseWorker:
     async def _try_terminate(self, *, force: bool) -> None:
         try:
             await self._terminate(force=force)
-        except Exception:
+        except Exception:  # noqa: BLE001  # logged; the end must come all the same
             _log.exception("%r could not be %s", self.name, "killed" if force else "asked to stop")
 
     # -- the verdict ----------------------------------------------------------------------------------------------

@@ -83,6 +83,8 @@ class ProcessWorker(BaseWorker):
         self._start_timeout = start_timeout
         self._ready = None if ready is None else Port.parse(ready)
         self._stdio = stdio or Pipes(output, logging.getLogger(f"lifecycle.workers.{name}"))
+        # The number of the group, while it is certainly ours: until the leader is reaped.
+        self._group: int | None = None
         for key, value in (env or {}).items():
             check_env(key, value)
             self._env[key] = value
@@ -113,7 +115,7 @@ class ProcessWorker(BaseWorker):
         command = Command(self._argv, {**os.environ, **self._env}, self._cwd)
         try:
             _platform.require_groups()
-            self._pid = self._stdio.spawn(command)
+            self._pid = self._group = self._stdio.spawn(command)
         except OSError as error:
             raise WorkerFailed(f"{self.name!r} cannot start: {_why_not(command, error)}") from error
         return self._watch(self._pid)
@@ -142,19 +144,25 @@ class ProcessWorker(BaseWorker):
     async def _watch(self, pid: int) -> End:
         """The life of the process, to the end of its group and of its output."""
         try:
+            code = await self._group_life(pid)
+            await self._stdio.drain()
+        finally:
+            self._stdio.close()
+        return End(_verdict(self.name, code), code, self._stdio.tail())
+
+    async def _group_life(self, pid: int) -> int | None:
+        try:
             await _platform.process_end(pid)
             await self._clear_group(pid)
-            code = _platform.reap(pid)
-            await self._stdio.drain()
         except asyncio.CancelledError:
             # The loop is being closed over a worker that nobody stopped.
             self._signal(signal.SIGKILL)
             await _platform.process_end(pid)
-            _platform.reap(pid)
             raise
         finally:
-            self._stdio.close()
-        return End(_verdict(self.name, code), code, self._stdio.tail())
+            self._group = None
+            code = _platform.reap(pid)
+        return code
 
     async def _clear_group(self, pid: int) -> None:
         """See to it that nothing of the group is left.
@@ -172,8 +180,8 @@ class ProcessWorker(BaseWorker):
             pass
 
     def _signal(self, signum: int) -> None:
-        if self._pid is not None:
-            _platform.signal_group(self._pid, signum)
+        if self._group is not None:
+            _platform.signal_group(self._group, signum)
 
 
 def _words(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str, ...]:
@@ -190,23 +198,27 @@ def _words(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str, ..
 
 def _why_not(command: Command, error: OSError) -> str:
     """Which part of the command is at fault, and what to do."""
+    if command.cwd is not None and error.filename == command.cwd:
+        return f"cwd={command.cwd!r} cannot be entered ({error.strerror}); make it, or give another"
     program = command.argv[0]
-    if command.cwd is not None and not Path(command.cwd).is_dir():
-        return f"cwd={command.cwd!r} is no directory; make it, or give another"
     match error:
-        case FileNotFoundError() if os.sep not in program:
-            hint = "; give its words one by one" if " " in program else ""
-            return f"the command {program!r} was not found on PATH; check its spelling or give its full path{hint}"
-        case FileNotFoundError() if Path(command.cwd or "", program).exists():
-            return f"the command {program!r} names an interpreter in its first line (#!) that does not exist"
         case FileNotFoundError():
-            return f"the command {program!r} does not exist; check the path"
+            fault = _missing(program, Path(command.cwd or "", program))
         case PermissionError():
-            return f"the command {program!r} is not executable; try `chmod +x`, or name its interpreter first"
+            fault = "is not executable; try `chmod +x`, or name its interpreter first"
         case OSError(errno=errno.ENOEXEC):
-            return f"the command {program!r} is no program for this machine; a script needs a first line with #!"
+            fault = "is no program for this machine; a script needs a first line with #!"
         case _:
-            return f"the command {program!r} could not be executed: {error}"
+            fault = f"could not be executed: {error}"
+    return f"the command {program!r} {fault}"
+
+
+def _missing(program: str, path: Path) -> str:
+    if os.sep in program:
+        exists = path.exists()
+        return "has a first line (#!) whose interpreter is missing" if exists else "does not exist; check the path"
+    hint = ", or give its words one by one" if " " in program else ""
+    return f"was not found on PATH; check its spelling, give its full path{hint}"
 
 
 def _verdict(name: str, code: int | None) -> WorkerFailed | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing import Self
@@ -36,7 +36,7 @@ class Port:
     def __str__(self) -> str:
         return f"accept connections on 127.0.0.1:{self.number}"
 
-    async def reached(self, life: asyncio.Future[object]) -> bool:
+    async def reached(self, life: asyncio.Future[Any]) -> bool:
         """Wait until it is; False once ``life`` has ended. Nothing tells us, so it is asked at growing intervals."""
         pause = 0.01
         while not life.done():

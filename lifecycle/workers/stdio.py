@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import os
 import subprocess
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from lifecycle.workers.lines import Lines, Tail
 
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["Command", "Inherited", "Output", "Pipes", "Reader", "Stdio", "popen"]
@@ -36,7 +36,9 @@ _DRAIN = 0.5
 class Output(Protocol):
     """Takes a line, without its end, that a process wrote to ``stream``; called in the loop, so it must be quick."""
 
-    def __call__(self, line: str, stream: Stream, /) -> object: ...
+    def __call__(self, line: str, stream: Stream, /) -> object:
+        """Take one line."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,10 @@ class Pipes:
     """
 
     def __init__(self, output: Output | None, log: logging.Logger) -> None:
-        if output is not None and (not callable(output) or inspect.iscoroutinefunction(output)):
+        if output is not None and not _is_plain(output):
             raise TypeError(f"output={output!r} is no plain function of (line, stream); give one, or None for the log")
         self._log = log
-        self._output: Output = output or self._to_log
+        self._output: Output = self._to_log if output is None else output
         self._complained = False
         self._readers: list[Reader] = []
         self._tail = Tail()
@@ -104,8 +106,7 @@ class Pipes:
 
     async def drain(self) -> None:
         """Read on to the end of both."""
-        for reader in self._readers:
-            await reader.drain()
+        await asyncio.gather(*(reader.drain() for reader in self._readers))
 
     def close(self) -> None:
         """Stop reading."""
@@ -130,7 +131,7 @@ class Pipes:
     def _give(self, line: str, stream: Stream) -> None:
         try:
             self._output(line, stream)
-        except Exception:
+        except Exception:  # noqa: BLE001  # logged
             # Once: a receiver that is broken is so for each of a million lines.
             if not self._complained:
                 self._log.exception("%r cannot take output; the line is lost (said once): %.200r", self._output, line)
@@ -187,7 +188,10 @@ class Reader:
         if self._ended.is_set():
             return
         self._ended.set()
-        asyncio.get_running_loop().remove_reader(self._fd)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._fd)
+        # Who writes to a terminal waits at the same descriptor.
+        loop.remove_writer(self._fd)
         os.close(self._fd)
         self._feed(b"")
 
@@ -207,6 +211,10 @@ class Reader:
         else:
             self.close()
         return bool(data)
+
+
+def _is_plain(function: object) -> bool:
+    return callable(function) and not inspect.iscoroutinefunction(function)
 
 
 def popen(command: Command, **how: Any) -> int:
