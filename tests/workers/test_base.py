@@ -1,0 +1,335 @@
+"""One start, one end, and a stop that is legal at any time: told with a worker made of futures, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle.errors import InvalidTransition, WorkerFailed
+from lifecycle.workers import BaseWorker, End, Status, stop_and_wait
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterator
+
+    from lifecycle.testing import Clock
+
+
+class Puppet(BaseWorker):
+    """Does what the test says: how long it takes to come up, to get ready, and to obey."""
+
+    def __init__(self, name: str = "puppet", *, launch: float = 0, ready: float = 0, obeys: float = 0, **how: Any):
+        super().__init__(name, **how)
+        self.launch, self.ready, self.obeys = launch, ready, obeys
+        self.mortal = True
+        self.life: asyncio.Future[End | None] = asyncio.get_running_loop().create_future()
+        self.asked: list[bool] = []
+
+    async def _launch(self) -> Awaitable[End | None]:
+        if self.launch:
+            await asyncio.sleep(self.launch)
+        return self.life
+
+    async def _until_ready(self) -> None:
+        if self.ready:
+            await asyncio.sleep(self.ready)
+
+    async def _terminate(self, *, force: bool) -> None:
+        self.asked.append(force)
+        if force and self.mortal:
+            self.end()
+        elif not force:
+            asyncio.get_running_loop().call_later(self.obeys, self.end)
+
+    def end(self, with_: End | None = None) -> None:
+        if not self.life.done() and (self.mortal or with_):
+            self.life.set_result(with_)
+
+
+@pytest.fixture
+def announced() -> Iterator[list[str]]:
+    heard: list[str] = []
+    receivers = {
+        hook: lambda sender, _name=hook.name, **_: heard.append(_name)
+        for hook in (hooks.worker_started, hooks.worker_failed, hooks.worker_killed)
+    }
+    for hook, receiver in receivers.items():
+        hook.connect(receiver)
+    yield heard
+    for hook, receiver in receivers.items():
+        hook.disconnect(receiver)
+
+
+async def test_runs_until_it_ends_by_itself(clock: Clock, announced: list[str]) -> None:
+    worker = Puppet()
+    assert worker.status is Status.CREATED
+    await worker.start()
+    assert worker.status is Status.RUNNING
+    await clock.advance(5)
+    worker.end()
+    exit_ = await worker.wait()
+
+    assert (exit_.status, exit_.error, exit_.duration) == ("finished", None, 5)
+    assert announced == ["worker_started"]
+    assert worker.asked == []
+
+
+async def test_is_stopped_by_leaving_its_block(clock: Clock) -> None:
+    async with Puppet(obeys=1) as worker:
+        assert worker.status is Status.RUNNING
+    assert worker.status is Status.STOPPED
+    assert worker.asked == [False]
+
+
+async def test_is_killed_past_its_grace_period(clock: Clock, announced: list[str]) -> None:
+    async with Puppet(obeys=math.inf, stop_timeout=3) as worker:
+        pass
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.duration) == ("killed", 3)
+    assert "did not stop in time and was killed" in str(exit_.error)
+    assert worker.asked == [False, True]
+    assert announced == ["worker_started", "worker_killed"]
+
+
+async def test_an_end_that_is_an_error_fails_it(clock: Clock, announced: list[str]) -> None:
+    worker = Puppet()
+    await worker.start()
+    worker.life.set_exception(OSError("boom"))
+    exit_ = await worker.wait()
+    assert (exit_.status, str(exit_.error)) == ("failed", "boom")
+    assert announced == ["worker_started", "worker_failed"]
+
+
+async def test_a_cancellation_that_nobody_asked_for_fails_it(clock: Clock) -> None:
+    worker = Puppet()
+    await worker.start()
+    worker.life.cancel()
+    assert (await worker.wait()).status is Status.FAILED
+
+
+async def test_a_cancellation_that_was_asked_for_stops_it(clock: Clock) -> None:
+    worker = Puppet(obeys=math.inf)
+    await worker.start()
+    stop = asyncio.create_task(worker.stop())
+    await clock.settle()
+    worker.life.cancel()
+    await stop
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.error) == ("stopped", None)
+
+
+async def test_one_that_cannot_be_killed_is_abandoned_and_named(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    worker = Puppet("zombie", obeys=math.inf, stop_timeout=2)
+    worker.mortal = False
+    await worker.start()
+    began = clock.time()
+    exit_ = await stop_and_wait(worker)
+
+    assert (exit_.status, worker.state().abandoned) == ("killed", True)
+    assert clock.time() - began <= 2 + 1
+    assert "'zombie' cannot be ended and is left to itself" in caplog.text
+
+
+# -- starting ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["running", "stopped", "finished", "starting"])
+async def test_a_second_start_names_the_state(clock: Clock, how: str) -> None:
+    worker = Puppet(ready=1 if how == "starting" else 0)
+    first = asyncio.create_task(worker.start())
+    await clock.settle()
+    if how == "stopped":
+        await worker.stop()
+    elif how == "finished":
+        worker.end()
+        await worker.wait()
+    with pytest.raises(InvalidTransition, match=f"'puppet' cannot go from {how} to starting"):
+        await worker.start()
+    await first
+    await worker.stop()
+
+
+async def test_a_launch_that_raises_is_a_failed_worker(clock: Clock, announced: list[str]) -> None:
+    class Stillborn(Puppet):
+        async def _launch(self) -> Awaitable[End | None]:
+            raise OSError("no such thing")
+
+    worker = Stillborn()
+    with pytest.raises(WorkerFailed, match="'puppet' cannot start: no such thing") as caught:
+        await worker.start()
+    assert isinstance(caught.value.__cause__, OSError)
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.error) == ("failed", caught.value)
+    assert announced == ["worker_failed"]
+
+
+async def test_one_that_does_not_get_ready_is_ended_and_failed(clock: Clock) -> None:
+    class Shy(Puppet):
+        async def _until_ready(self) -> None:
+            await asyncio.sleep(1)
+            raise WorkerFailed("not today")
+
+    worker = Shy(obeys=2)
+    with pytest.raises(WorkerFailed, match="^not today$"):
+        await worker.start()
+    assert (worker.asked, worker.status) == ([False], "failed")
+
+
+@pytest.mark.parametrize("phase", ["launch", "ready"])
+async def test_a_stop_while_starting_ends_the_start(clock: Clock, phase: str) -> None:
+    worker = Puppet(obeys=1, **{phase: math.inf})
+    start = asyncio.create_task(worker.start())
+    await clock.advance(1)
+    exit_ = await stop_and_wait(worker)
+
+    assert exit_.status is Status.STOPPED
+    assert worker.asked == ([] if phase == "launch" else [False])
+    with pytest.raises(WorkerFailed, match="was stopped while it started"):
+        await start
+
+
+async def test_cancelling_who_starts_it_stops_it_first(clock: Clock) -> None:
+    worker = Puppet(ready=math.inf, obeys=3)
+    start = asyncio.create_task(worker.start())
+    await clock.advance(1)
+    start.cancel()
+    await asyncio.wait({start})
+    assert start.cancelled()
+    assert (worker.status, clock.time()) == ("stopped", 4)
+
+
+async def test_a_stop_while_a_failed_start_is_cleaned_up_shares_the_end(clock: Clock) -> None:
+    class Shy(Puppet):
+        async def _until_ready(self) -> None:
+            raise WorkerFailed("not today")
+
+    worker = Shy(obeys=5)
+    start = asyncio.create_task(worker.start())
+    await clock.advance(1)
+    await worker.stop()
+    assert worker.status is Status.STOPPED
+    with pytest.raises(WorkerFailed):
+        await start
+
+
+# -- stopping ---------------------------------------------------------------------------------------------------
+
+
+async def test_stopping_what_never_started_is_the_end_of_it() -> None:
+    worker = Puppet()
+    await worker.stop()
+    await worker.stop()
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.duration) == ("stopped", 0)
+    with pytest.raises(InvalidTransition, match="stopped is final"):
+        await worker.start()
+
+
+async def test_stopping_what_is_pending_is_the_end_of_it() -> None:
+    worker = Puppet()
+    worker._machine.to(Status.PENDING)
+    await worker.stop()
+    assert worker.status is Status.STOPPED
+
+
+async def test_stops_at_once_share_one_end(clock: Clock) -> None:
+    worker = Puppet(obeys=1)
+    await worker.start()
+    waiters = [asyncio.create_task(worker.wait()) for _ in range(3)]
+    await asyncio.gather(*(worker.stop() for _ in range(5)))
+    assert worker.asked == [False]
+    assert len({id(exit_) for exit_ in await asyncio.gather(*waiters)}) == 1
+    await worker.stop()
+
+
+async def test_the_shortest_of_several_grace_periods_counts(clock: Clock) -> None:
+    worker = Puppet(obeys=math.inf, stop_timeout=100)
+    await worker.start()
+    patient = asyncio.create_task(worker.stop())
+    await clock.advance(1)
+    hasty = asyncio.create_task(worker.stop(2))
+    patienter = asyncio.create_task(worker.stop(50))
+    await asyncio.gather(patient, hasty, patienter)
+    assert (worker.status, clock.time()) == ("killed", 3)
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+async def test_no_grace_kills_at_once(clock: Clock, timeout: float) -> None:
+    worker = Puppet(obeys=10)
+    await worker.start()
+    await worker.stop(timeout)
+    assert (worker.status, clock.time()) == ("killed", 0)
+
+
+async def test_the_termination_goes_on_when_who_asked_gives_up(clock: Clock) -> None:
+    worker = Puppet(obeys=5)
+    await worker.start()
+    stop = asyncio.create_task(worker.stop())
+    await clock.advance(1)
+    stop.cancel()
+    with suppress(asyncio.CancelledError):
+        await stop
+    assert worker.status is Status.STOPPING
+    assert (await worker.wait()).status is Status.STOPPED
+    assert clock.time() == 5
+
+
+async def test_a_terminate_that_raises_is_logged_and_the_kill_comes_all_the_same(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Clumsy(Puppet):
+        async def _terminate(self, *, force: bool) -> None:
+            if not force:
+                raise OSError("which button?")
+            await super()._terminate(force=force)
+
+    async with Clumsy(stop_timeout=1) as worker:
+        pass
+    assert worker.status is Status.KILLED
+    assert "'puppet' could not be asked to stop" in caplog.text
+
+
+# -- around it ----------------------------------------------------------------------------------------------------
+
+
+async def test_the_state_is_a_record_that_json_can_hold(clock: Clock) -> None:
+    worker = Puppet()
+    before = worker.state()
+    assert (before.status, before.started_at, before.pid) == ("created", None, None)
+    async with worker:
+        running = worker.state()
+    assert running.started_at is not None
+    assert before.created_at <= running.started_at
+    assert json.loads(json.dumps(dataclasses.asdict(worker.state())))["status"] == "stopped"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        running.status = Status.KILLED  # type: ignore[misc]  # the point of the test
+
+
+async def test_its_environment_is_open_until_it_starts(clock: Clock) -> None:
+    worker = Puppet()
+    worker.set_env("A", "1")
+    async with worker:
+        with pytest.raises(InvalidTransition, match="'puppet' is running; set 'B' in its environment before start"):
+            worker.set_env("B", "2")
+
+
+@pytest.mark.parametrize(("name", "value"), [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "x\0")])
+async def test_what_no_environment_can_hold_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match="environment"):
+        Puppet().set_env(name, value)
+
+
+@pytest.mark.parametrize("how", [{"name": ""}, {"stop_timeout": -1}, {"stop_timeout": math.nan}])
+async def test_settings_that_cannot_work_are_refused(how: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        Puppet(**how)
+
+
+async def test_its_repr_says_what_it_is() -> None:
+    assert repr(Puppet("api")) == "<Puppet 'api': created>"
