@@ -139,7 +139,7 @@ def _add_run(commands: Any) -> None:
 def _watch(parsed: Parsed) -> int:
     from lifecycle.cli.watching import watch
 
-    return watch(parsed)
+    return watch(vars(parsed))
 
 
 def _run(parsed: Parsed) -> int:

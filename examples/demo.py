@@ -1,0 +1,65 @@
+"""`make demo`: the interactive hot reloader on examples/site, with a signed webhook.
+
+It is nothing but a command line of `lifecycle watch`, printed with what to try.
+"""
+
+import os
+import secrets
+import shutil
+import socket
+import sys
+from hashlib import sha256
+from hmac import digest
+from pathlib import Path
+
+from lifecycle.cli import main
+
+SITE = Path(os.path.relpath(Path(__file__).with_name("site")))
+BODY = "please"
+
+TEXT = """\
+$ {line}
+
+  open   http://127.0.0.1:{port}/
+  edit   {site}/page.html, and load the page again; break {site}/app.py, and the old page stays up
+  send   {curl}
+  type   suspend, resume, reload, restart, status, help, quit; Tab completes
+  press  Ctrl+C to suspend, again to quit
+"""
+
+
+def free_port(wanted: int) -> int:
+    """``wanted``, or any other where that one is taken."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise OSError("no port is free on 127.0.0.1")
+
+
+def signature(secret: str) -> str:
+    """What signs the body as GitHub does: a line of shell where openssl is there, else the result."""
+    if shutil.which("openssl"):
+        return f"$(printf %s {BODY} | openssl dgst -sha256 -hmac {secret} -r | cut -d' ' -f1)"
+    return digest(secret.encode(), BODY.encode(), sha256).hex()
+
+
+def demo() -> int:
+    """Say what to try, and watch."""
+    port, hook, secret = free_port(8000), free_port(9000), secrets.token_hex(8)
+    os.environ |= {"PORT": str(port), "WEBHOOK_SECRET": secret}
+    address = f"127.0.0.1:{hook}"
+    options = ["watch", str(SITE), "--webhook", address, "--secret-env", "WEBHOOK_SECRET"]
+    command = [sys.executable, str(SITE / "app.py")]
+    curl = f'curl -d {BODY} -H "X-Hub-Signature-256: sha256={signature(secret)}" http://{address}/reload'
+    line = f"lifecycle {' '.join(options)} -- python {command[-1]}"
+    print(TEXT.format(line=line, port=port, site=SITE, curl=curl), flush=True)
+    return main([*options, *sys.argv[1:], "--", *command])
+
+
+if __name__ == "__main__":
+    sys.exit(demo())

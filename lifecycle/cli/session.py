@@ -1,0 +1,99 @@
+"""What happens to a watched command: changes, webhooks and words at the prompt, and what each leads to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lifecycle.cli.syntax import broken_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
+
+    from lifecycle.cli.generations import Generations
+    from lifecycle.cli.messages import Voice
+    from lifecycle.cli.rules import PathRules
+    from lifecycle.cli.settings import Settings
+    from lifecycle.control import FileBatch, ReloadEvent, WebhookEvent
+    from lifecycle.events import Change
+
+__all__ = ["Session", "changed"]
+
+#: Names that a message shows; the others are counted.
+_SHOWN = 3
+
+
+class Session:
+    """The handlers of a watched command; each decides, says so, and leaves the doing to the generations.
+
+    ``python`` says which interpreter runs the command, where that is known.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        rules: PathRules,
+        generations: Generations,
+        voice: Voice,
+        python: str | None,
+    ) -> None:
+        self._settings = settings
+        self._rules = rules
+        self._generations = generations
+        self._voice = voice
+        self._python = python
+        # Files that could not be compiled when they changed; looked at again with every change.
+        self._broken: frozenset[Path] = frozenset()
+
+    async def files(self, batch: FileBatch) -> None:
+        """Files changed: signal, restart, or keep what runs because a file is broken."""
+        changes = {path: change for path, change in batch.changes.items() if self._rules.action(path) != "ignore"}
+        action = self._rules.strongest(changes)
+        if action == "ignore":
+            return
+        why = changed(changes, self._rules.name)
+        if action == "reload":
+            self._generations.signal(self._settings.reload_signal, why)
+            return
+        self._generations.note(changes)
+        if not await self._is_broken(changes, why):
+            self._generations.change(why)
+
+    async def webhook(self, event: WebhookEvent) -> None:
+        """Somebody who knows the secret asks for it."""
+        self._as_a_change(f"webhook: {event.method} {event.path}" + (f" ({event.id})" if event.id else ""))
+
+    async def reload(self, _: ReloadEvent) -> None:
+        """Do what a change would."""
+        self._as_a_change("reload")
+
+    async def restart(self, _: object) -> None:
+        """Stop the command and start it anew, also one that is suspended or that a change would only signal."""
+        self._generations.restart("restart")
+
+    def _as_a_change(self, why: str) -> None:
+        if self._settings.change == "reload":
+            self._generations.signal(self._settings.reload_signal, why)
+        else:
+            self._generations.change(why)
+
+    async def _is_broken(self, changes: Collection[Path], why: str) -> bool:
+        """Whether a changed file, or one that was broken before, cannot be compiled; shows what is wrong."""
+        if self._python is None or not self._settings.check:
+            return False
+        broken = await broken_files(self._python, sorted({*changes, *self._broken}))
+        self._broken = frozenset(broken)
+        if not broken:
+            return False
+        kept = "; the old process goes on" if self._generations.alive else "; not started"
+        self._voice.bad("\n".join([why + kept, *broken.values()]))
+        return True
+
+
+def changed(changes: Mapping[Path, Change], name: Callable[[Path], str]) -> str:
+    """``changed: app.py, new.py (added) (+3)``."""
+    shown = [
+        name(path) + ("" if change == "modified" else f" ({change})") for path, change in list(changes.items())[:_SHOWN]
+    ]
+    more = len(changes) - len(shown)
+    return f"changed: {', '.join(shown)}" + (f" (+{more})" if more else "")

@@ -1,0 +1,52 @@
+"""Lending our own terminal to the command, as a shell does with a job in the foreground."""
+
+from __future__ import annotations
+
+import os
+import signal
+import termios
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["Foreground"]
+
+
+class Foreground:
+    """The terminal on descriptor ``fd``, which one process group at a time has; now it is ours.
+
+    Raises:
+        OSError: where that is no terminal of ours.
+    """
+
+    def __init__(self, fd: int = 0) -> None:
+        self._fd = fd
+        self._ours = os.tcgetpgrp(fd)
+        # As the shell left it to us; a program that dies leaves it as it happens to be.
+        self._modes = termios.tcgetattr(fd)
+
+    def give(self, group: int) -> None:
+        """Put ``group`` in front: Ctrl+C goes to it, and it may read."""
+        with suppress(OSError), _untouched():
+            os.tcsetpgrp(self._fd, group)
+        # It may have read too early, and been stopped for that.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGCONT)
+
+    def take(self) -> None:
+        """Have it again, in the modes it had; a terminal that is gone is nobody's mistake."""
+        with suppress(OSError, termios.error), _untouched():
+            os.tcsetpgrp(self._fd, self._ours)
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes)
+
+
+@contextmanager
+def _untouched() -> Generator[None]:
+    """Without being stopped for touching a terminal from the background."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,173 @@
+"""`lifecycle watch`: from a command line to a program that runs, and to the status it ends with."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.cli.children import Children, manner
+from lifecycle.cli.commandline import watch_settings
+from lifecycle.cli.config import find_table
+from lifecycle.cli.failures import DONE, FAILED, ConfigError, UsageError
+from lifecycle.cli.generations import Generations
+from lifecycle.cli.gitignore import available, has_rules
+from lifecycle.cli.messages import Voice, colourful
+from lifecycle.cli.programs import arguments, interpreter
+from lifecycle.cli.rules import PathRules
+from lifecycle.cli.session import Session
+from lifecycle.cli.terminal import Foreground
+from lifecycle.control import Debounce, Router, merge_files
+from lifecycle.errors import SourceFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lifecycle.cli.children import Manner
+    from lifecycle.cli.settings import Settings
+    from lifecycle.sources import FileWatchSource, WebhookSource
+
+__all__ = ["watch"]
+
+#: A stream of changes that never pauses is acted on after so many seconds.
+_LONGEST_WAIT = 2.0
+
+
+def watch(typed: Mapping[str, Any]) -> int:
+    """Run until the user or a signal ends it; the status to exit with.
+
+    Raises:
+        CliError: for what cannot begin.
+    """
+    here = Path.cwd()
+    settings = watch_settings(typed, find_table(here))
+    voice = Voice(colourful(sys.stderr))
+    _listen(voice)
+    program = _prepare(settings, here, voice)
+    return program.run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """The parts, put together."""
+
+    settings: Settings
+    how: Manner
+    voice: Voice
+    router: Router
+    generations: Generations
+
+    def run(self) -> int:
+        from lifecycle.runtime import run
+
+        watched = ", ".join(str(path) for path in self.settings.paths)
+        self.voice.say(f"watching {watched}")
+        try:
+            run(self.router, self.generations.run, exit_timeout=max(25.0, self.settings.stop_timeout + 5.0))
+        except SourceFailed as error:
+            self.voice.bad(f"{error}" + (f": {error.__cause__}" if error.__cause__ else ""))
+            return FAILED
+        return DONE
+
+
+def _prepare(settings: Settings, here: Path, voice: Voice) -> _Program:
+    """Look at everything that can be wrong before anything is started."""
+    _require_paths(settings)
+    how = manner(prompt=settings.prompt)
+    children = Children(settings, voice, how, Foreground() if how == "foreground" else None)
+    python = interpreter(arguments(settings.command, shell=settings.shell, env=children.env()), os.environ)
+    rules = PathRules(settings, here, git=_honours_git(settings, voice))
+    generations = Generations(children, voice, busy=settings.busy, postpone=settings.postpone)
+    session = Session(settings, rules, generations, voice, python)
+    router = _router(settings, session, generations)
+    router.add_source(_file_source(settings, rules))
+    _add_webhook(router, settings, session, voice)
+    return _Program(settings, how, voice, router, generations)
+
+
+def _require_paths(settings: Settings) -> None:
+    for path in settings.paths:
+        if not path.exists():
+            hint = "; the command goes after --" if settings.paths[0] == path else ""
+            raise UsageError(f"{str(path)!r}: no such file or directory to watch{hint}")
+
+
+def _honours_git(settings: Settings, voice: Voice) -> bool:
+    """Whether what git ignores shall not count, and can be known."""
+    if not settings.gitignore or available():
+        return settings.gitignore
+    if has_rules(path.absolute() for path in settings.paths):
+        voice.warn(
+            ".gitignore is not honoured: pathspec is not installed; pip install 'lifecycle-control[watch]', "
+            "or say --no-gitignore"
+        )
+    return False
+
+
+def _router(settings: Settings, session: Session, generations: Generations) -> Router:
+    """A router with a prompt or without one, and the routes that both have."""
+    if settings.prompt:
+        from lifecycle.interactive import new_interactive_router
+
+        router = new_interactive_router(suspend=generations, prompt="lifecycle> ")
+        router.command("restart", session.restart, help="Stop the command and start it anew.")
+    else:
+        router = Router("watch")
+    window = Debounce(settings.wait, max_wait=max(_LONGEST_WAIT, settings.wait), merge=merge_files)
+    router.handle("file/*", session.files, debounce=window)
+    router.handle("lifecycle/reload", session.reload, replace=True)
+    return router
+
+
+def _file_source(settings: Settings, rules: PathRules) -> FileWatchSource:
+    from lifecycle.sources import FileWatchSource
+
+    return FileWatchSource(
+        *settings.paths,
+        filter=lambda _change, path: rules.action(Path(path)) != "ignore",
+        step=settings.step,
+        poll=settings.poll,
+    )
+
+
+def _add_webhook(router: Router, settings: Settings, session: Session, voice: Voice) -> None:
+    if settings.webhook is None:
+        return
+    source = _webhook_source(settings)
+    router.handle("webhook/**", session.webhook)
+    router.add_source(source)
+
+
+def _webhook_source(settings: Settings) -> WebhookSource:
+    from lifecycle.sources import GitHub, WebhookSource
+
+    assert settings.webhook is not None, "the caller looked"
+    verify = GitHub(_secret(settings.secret_env)) if settings.secret_env else None
+    return WebhookSource(settings.webhook.host, settings.webhook.port, verify=verify)
+
+
+def _secret(name: str) -> str:
+    secret = os.environ.get(name)
+    if not secret:
+        raise ConfigError(f"the variable {name} (--secret-env) is {'empty' if secret == '' else 'not set'}; set it")
+    return secret
+
+
+class _Spoken(logging.Handler):
+    """Says what the library logs, as everything else here is said."""
+
+    def __init__(self, voice: Voice) -> None:
+        super().__init__(logging.WARNING)
+        self._voice = voice
+
+    def emit(self, record: logging.LogRecord) -> None:
+        (self._voice.bad if record.levelno >= logging.ERROR else self._voice.warn)(self.format(record))
+
+
+def _listen(voice: Voice) -> None:
+    logger = logging.getLogger("lifecycle")
+    logger.addHandler(_Spoken(voice))
+    logger.propagate = False
