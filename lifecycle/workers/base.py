@@ -134,7 +134,10 @@ class BaseWorker:
             return
         self._hurry(self._stop_timeout if timeout is None else timeout)
         if self._termination is None:
+            assert self._starting is not None, "only what was started is still to be ended"
             self._machine.to(Status.STOPPING)
+            # Here and now: a start that is about to go on must not find itself in a worker that stops.
+            self._starting.cancel()
             self._termination = asyncio.create_task(self._end(), name=f"stop of {self.name}")
         await asyncio.wait({self._termination})
 
@@ -215,9 +218,7 @@ class BaseWorker:
 
     async def _end(self) -> None:
         """The termination, in a task of its own: it goes on whoever gives up waiting for it."""
-        assert self._starting is not None, "only what was started is terminated"
-        if not self._starting.done():
-            self._starting.cancel()
+        if self._starting is not None and not self._starting.done():
             await self._in_grace(self._starting)
             self._abandoned = not self._starting.done()
         if self._life is not None:

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import os
 import subprocess
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -91,17 +91,11 @@ class Pipes:
 
     def spawn(self, command: Command) -> int:
         """Start it in a new session."""
-        ours, theirs = zip(*(os.pipe() for _ in range(2)), strict=True)
-        try:
-            pid = popen(command, stdin=subprocess.DEVNULL, stdout=theirs[0], stderr=theirs[1], start_new_session=True)
-        except BaseException:
-            for fd in ours:
-                os.close(fd)
-            raise
-        finally:
-            for fd in theirs:
-                os.close(fd)
-        self._readers = [self._reader(ours[0], "stdout"), self._reader(ours[1], "stderr", self._tail)]
+        with ExitStack() as ours, ExitStack() as theirs:
+            (out, out_end), (err, err_end) = (_pipe(ours, theirs) for _ in range(2))
+            pid = popen(command, stdin=subprocess.DEVNULL, stdout=out_end, stderr=err_end, start_new_session=True)
+            ours.pop_all()
+        self._readers = [self._reader(out, "stdout"), self._reader(err, "stderr", self._tail)]
         return pid
 
     async def drain(self) -> None:
@@ -211,6 +205,14 @@ class Reader:
         else:
             self.close()
         return bool(data)
+
+
+def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
+    """The ends to read and to write, each closed by its stack."""
+    ends = os.pipe()
+    ours.callback(os.close, ends[0])
+    theirs.callback(os.close, ends[1])
+    return ends
 
 
 def _is_plain(function: object) -> bool:

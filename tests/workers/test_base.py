@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 class Puppet(BaseWorker):
     """Does what the test says: how long it takes to come up, to get ready, and to obey."""
 
-    def __init__(self, name: str = "puppet", *, launch: float = 0, ready: float = 0, obeys: float = 0, **how: Any):
+    def __init__(
+        self, name: str = "puppet", *, launch: float = 0, ready: float = 0, obeys: float = 0, **how: Any
+    ) -> None:
         super().__init__(name, **how)
         self.launch, self.ready, self.obeys = launch, ready, obeys
         self.mortal = True
@@ -68,9 +70,9 @@ def announced() -> Iterator[list[str]]:
 
 async def test_runs_until_it_ends_by_itself(clock: Clock, announced: list[str]) -> None:
     worker = Puppet()
-    assert worker.status is Status.CREATED
+    assert worker.state().status == "created"
     await worker.start()
-    assert worker.status is Status.RUNNING
+    assert worker.state().status == "running"
     await clock.advance(5)
     worker.end()
     exit_ = await worker.wait()
@@ -82,7 +84,7 @@ async def test_runs_until_it_ends_by_itself(clock: Clock, announced: list[str]) 
 
 async def test_is_stopped_by_leaving_its_block(clock: Clock) -> None:
     async with Puppet(obeys=1) as worker:
-        assert worker.status is Status.RUNNING
+        assert worker.state().status == "running"
     assert worker.status is Status.STOPPED
     assert worker.asked == [False]
 
@@ -176,14 +178,14 @@ async def test_one_that_does_not_get_ready_is_ended_and_failed(clock: Clock) -> 
             raise WorkerFailed("not today")
 
     worker = Shy(obeys=2)
-    with pytest.raises(WorkerFailed, match="^not today$"):
+    with pytest.raises(WorkerFailed, match="not today"):
         await worker.start()
     assert (worker.asked, worker.status) == ([False], "failed")
 
 
 @pytest.mark.parametrize("phase", ["launch", "ready"])
 async def test_a_stop_while_starting_ends_the_start(clock: Clock, phase: str) -> None:
-    worker = Puppet(obeys=1, **{phase: math.inf})
+    worker = Puppet(obeys=1, launch=math.inf) if phase == "launch" else Puppet(obeys=1, ready=math.inf)
     start = asyncio.create_task(worker.start())
     await clock.advance(1)
     exit_ = await stop_and_wait(worker)

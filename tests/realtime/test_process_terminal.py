@@ -1,0 +1,192 @@
+"""A process on a terminal of its own believes in it, and ends like any other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lifecycle.errors import WorkerFailed
+from lifecycle.workers import ProcessWorker, Status
+from lifecycle.workers.terminals import Terminal
+
+LIMIT = 20.0
+
+
+class Screen:
+    """What was written to a terminal, and a wait for some of it."""
+
+    def __init__(self) -> None:
+        self.shown = b""
+        self._more = asyncio.Event()
+
+    def __call__(self, data: bytes) -> None:
+        self.shown += data
+        self._more.set()
+
+    async def shows(self, text: str) -> None:
+        async with asyncio.timeout(LIMIT):
+            while text.encode() not in self.shown:
+                self._more.clear()
+                await self._more.wait()
+
+
+def on(terminal: Terminal, code: str, **how: Any) -> ProcessWorker:
+    return ProcessWorker("app", sys.executable, "-u", "-c", textwrap.dedent(code), stdio=terminal, **how)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_it_is_the_controlling_terminal_of_a_session(tmp_path: Path, elsewhere: bool) -> None:
+    screen = Screen()
+    cwd = tmp_path if elsewhere else None
+    code = """
+        import os
+        print("ttys", [os.isatty(fd) for fd in range(3)], *os.get_terminal_size())
+        print("leads", os.getpid() == os.getsid(0) == os.getpgid(0) == os.tcgetpgrp(0))
+        print("cwd", os.getcwd())
+        open("/dev/tty", "w").write("by its name\\n")
+        print("open", [fd for fd in range(3, 200) if os.path.exists(f"/proc/self/fd/{fd}")])
+    """
+    with (tmp_path / "ours").open("w") as ours:
+        os.set_inheritable(ours.fileno(), True)
+        worker = on(Terminal(screen, rows=31, columns=101), code, cwd=cwd)
+        await worker.start()
+        exit_ = await worker.wait()
+    assert screen.shown.decode().splitlines() == [
+        "ttys [True, True, True] 101 31",
+        "leads True",
+        f"cwd {cwd or Path.cwd()}",
+        "by its name",
+        "open []",
+    ]
+    assert (exit_.status, exit_.stderr) == ("finished", screen.shown.decode())
+
+
+async def test_a_new_size_is_seen_and_told() -> None:
+    screen = Screen()
+    terminal = Terminal(screen)
+    terminal.resize(10, 20)
+    code = """
+        import os, signal, time
+        signal.signal(signal.SIGWINCH, lambda *_: print("now", *os.get_terminal_size()))
+        print("first", *os.get_terminal_size())
+        while True:
+            time.sleep(1000)
+    """
+    async with on(terminal, code):
+        await screen.shows("first 20 10")
+        terminal.resize(30, 40)
+        await screen.shows("now 40 30")
+
+
+async def test_what_is_typed_is_read_and_keys_are_signals() -> None:
+    screen = Screen()
+    terminal = Terminal(screen)
+    async with on(terminal, "print('hello', input('name? '))\nimport time; time.sleep(1000)") as worker:
+        await screen.shows("name? ")
+        await terminal.write("Jürgen\n".encode())
+        await screen.shows("hello Jürgen")
+        await terminal.write(b"\x03")
+        exit_ = await worker.wait()
+    assert (exit_.status, exit_.signal) == ("failed", 2)
+    await terminal.write(b"too late")
+
+
+async def test_who_types_faster_than_is_read_waits_and_is_let_go_at_the_end() -> None:
+    screen = Screen()
+    terminal = Terminal(screen)
+    async with on(terminal, "import time, tty; tty.setraw(0); print('deaf'); time.sleep(1000)"):
+        await screen.shows("deaf")
+        typists = [asyncio.create_task(terminal.write(b"x" * 1_000_000)) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        assert not any(typist.done() for typist in typists)
+    async with asyncio.timeout(LIMIT):
+        await asyncio.gather(*typists)
+
+
+async def test_a_typist_who_gives_up_leaves_the_terminal_to_others() -> None:
+    screen = Screen()
+    terminal = Terminal(screen)
+    code = """
+        import sys, time, tty
+        tty.setraw(0)
+        print("deaf")
+        time.sleep(0.3)
+        while sys.stdin.buffer.read1(4096)[-1:] != b"!":
+            pass
+        print("heard")
+    """
+    worker = on(terminal, code)
+    await worker.start()
+    await screen.shows("deaf")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(terminal.write(b"x" * 1_000_000), 0.05)
+    await terminal.write(b"!")
+    await screen.shows("heard")
+    assert (await worker.wait()).status is Status.FINISHED
+
+
+@pytest.mark.parametrize("size", [10, 100_000, 2_000_000])
+async def test_all_that_was_written_is_shown_before_the_end(size: int) -> None:
+    screen = Screen()
+    worker = on(Terminal(screen), f"import sys; sys.stdout.write('x' * {size} + 'END')")
+    await worker.start()
+    assert (await worker.wait()).status is Status.FINISHED
+    assert screen.shown == b"x" * size + b"END"
+
+
+async def test_an_output_that_raises_is_logged_once_and_contained(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(data: bytes) -> None:
+        raise OSError("no screen")
+
+    worker = on(Terminal(broken), "import time\nfor n in range(3): print(n); time.sleep(0.02)")
+    await worker.start()
+    assert (await worker.wait()).status is Status.FINISHED
+    assert caplog.text.count("said once") == 1
+
+
+async def test_one_that_keeps_the_terminal_open_does_not_hold_the_end_up() -> None:
+    screen = Screen()
+    code = """
+        import os, signal, time
+        if not os.fork():
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            os.setsid()
+            print("daemon", os.getpid(), "pid")
+            time.sleep(1000)
+        time.sleep(0.2)
+    """
+    worker = on(Terminal(screen), code)
+    await worker.start()
+    await screen.shows("pid")
+    daemon = int(screen.shown.split()[1])
+    try:
+        async with asyncio.timeout(LIMIT):
+            assert (await worker.wait()).status is Status.FINISHED
+    finally:
+        os.kill(daemon, 9)
+
+
+@pytest.mark.parametrize(
+    ("argv", "cwd", "message"),
+    [
+        (["no-such-program"], None, "the command 'no-such-program' was not found on PATH"),
+        (["no-such-program"], ".", "the command 'no-such-program' was not found on PATH"),
+        (["/no/such/program"], None, "the command '/no/such/program' does not exist"),
+        (["./plain"], ".", "the command './plain' is not executable"),
+        (["sleep", "1"], "missing", "cwd='.*missing' cannot be entered"),
+    ],
+)
+async def test_a_command_that_cannot_start_says_which_part_is_wrong(
+    tmp_path: Path, argv: list[str], cwd: str | None, message: str
+) -> None:
+    (tmp_path / "plain").touch()
+    worker = ProcessWorker("app", *argv, cwd=None if cwd is None else tmp_path / cwd, stdio=Terminal(Screen()))
+    with pytest.raises(WorkerFailed, match=message):
+        await worker.start()
+    assert worker.status is Status.FAILED

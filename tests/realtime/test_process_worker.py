@@ -1,0 +1,662 @@
+"""A program and all its processes, for real: how it ends, what it says, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from lifecycle.errors import InvalidTransition, WorkerFailed
+from lifecycle.workers import ProcessWorker, Status, _platform, stop_and_wait
+from lifecycle.workers.stdio import Inherited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIMIT = 20.0
+
+
+class Heard:
+    """Takes output, and lets a test wait for a line of it."""
+
+    def __init__(self) -> None:
+        self.stdout: list[str] = []
+        self.stderr: list[str] = []
+        self._more = asyncio.Event()
+
+    def __call__(self, line: str, stream: str) -> None:
+        getattr(self, stream).append(line)
+        self._more.set()
+
+    async def line(self, beginning: str) -> str:
+        """The rest of the first line on stdout that begins so, when it has come."""
+        async with asyncio.timeout(LIMIT):
+            while True:
+                for line in self.stdout:
+                    if line.startswith(beginning):
+                        return line.removeprefix(beginning).strip()
+                self._more.clear()
+                await self._more.wait()
+
+
+def python(code: str, *argv: str, name: str = "app", **how: Any) -> ProcessWorker:
+    return ProcessWorker(name, sys.executable, "-u", "-c", textwrap.dedent(code), *argv, **how)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+#: A leader that ends of SIGTERM, a child that does too, one that ignores it, and one that is stopped.
+FAMILY = """
+    import os, signal, time
+    def child(what):
+        pid = os.fork()
+        if not pid:
+            what()
+            print("member", os.getpid())
+            time.sleep(1000)
+    child(lambda: None)
+    child(lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    child(lambda: os.kill(os.getpid(), signal.SIGSTOP) if os.fork() else None)
+    time.sleep(0.1)
+    print("leader", os.getpid())
+    {end}
+"""
+
+
+def members(pgid: int) -> list[int]:
+    """Everything alive in a process group."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getpgid(process.pid) == pgid and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+# -- the end, and its status --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "exit_code", "signum", "error"),
+    [
+        ("pass", "finished", 0, None, None),
+        ("raise SystemExit(3)", "failed", 3, None, "'app' exited with status 3"),
+        ("raise SystemExit(143)", "failed", 143, None, "exited with status 143"),
+        ("import os; os.kill(os.getpid(), 9)", "failed", -9, 9, "'app' was killed by signal 9, perhaps out of memory"),
+        ("import os; os.kill(os.getpid(), 15)", "failed", -15, 15, "was killed by signal 15 (SIGTERM)"),
+    ],
+)
+async def test_an_end_of_its_own(code: str, status: str, exit_code: int, signum: int | None, error: str | None) -> None:
+    worker = python(code)
+    await worker.start()
+    exit_ = await worker.wait()
+
+    assert (exit_.status, exit_.exit_code, exit_.signal) == (status, exit_code, signum)
+    assert exit_.error is None if error is None else error in str(exit_.error)
+    assert worker.state().exit_code == exit_code
+    assert exit_.duration > 0
+
+
+@pytest.mark.parametrize(
+    ("reaction", "status"),
+    [
+        ("signal.SIG_DFL", "stopped"),
+        ("lambda *_: os._exit(0)", "stopped"),
+        ("lambda *_: os._exit(143)", "stopped"),
+        ("lambda *_: os._exit(1)", "failed"),
+        ("lambda *_: os._exit(130)", "failed"),
+        ("lambda *_: os.kill(os.getpid(), 9)", "failed"),
+    ],
+)
+async def test_an_end_that_was_asked_for(reaction: str, status: str) -> None:
+    heard = Heard()
+    code = f"import os, signal, time; signal.signal(15, {reaction}); print('ready'); time.sleep(1000)"
+    async with python(code, output=heard) as worker:
+        await heard.line("ready")
+    assert (await worker.wait()).status == status
+
+
+async def test_another_signal_stops_it() -> None:
+    heard = Heard()
+    code = "import time; print('ready'); time.sleep(1000)"
+    async with python(code, output=heard, stop_signal=signal.SIGINT) as worker:
+        await heard.line("ready")
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.signal) == ("stopped", signal.SIGINT)
+
+
+async def test_one_that_ignores_the_signal_is_killed_past_its_grace() -> None:
+    heard = Heard()
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready'); time.sleep(1000)"
+    worker = python(code, output=heard)
+    await worker.start()
+    await heard.line("ready")
+    exit_ = await stop_and_wait(worker, 0.1)
+    assert (exit_.status, exit_.signal) == ("killed", 9)
+    assert "did not stop in time and was killed" in str(exit_.error)
+
+
+async def test_a_stop_while_starting_ends_it() -> None:
+    worker = python("import time; time.sleep(1000)", ready="port:1")
+    start = asyncio.create_task(worker.start())
+    await until(lambda: worker.state().pid is not None)
+    exits = await asyncio.gather(*(stop_and_wait(worker) for _ in range(3)))
+    assert {exit_.status for exit_ in exits} == {"stopped"}
+    with pytest.raises(WorkerFailed, match="stopped while it started"):
+        await start
+
+
+async def test_a_stop_in_the_moment_of_its_start_ends_it() -> None:
+    worker = ProcessWorker("app", "sleep", "1000")
+    start = asyncio.create_task(worker.start())
+    await asyncio.sleep(0)
+    await worker.stop()
+    assert worker.status is Status.STOPPED
+    with pytest.raises(WorkerFailed):
+        await start
+
+
+async def test_closing_the_loop_over_a_running_worker_kills_it() -> None:
+    """Nobody stopped it, and still it does not outlive its parent."""
+    pids: list[int | None] = []
+
+    async def main() -> None:
+        worker = ProcessWorker("app", "sleep", "1000")
+        await worker.start()
+        pids.append(worker.state().pid)
+
+    await asyncio.to_thread(asyncio.run, main())
+    (pid,) = pids
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
+
+
+async def test_a_child_whose_status_somebody_else_took_says_so() -> None:
+    heard = Heard()
+    worker = python("import time; print('ready'); time.sleep(1000)", output=heard)
+    await worker.start()
+    await heard.line("ready")
+    pid = worker.state().pid
+    assert pid is not None
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.exit_code) == ("failed", None)
+    assert "its exit status is lost" in str(exit_.error)
+
+
+# -- the whole group --------------------------------------------------------------------------------------------
+
+
+async def test_a_stop_ends_the_whole_group() -> None:
+    heard = Heard()
+    worker = python(FAMILY.format(end="time.sleep(1000)"), output=heard, stop_timeout=0.3)
+    await worker.start()
+    pgid = int(await heard.line("leader"))
+    assert len(members(pgid)) >= 5
+    exit_ = await stop_and_wait(worker)
+    assert members(pgid) == []
+    # The leader obeyed; that a member had to be killed is not its end.
+    assert exit_.status is Status.STOPPED
+
+
+async def test_what_a_leader_leaves_behind_is_killed_at_once() -> None:
+    heard = Heard()
+    worker = python(FAMILY.format(end="os._exit(0)"), output=heard, stop_timeout=1000)
+    await worker.start()
+    pgid = int(await heard.line("leader"))
+    async with asyncio.timeout(LIMIT):
+        assert (await worker.wait()).status is Status.FINISHED
+    assert members(pgid) == []
+
+
+async def test_a_leader_killed_by_a_stranger_takes_its_group_along() -> None:
+    heard = Heard()
+    worker = python(FAMILY.format(end="time.sleep(1000)"), output=heard)
+    await worker.start()
+    pgid = int(await heard.line("leader"))
+    os.kill(pgid, 9)
+    exit_ = await worker.wait()
+    assert (exit_.status, members(pgid)) == ("failed", [])
+    assert "killed by signal 9, perhaps out of memory" in str(exit_.error)
+
+
+async def test_members_have_their_grace_when_the_leader_goes_first(tmp_path: Path) -> None:
+    """A shell dies of SIGTERM at once; the server that it started may still put its papers in order."""
+    done = tmp_path / "done"
+    heard = Heard()
+    server = textwrap.dedent(f"""
+        import signal, sys, time
+        def tidy(*_):
+            time.sleep(0.3)
+            open({str(done)!r}, "w").close()
+            print("tidied")
+            sys.exit()
+        signal.signal(15, tidy)
+        print("ready")
+        time.sleep(1000)
+    """)
+    script = '"$@" & wait'
+    worker = ProcessWorker("app", "sh", "-c", script, "sh", sys.executable, "-u", "-c", server, output=heard)
+    async with worker:
+        await heard.line("ready")
+    assert done.exists()
+    assert heard.stdout[-1] == "tidied"
+    assert (await worker.wait()).status is Status.STOPPED
+
+
+async def test_one_that_leaves_the_group_does_not_hold_the_end_up() -> None:
+    """A daemon keeps the pipe open; the worker ends all the same, with what was written."""
+    heard = Heard()
+    code = """
+        import os, time
+        if not os.fork():
+            os.setsid()
+            print("daemon", os.getpid())
+            time.sleep(1000)
+        time.sleep(0.2)
+        print("leader ends")
+    """
+    worker = python(code, output=heard)
+    await worker.start()
+    daemon = int(await heard.line("daemon"))
+    try:
+        async with asyncio.timeout(LIMIT):
+            assert (await worker.wait()).status is Status.FINISHED
+        assert "leader ends" in heard.stdout
+        assert alive(daemon)
+    finally:
+        os.kill(daemon, 9)
+
+
+async def test_fork_bomb_under_the_group_is_gone_after_the_stop() -> None:
+    heard = Heard()
+    code = """
+        import os, signal, time
+        signal.signal(15, signal.SIG_IGN)
+        for _ in range(100):
+            if not os.fork():
+                time.sleep(1000)
+        print("leader", os.getpid())
+        time.sleep(1000)
+    """
+    worker = python(code, output=heard, stop_timeout=0.2)
+    await worker.start()
+    pgid = int(await heard.line("leader"))
+    await worker.stop()
+    assert (worker.status, members(pgid)) == ("killed", [])
+
+
+# -- suspension ---------------------------------------------------------------------------------------------------
+
+
+async def test_suspends_and_resumes_its_whole_group() -> None:
+    heard = Heard()
+    code = "import os, time; os.fork(); print('pid', os.getpid()); time.sleep(1000)"
+    async with python(code, output=heard) as worker:
+        await until(lambda: len(heard.stdout) == 2)
+        pids = [int(line.split()[1]) for line in heard.stdout]
+        for _ in range(2):
+            await worker.suspend()
+            assert worker.status is Status.SUSPENDED
+            await until(lambda: all(psutil.Process(pid).status() == psutil.STATUS_STOPPED for pid in pids))
+        for _ in range(2):
+            await worker.resume()
+            assert worker.status is Status.RUNNING
+            await until(lambda: all(psutil.Process(pid).status() == psutil.STATUS_SLEEPING for pid in pids))
+        await worker.suspend()
+    assert (await worker.wait()).status is Status.STOPPED
+
+
+async def test_what_is_suspended_is_continued_before_a_stop() -> None:
+    heard = Heard()
+    code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit('bye')); print('ready'); time.sleep(1000)"
+    worker = python(code.replace("'bye'", "0"), output=heard, stop_timeout=LIMIT)
+    await worker.start()
+    await heard.line("ready")
+    await worker.suspend()
+    exit_ = await stop_and_wait(worker)
+    assert (exit_.status, exit_.exit_code) == ("stopped", 0)
+
+
+async def test_one_that_stopped_itself_is_still_stopped() -> None:
+    worker = python("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", stop_timeout=LIMIT)
+    await worker.start()
+    pid = worker.state().pid
+    assert pid is not None
+    await until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    assert (await stop_and_wait(worker)).status is Status.STOPPED
+
+
+async def test_one_killed_while_suspended_has_failed() -> None:
+    worker = ProcessWorker("app", "sleep", "1000")
+    await worker.start()
+    await worker.suspend()
+    os.kill(worker.state().pid or 0, 9)
+    assert (await worker.wait()).status is Status.FAILED
+    with pytest.raises(InvalidTransition, match="failed"):
+        await worker.suspend()
+
+
+async def test_one_resumed_by_a_stranger_may_finish() -> None:
+    heard = Heard()
+    worker = python("import time; print('ready'); time.sleep(0.3)", output=heard)
+    await worker.start()
+    await heard.line("ready")
+    await worker.suspend()
+    os.kill(worker.state().pid or 0, signal.SIGCONT)
+    assert (await worker.wait()).status is Status.FINISHED
+
+
+# -- output -------------------------------------------------------------------------------------------------------
+
+
+async def test_lines_of_any_kind_arrive_whole_and_before_the_end() -> None:
+    heard = Heard()
+    code = """
+        import sys
+        out = sys.stdout.buffer
+        out.write(b"x" * 1_000_000 + b"\\n")
+        out.write(b"bad \\xff\\xc3( nul \\0 windows\\r\\n\\n")
+        out.write("größe\\n".encode())
+        out.write(b"no end")
+        sys.stderr.write("y" * 10_000)
+    """
+    worker = python(code, output=heard)
+    await worker.start()
+    exit_ = await worker.wait()
+    assert heard.stdout == ["x" * 1_000_000, "bad \ufffd\ufffd( nul \0 windows", "", "größe", "no end"]
+    assert heard.stderr == ["y" * 10_000]
+    assert exit_.stderr == "y" * 4096
+
+
+async def test_what_is_said_after_the_signal_arrives_before_stop_returns() -> None:
+    heard = Heard()
+    code = """
+        import signal, sys, time
+        def bye(*_):
+            for n in range(10_000):
+                print("bye", n)
+            sys.exit()
+        signal.signal(15, bye)
+        print("ready")
+        time.sleep(1000)
+    """
+    async with python(code, output=heard) as worker:
+        await heard.line("ready")
+    assert worker.status is Status.STOPPED
+    assert heard.stdout[-1] == "bye 9999"
+
+
+async def test_a_flood_neither_holds_the_loop_nor_fills_memory() -> None:
+    count = 0
+
+    def tally(line: str, stream: str) -> None:
+        nonlocal count
+        count += 1
+
+    before = psutil.Process().memory_info().rss
+    async with ProcessWorker("flood", "yes", "x" * 79, output=tally) as worker:
+        await until(lambda: count > 200_000)
+        began = time.monotonic()
+        await worker.stop()
+        assert time.monotonic() - began < LIMIT
+    assert psutil.Process().memory_info().rss - before < 64 * 1024 * 1024
+
+
+async def test_one_that_closes_its_output_lives_on() -> None:
+    heard = Heard()
+    code = "import os, time; print('ready'); os.close(1); os.close(2); time.sleep(1000)"
+    async with python(code, output=heard) as worker:
+        await heard.line("ready")
+        pid = worker.state().pid
+        assert pid is not None
+        await until(lambda: not any(Path(f"/proc/{pid}/fd/{fd}").exists() for fd in (1, 2)))
+        assert worker.status is Status.RUNNING
+    assert (await worker.wait()).status is Status.STOPPED
+
+
+async def test_without_output_lines_go_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "lifecycle.workers.app")
+    worker = python("import sys; print('100 %s'); print('oops', file=sys.stderr)")
+    await worker.start()
+    await worker.wait()
+    assert {(record.name, record.getMessage(), record.stream) for record in caplog.records} == {  # type: ignore[attr-defined]  # given as extra
+        ("lifecycle.workers.app", "100 %s", "stdout"),
+        ("lifecycle.workers.app", "oops", "stderr"),
+    }
+
+
+async def test_an_output_that_raises_is_logged_once_and_contained(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[str] = []
+
+    def broken(line: str, stream: str) -> None:
+        seen.append(line)
+        raise OSError("disk full")
+
+    worker = python("print('a'); print('b')", output=broken)
+    await worker.start()
+    assert (await worker.wait()).status is Status.FINISHED
+    assert seen == ["a", "b"]
+    assert caplog.text.count("said once") == 1
+
+
+async def test_out_of_descriptors_fails_the_start_and_leaks_none() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    probe = os.open("/dev/null", os.O_RDONLY)
+    os.close(probe)
+    worker = ProcessWorker("app", "sleep", "1000")
+    before = sorted(Path("/proc/self/fd").iterdir())
+    # Room for the first pipe, and not for the second.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (probe + 3, hard))
+    try:
+        with pytest.raises(WorkerFailed, match="Too many open files"):
+            await worker.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert worker.status is Status.FAILED
+
+
+# -- what it starts with ------------------------------------------------------------------------------------------
+
+
+async def test_its_environment_is_ours_then_env_then_set_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ABC":
+        monkeypatch.setenv(f"LIFECYCLE_TEST_{name}", "ours")
+    heard = Heard()
+    worker = python(
+        "import os; print(*(os.environ['LIFECYCLE_TEST_' + n] for n in 'ABC'))",
+        env={"LIFECYCLE_TEST_B": "env", "LIFECYCLE_TEST_C": "env"},
+        output=heard,
+    )
+    worker.set_env("LIFECYCLE_TEST_C", "set")
+    await worker.start()
+    await worker.wait()
+    assert heard.stdout == ["ours env set"]
+
+
+async def test_it_has_a_session_of_its_own_no_input_and_nothing_of_ours_open(tmp_path: Path) -> None:
+    heard = Heard()
+    code = """
+        import os, sys
+        print(os.getpid() == os.getsid(0) == os.getpgid(0), repr(sys.stdin.read()), os.getcwd())
+        print([fd for fd in range(3, 200) if os.path.exists(f"/proc/self/fd/{fd}")])
+    """
+    with (tmp_path / "ours").open("w") as ours:
+        os.set_inheritable(ours.fileno(), True)
+        worker = python(code, cwd=tmp_path, output=heard)
+        await worker.start()
+        await worker.wait()
+    assert heard.stdout[0] == f"True '' {tmp_path}"
+    assert heard.stdout[1] == "[]"
+
+
+async def test_a_job_on_our_terminal_is_a_group_in_our_session() -> None:
+    worker = ProcessWorker("job", "sleep", "1000", stdio=Inherited())
+    async with worker:
+        pid = worker.state().pid
+        assert pid is not None
+        assert (os.getpgid(pid), os.getsid(pid)) == (pid, os.getsid(0))
+    assert (await worker.wait()).status is Status.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("argv", "cwd", "message"),
+    [
+        (["no-such-program"], None, "the command 'no-such-program' was not found on PATH"),
+        (["python app.py"], None, "or give its words one by one"),
+        (["/no/such/program"], None, "the command '/no/such/program' does not exist"),
+        (["./plain"], ".", "the command './plain' is not executable; try `chmod \\+x`"),
+        (["./lost"], ".", "whose interpreter is missing"),
+        (["./junk"], ".", "is no program for this machine"),
+        (["sleep", "1"], "missing", "cwd='.*missing' cannot be entered .No such file or directory.; make it"),
+        (["sleep", "1"], "plain", "cwd='.*plain' cannot be entered .Not a directory."),
+    ],
+)
+async def test_a_command_that_cannot_start_says_which_part_is_wrong(
+    tmp_path: Path, argv: list[str], cwd: str | None, message: str
+) -> None:
+    for name, text, mode in (("plain", "", 0o644), ("lost", "#!/no/interpreter\n", 0o755), ("junk", "\x01\x02", 0o755)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(mode)
+    worker = ProcessWorker("app", *argv, cwd=None if cwd is None else tmp_path / cwd)
+    with pytest.raises(WorkerFailed, match=message) as caught:
+        await worker.start()
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.error) == ("failed", caught.value)
+    assert worker.state().error == str(caught.value)
+
+
+async def test_it_starts_once() -> None:
+    worker = python("pass")
+    await worker.start()
+    await worker.wait()
+    with pytest.raises(InvalidTransition, match="cannot go from finished to starting"):
+        await worker.start()
+
+
+# -- readiness ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+SERVER = "import socket, sys, time; time.sleep(0.2); s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); {}"
+
+
+async def test_start_returns_when_the_port_answers(port: int) -> None:
+    async with python(SERVER.format("time.sleep(1000)"), str(port), ready=f"port:{port}") as worker:
+        assert worker.status is Status.RUNNING
+        with socket.create_connection(("127.0.0.1", port)):
+            pass
+
+
+async def test_a_port_that_never_answers_fails_the_start(port: int) -> None:
+    worker = python("import time; time.sleep(1000)", ready=f"port:{port}", start_timeout=0.3)
+    with pytest.raises(WorkerFailed, match=rf"did not accept connections on 127.0.0.1:{port} within 0.3 s"):
+        await worker.start()
+    assert worker.status is Status.FAILED
+    assert not alive(worker.state().pid or 0)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+async def test_an_end_before_it_is_ready_fails_the_start(port: int, code: int) -> None:
+    worker = python(f"raise SystemExit({code})", ready=f"port:{port}")
+    with pytest.raises(WorkerFailed, match="ended before it was ready"):
+        await worker.start()
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.exit_code) == ("failed", code)
+
+
+# -- without a pidfd ----------------------------------------------------------------------------------------------
+
+
+async def test_where_there_is_no_pidfd_a_thread_notices_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    heard = Heard()
+    worker = python(FAMILY.format(end="time.sleep(1000)"), output=heard, stop_timeout=LIMIT)
+    await worker.start()
+    pgid = int(await heard.line("leader"))
+    assert any(thread.name == f"end of process {pgid}" for thread in threading.enumerate())
+    assert (await stop_and_wait(worker)).status is Status.STOPPED
+    await until(lambda: members(pgid) == [])
+
+
+def test_a_signal_without_a_name_is_its_number() -> None:
+    assert (_platform.name_of(15), _platform.name_of(40)) == ("SIGTERM", "40")
+
+
+# -- chaos --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_chaos_leaves_nothing_behind(seed: int) -> None:
+    """Whatever happens to it in whatever order, a worker ends once, says how, and leaves no process."""
+    chance = random.Random(seed)
+
+    async def life(number: int) -> None:
+        code = "trap '' TERM; sleep 1000 & sleep 1000" if chance.random() < 0.3 else "sleep 1000 & sleep 1000"
+        worker = ProcessWorker(f"w{number}", "sh", "-c", code, stop_timeout=0.05)
+        start = asyncio.create_task(worker.start())
+        for _ in range(chance.randrange(6)):
+            await asyncio.sleep(chance.random() * 0.01)
+            await mistreat(worker)
+        await asyncio.gather(worker.stop(), worker.stop(0), start, return_exceptions=True)
+        exit_ = await worker.wait()
+        assert worker.status is exit_.status
+        assert worker._machine.is_final
+        if pid := worker.state().pid:
+            assert members(pid) == []
+
+    async def mistreat(worker: ProcessWorker) -> None:
+        pid = worker.state().pid
+        with contextlib.suppress(InvalidTransition, ProcessLookupError):
+            match chance.randrange(5):
+                case 0:
+                    await worker.suspend()
+                case 1:
+                    await worker.resume()
+                case 2 if worker._group is not None:
+                    os.kill(worker._group, chance.choice([9, 15, signal.SIGSTOP, signal.SIGCONT]))
+                case 3 if chance.random() < 0.3:
+                    await worker.stop(chance.random() * 0.02)
+                case _ if pid is None:
+                    await asyncio.sleep(0)
+                case _:
+                    pass
+
+    async with asyncio.timeout(LIMIT):
+        await asyncio.gather(*(life(number) for number in range(25)))
