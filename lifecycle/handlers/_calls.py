@@ -1,0 +1,52 @@
+"""Calling what a user gave: async or plain, taking as many of the offered arguments as it wants."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+__all__ = ["Call", "adapted", "name_of"]
+
+#: A user's function after `adapted`: always awaited, always given everything there is to give.
+Call: TypeAlias = "Callable[..., Awaitable[Any]]"
+
+
+def adapted(fn: Callable[..., Any], role: str, *offered: str) -> Call:
+    """``fn`` as something to await that takes the arguments named ``offered``, or as many of the first as it takes.
+
+    Raises:
+        TypeError: when ``fn`` cannot be called with any number of them; ``role`` says what it was meant for.
+    """
+    if not callable(fn):
+        raise TypeError(f"{fn!r} cannot be {role}: give a function, async or plain")
+    taken = _taken(fn, role, offered)
+
+    async def call(*arguments: Any) -> Any:
+        result = fn(*arguments[:taken])
+        return await result if inspect.isawaitable(result) else result
+
+    return call
+
+
+def _taken(fn: Callable[..., Any], role: str, offered: tuple[str, ...]) -> int:
+    """How many of the offered arguments ``fn`` takes, at most."""
+    try:
+        signature = inspect.signature(fn)
+    except ValueError:  # some callables written in C have none
+        return 0
+    for count in range(len(offered), -1, -1):
+        try:
+            signature.bind(*offered[:count])
+        except TypeError:
+            continue
+        return count
+    most = f"at most {', '.join(offered)}" if offered else "no arguments"
+    raise TypeError(f"{name_of(fn)}{signature} cannot be {role}: it is called with {most}")
+
+
+def name_of(fn: object) -> str:
+    """What a function is called in messages."""
+    return getattr(fn, "__qualname__", None) or repr(fn)

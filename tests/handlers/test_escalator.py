@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.control import Dropped, Event, NotHandled, Router
+from lifecycle.events import InterruptEvent, SignalEvent
+from lifecycle.handlers import Escalator, ShutdownHandler, SuspendHandler
+
+if TYPE_CHECKING:
+    from lifecycle.testing import Clock
+
+EVENT = Event("signal/interrupt")
+
+
+class Primary:
+    """A handler that raises what it is told to."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.error: Exception | None = None
+
+    async def __call__(self, _: object) -> None:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+
+
+async def test_it_falls_back_for_good_once_the_first_passes() -> None:
+    primary, fallen = Primary(), []
+    escalator = Escalator(primary, fallen.append)
+    await escalator(EVENT)
+    assert not fallen
+    primary.error = NotHandled("enough")
+    await escalator(EVENT)
+    assert fallen == [EVENT]
+    primary.error = None
+    await escalator(EVENT)
+    assert fallen == [EVENT, EVENT]
+    assert primary.calls == 2
+
+
+async def test_reset_begins_anew() -> None:
+    primary, fallen = Primary(), []
+    escalator = Escalator(primary, fallen.append)
+    primary.error = NotHandled("enough")
+    await escalator(EVENT)
+    primary.error = None
+    escalator.reset()
+    await escalator(EVENT)
+    assert (primary.calls, len(fallen)) == (2, 1)
+
+
+@pytest.mark.parametrize("error", [OSError("broken"), Dropped("given up")])
+async def test_other_errors_come_out_and_change_nothing(error: Exception) -> None:
+    primary, fallen = Primary(), []
+    escalator = Escalator(primary, fallen.append)
+    primary.error = error
+    with pytest.raises(type(error)):
+        await escalator(EVENT)
+    assert not fallen
+    assert not escalator.escalated
+
+
+async def test_a_second_event_within_the_window_falls_back(clock: Clock) -> None:
+    primary, fallen = Primary(), []
+    escalator = Escalator(primary, fallen.append, window=2)
+    await escalator(EVENT)
+    await clock.advance(2.5)
+    await escalator(EVENT)
+    assert (primary.calls, len(fallen)) == (2, 0)
+    await clock.advance(1.5)
+    await escalator(EVENT)
+    await clock.advance(10)
+    await escalator(EVENT)
+    assert (primary.calls, len(fallen)) == (2, 2)
+
+
+async def test_the_window_counts_while_the_first_is_still_busy(clock: Clock) -> None:
+    fallen: list[object] = []
+    escalator = Escalator(lambda _: asyncio.sleep(5), fallen.append, window=2)
+    first = asyncio.create_task(escalator(EVENT))
+    await clock.advance(1)
+    await escalator(EVENT)
+    assert fallen == [EVENT]
+    await first
+
+
+async def test_a_successful_resume_resets_it() -> None:
+    """Ctrl+C suspends, Ctrl+C quits; but after a resume it begins with suspending again."""
+    suspend, quits = SuspendHandler(), []
+    escalator = Escalator(suspend, quits.append)
+    router = Router()
+    router.handle("signal/interrupt", escalator)
+    await router.dispatch(SignalEvent(2))
+    assert suspend.suspended
+    await router.dispatch(SignalEvent(2))
+    assert len(quits) == 1
+    await suspend.resume()
+    await router.dispatch(SignalEvent(2))
+    assert suspend.suspended
+    assert len(quits) == 1
+
+
+async def test_the_fallback_may_be_a_shutdown() -> None:
+    told: list[object] = []
+    escalator = Escalator(SuspendHandler(), ShutdownHandler(told.append))
+    for _ in range(3):
+        await escalator(InterruptEvent())
+    assert told == [InterruptEvent()]
+
+
+@pytest.mark.parametrize("window", [0, -1.0])
+def test_a_window_must_be_a_span_of_time(window: float) -> None:
+    with pytest.raises(ValueError, match="window"):
+        Escalator(print, print, window=window)
+
+
+def test_both_must_be_handlers() -> None:
+    with pytest.raises(TypeError):
+        Escalator(lambda: None, print)
