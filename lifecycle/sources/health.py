@@ -1,0 +1,157 @@
+"""Whether something is well, asked again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import math
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal, TypeGuard
+
+from lifecycle.events import HealthEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from lifecycle.control.types import Emit
+
+__all__ = ["HealthCheckSource", "Trigger"]
+
+
+class Trigger(StrEnum):
+    """Which results become events."""
+
+    #: The first, and those that differ from the one before.
+    EDGE = "edge"
+    #: Every one.
+    LEVEL = "level"
+
+
+class HealthCheckSource:
+    """A `HealthEvent` from calling ``check`` at once and then every ``interval`` seconds.
+
+    ``check`` is async, or a plain function, which runs in a thread. It is "down" when it raises (the message is the
+    error's), takes longer than ``timeout`` seconds, or returns ``False``; any other result, ``None`` too, is "up".
+    The first result decides alone; after that it takes ``failures`` bad results in a row to go down and
+    ``successes`` good ones to come up. With ``trigger="level"`` every result is sent, judged in the same way.
+
+    Checks never overlap. A plain function that was given up at its time-out goes on in its thread; as long as it
+    does, the next checks are "down" without another call, so that a hanging check costs one thread and no more.
+
+    Raises:
+        ValueError: for a time that is not positive, a threshold below 1, an unknown trigger, or a name with "/".
+        TypeError: for a check that cannot be called.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        check: Callable[[], Awaitable[object]] | Callable[[], object],
+        *,
+        interval: float = 30.0,
+        trigger: Trigger | Literal["edge", "level"] = "edge",
+        timeout: float = 10.0,
+        failures: int = 1,
+        successes: int = 1,
+    ) -> None:
+        _require(
+            name, check, {"interval": interval, "timeout": timeout}, {"failures": failures, "successes": successes}
+        )
+        self.name = name
+        self.interval = interval
+        self.timeout = timeout
+        self.trigger = _trigger(trigger)
+        self._check = check
+        # Results in a row that it takes to leave the state: down needs successes, up needs failures.
+        self._needed = {False: successes, True: failures}
+        self._healthy: bool | None = None
+        # Results in a row that contradict the state.
+        self._against = 0
+        # A plain check that was given up and still runs.
+        self._hanging: asyncio.Future[object] | None = None
+
+    def __repr__(self) -> str:
+        return f"HealthCheckSource({self.name!r})"
+
+    async def run(self, emit: Emit) -> None:
+        """Check until cancelled; the router calls this."""
+        now = asyncio.get_running_loop().time
+        self._healthy, self._against = None, 0
+        due = now()
+        while True:
+            good, message = await self._result()
+            if self._judge(good=good) or self.trigger is Trigger.LEVEL:
+                await emit(HealthEvent(self.name, bool(self._healthy), message))
+            # Keeps the rhythm; a check that took longer than the interval is followed by a full interval.
+            due = due + self.interval if due + self.interval > now() else now() + self.interval
+            await asyncio.sleep(due - now())
+
+    async def _result(self) -> tuple[bool, str]:
+        """One check: whether it was good, and if not, why."""
+        if self._hanging is not None and not self._hanging.done():
+            return False, "the check before this one still hangs in its thread"
+        limit = asyncio.timeout(self.timeout)
+        try:
+            async with limit:
+                answer = await self._ask()
+        except Exception as error:  # noqa: BLE001  # whatever a check raises is its answer
+            if isinstance(error, TimeoutError) and limit.expired():
+                return False, f"no answer within {self.timeout:g} s"
+            return False, str(error) or type(error).__name__
+        return (False, "the check returned False") if answer is False else (True, "")
+
+    async def _ask(self) -> object:
+        if _is_async(self._check):
+            return await self._check()
+        # Not to_thread: its task would outlive a check that is given up, and belong to nobody.
+        in_context = contextvars.copy_context().run
+        self._hanging = asyncio.get_running_loop().run_in_executor(None, in_context, self._check)
+        self._hanging.add_done_callback(_forget)
+        answer = await asyncio.shield(self._hanging)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    def _judge(self, *, good: bool) -> bool:
+        """Take a result into account, and say whether the state changed."""
+        if self._healthy is None:
+            self._healthy = good
+            return True
+        if good is self._healthy:
+            self._against = 0
+            return False
+        self._against += 1
+        if self._against < self._needed[self._healthy]:
+            return False
+        self._healthy, self._against = good, 0
+        return True
+
+
+def _is_async(check: Callable[[], object]) -> TypeGuard[Callable[[], Awaitable[object]]]:
+    """Whether calling it waits nowhere, for functions and for objects that are called like one."""
+    return inspect.iscoroutinefunction(check) or inspect.iscoroutinefunction(type(check).__call__)
+
+
+def _forget(future: asyncio.Future[object]) -> None:
+    """A check that was given up may fail later; nobody waits for that error."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _trigger(value: str) -> Trigger:
+    try:
+        return Trigger(value)
+    except ValueError:
+        raise ValueError(f'trigger={value!r} is none; give "edge" or "level"') from None
+
+
+def _require(name: str, check: object, times: dict[str, float], thresholds: dict[str, int]) -> None:
+    if not name or "/" in name:
+        raise ValueError(f"{name!r} is no name of a check: it becomes one segment of a topic; leave out the slash")
+    if not callable(check):
+        raise TypeError(f"{check!r} is no check; give a function without arguments")
+    for word, seconds in times.items():
+        if not 0 < seconds < math.inf:
+            raise ValueError(f"{word}={seconds!r} is no duration; give seconds above 0")
+    for word, count in thresholds.items():
+        if count < 1:
+            raise ValueError(f"{word}={count!r} would never decide; give 1 or more")

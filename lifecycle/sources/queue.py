@@ -1,0 +1,48 @@
+"""Events from an `asyncio.Queue` that the program fills."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lifecycle.control.types import Emit
+    from lifecycle.events import Topical
+
+__all__ = ["QueueSource"]
+
+# Python 3.13 has a queue that can be shut down; on older ones nothing raises this.
+_SHUT_DOWN: type[Exception] | tuple[()] = getattr(asyncio, "QueueShutDown", ())
+
+
+class QueueSource:
+    """What ``queue`` yields, in order, until it yields ``None`` or is shut down (``Queue.shutdown``, Python 3.13).
+
+    The queue stays the caller's. Each event is marked done (``task_done``) when its lane has taken it; after
+    ``None``, what follows stays in the queue.
+
+    Raises:
+        TypeError: for something else than an `asyncio.Queue`.
+    """
+
+    def __init__(self, queue: asyncio.Queue[Topical | None] | asyncio.Queue[Any]) -> None:
+        if not isinstance(queue, asyncio.Queue):
+            raise TypeError(f"{queue!r} is no asyncio.Queue; for other threads use BaseSource.emit_threadsafe()")
+        self._queue: asyncio.Queue[Topical | None] = queue
+
+    def __repr__(self) -> str:
+        return f"QueueSource({self._queue!r})"
+
+    async def run(self, emit: Emit) -> None:
+        """Deliver until the queue ends; the router calls this."""
+        while True:
+            try:
+                event = await self._queue.get()
+            except _SHUT_DOWN:
+                return
+            try:
+                if event is None:
+                    return
+                await emit(event)
+            finally:
+                self._queue.task_done()

@@ -1,0 +1,51 @@
+"""Ticks at a fixed rate."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from lifecycle.events import TickEvent
+
+if TYPE_CHECKING:
+    from lifecycle.control.types import Emit
+
+__all__ = ["TickerSource"]
+
+
+class TickerSource:
+    """A `TickEvent` every ``interval`` seconds, the first after one interval, or at once with ``immediate``.
+
+    Tick number ``n`` belongs to a fixed moment, so the rate does not drift. A tick whose moment passed while the one
+    before it was still being taken is skipped: its number is missing from ``count``, and `missed` counts it.
+
+    Raises:
+        ValueError: for an interval that is not a positive number of seconds.
+    """
+
+    def __init__(self, interval: float, *, name: str = "ticker", immediate: bool = False) -> None:
+        if not 0 < interval < math.inf:
+            raise ValueError(f"interval={interval!r} is no time between ticks; give seconds above 0")
+        self.interval = interval
+        self.name = name
+        self.immediate = immediate
+        #: How many ticks were skipped since the source was made.
+        self.missed = 0
+
+    def __repr__(self) -> str:
+        return f"TickerSource({self.interval!r}, name={self.name!r})"
+
+    async def run(self, emit: Emit) -> None:
+        """Tick until cancelled; the router calls this."""
+        now = asyncio.get_running_loop().time
+        # The moment of tick 0: tick ``n`` is due at ``start + n * interval``.
+        start = now() - self.interval if self.immediate else now()
+        count = 1
+        while True:
+            await asyncio.sleep(start + count * self.interval - now())
+            await emit(TickEvent(datetime.now(UTC).astimezone(), count, self.name))
+            following = max(count + 1, math.ceil((now() - start) / self.interval))
+            self.missed += following - count - 1
+            count = following
