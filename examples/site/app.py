@@ -10,7 +10,7 @@ PAGE = TEMPLATE.read_text(encoding="utf-8")
 COLOUR = "#1f6feb"
 
 
-async def index(request: web.Request) -> web.Response:
+async def index(_: web.Request) -> web.Response:
     """The template, as it was when this process started."""
     page = PAGE.replace("{colour}", COLOUR).replace("{pid}", str(os.getpid()))
     return web.Response(text=page, content_type="text/html")

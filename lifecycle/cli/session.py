@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lifecycle.cli.syntax import broken_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
+    from signal import Signals
 
-    from lifecycle.cli.generations import Generations
     from lifecycle.cli.messages import Voice
     from lifecycle.cli.rules import PathRules
     from lifecycle.cli.settings import Settings
@@ -23,6 +23,31 @@ __all__ = ["Session", "changed"]
 _SHOWN = 3
 
 
+class Restartable(Protocol):
+    """What is asked of `Generations`."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a process that goes on."""
+        ...
+
+    def note(self, changes: Mapping[Path, Change]) -> None:
+        """Remember for the next start."""
+        ...
+
+    def change(self, why: str) -> None:
+        """Restart, as the policy allows."""
+        ...
+
+    def restart(self, why: str) -> None:
+        """Restart in any case."""
+        ...
+
+    def signal(self, signum: Signals, why: str) -> None:
+        """Send a signal."""
+        ...
+
+
 class Session:
     """The handlers of a watched command; each decides, says so, and leaves the doing to the generations.
 
@@ -33,7 +58,7 @@ class Session:
         self,
         settings: Settings,
         rules: PathRules,
-        generations: Generations,
+        generations: Restartable,
         voice: Voice,
         python: str | None,
     ) -> None:

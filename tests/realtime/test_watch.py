@@ -1,0 +1,335 @@
+"""`lifecycle watch` with real files, processes and signals, without a terminal."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+LIMIT = 20.0
+
+APP = """\
+import os, sys, time
+print("up", VALUE, os.environ["LIFECYCLE_CHANGES"])
+print("to stderr", file=sys.stderr)
+time.sleep(600)
+"""
+
+
+def until(condition: Callable[[], Any], what: str = "it") -> Any:
+    """Wait for ``condition``; fails after a generous time."""
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    pytest.fail(f"{what} did not come")
+
+
+class Watch:
+    """A `lifecycle watch` that writes to files, and what it wrote."""
+
+    def __init__(self, here: Path, *argv: str, env: dict[str, str] | None = None) -> None:
+        self.here = here
+        self.out, self.err = here.parent / "out", here.parent / "err"
+        with self.out.open("w") as out, self.err.open("w") as err:
+            self.process = psutil.Popen(
+                [sys.executable, "-m", "lifecycle", "watch", *argv],
+                cwd=here,
+                env={**os.environ, "NO_COLOR": "1", **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    def seen(self, pattern: str, *, times: int = 1, err: bool = False) -> list[str]:
+        """Wait until ``pattern`` was written so often."""
+        file = self.err if err else self.out
+
+        def found() -> list[str] | None:
+            hits = re.findall(pattern, file.read_text())
+            if len(hits) < times and self.process.poll() is not None:
+                pytest.fail(f"it ended: {self.everything()}")
+            return hits if len(hits) >= times else None
+
+        try:
+            hits: list[str] = until(found, repr(pattern))
+        except pytest.fail.Exception:
+            pytest.fail(f"{pattern!r} x {times} did not come: {self.everything()}")
+        return hits
+
+    def said(self, pattern: str, *, times: int = 1) -> list[str]:
+        """The same for its own messages."""
+        return self.seen(pattern, times=times, err=True)
+
+    def everything(self) -> str:
+        return f"\n--- out ---\n{self.out.read_text()}--- err ---\n{self.err.read_text()}"
+
+    def children(self) -> list[psutil.Process]:
+        found: list[psutil.Process] = self.process.children(recursive=True)
+        return found
+
+    def ends(self, status: int) -> None:
+        assert self.process.wait(LIMIT) == status, self.everything()
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    directory = tmp_path / "here"
+    directory.mkdir()
+    write(directory / "app.py", "VALUE = 1\n" + APP)
+    return directory
+
+
+def write(path: Path, text: str) -> None:
+    """As editors do it: a reader never sees half a file."""
+    draft = path.with_name(f".{path.name}.draft~")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+@pytest.fixture
+def watch(here: Path) -> Iterator[Callable[..., Watch]]:
+    started: list[Watch] = []
+
+    def start(*argv: str, env: dict[str, str] | None = None, ready: bool = True) -> Watch:
+        command = () if "--" in argv else ("--", sys.executable, "app.py")
+        started.append(Watch(here, *argv, *command, env=env))
+        if ready:
+            started[-1].said("watching")
+        return started[-1]
+
+    yield start
+    for each in started:
+        left = each.children() if each.process.poll() is None else []
+        if each.process.poll() is None:
+            each.process.kill()
+        for child in left:
+            child.kill()
+        psutil.wait_procs([each.process, *left], LIMIT)
+
+
+class TestChanges:
+    def test_an_edit_restarts_and_the_child_knows_what_changed(self, watch: Any, here: Path) -> None:
+        seen = watch()
+        seen.seen(r"up 1 \[\]")
+        [old] = seen.children()
+        write(here / "app.py", "VALUE = 2\n" + APP)
+
+        seen.seen(re.escape(f'up 2 [{{"path": "{here}/app.py", "change": "modified"}}]'))
+        assert "changed: app.py; restarting" in seen.err.read_text()
+        assert not old.is_running()
+        assert len(seen.children()) == 1
+
+    def test_a_broken_edit_keeps_the_old_process_and_shows_the_error(self, watch: Any, here: Path) -> None:
+        seen = watch()
+        seen.seen("up 1")
+        [old] = seen.children()
+        write(here / "app.py", "VALUE = = 2\n" + APP)
+        seen.said(r"app\.py; the old process goes on")
+        seen.said("SyntaxError")
+        assert old.is_running()
+
+        write(here / "app.py", "VALUE = 3\n" + APP)
+        seen.seen("up 3")
+
+    def test_a_crash_is_shown_and_waits_for_the_next_change(self, watch: Any, here: Path) -> None:
+        write(here / "app.py", "raise SystemExit(3)\n")
+        seen = watch()
+        seen.said("exited with status 3 .*; waiting for a change")
+        assert seen.children() == []
+
+        write(here / "app.py", "VALUE = 2\n" + APP)
+        seen.seen("up 2")
+
+    def test_a_change_while_the_old_one_stops_is_not_lost(self, watch: Any, here: Path) -> None:
+        slow = "import signal; signal.signal(15, lambda *_: (print('stopping'), time.sleep(1), sys.exit()))\n"
+        write(here / "app.py", "VALUE = 1\n" + APP.replace("time.sleep", slow + "time.sleep"))
+        seen = watch()
+        seen.seen("up 1")
+        write(here / "app.py", "VALUE = 2\n" + APP)
+        seen.seen("stopping")
+        write(here / "app.py", "VALUE = 3\n" + APP)
+        seen.seen("up 3")
+        assert len(seen.children()) == 1
+
+    def test_what_git_ignores_does_not_restart(self, watch: Any, here: Path) -> None:
+        write(here / ".gitignore", "*.log\n")
+        seen = watch()
+        seen.seen("up 1")
+        write(here / "a.log", "x")
+        write(here / "b.txt", "x")
+        seen.said(r"changed: b\.txt \(added\); restarting")
+        assert "a.log" not in seen.err.read_text()
+
+    def test_a_signal_goes_to_the_child_in_place_of_a_restart(self, watch: Any, here: Path) -> None:
+        taken = "import signal; signal.signal(1, lambda *_: print('hung up'))\nwhile True: "
+        write(here / "app.py", "VALUE = 1\n" + APP.replace("time.sleep", taken + "time.sleep"))
+        seen = watch("--on", "*.html=reload")
+        seen.seen("up 1")
+        write(here / "page.html", "x")
+        seen.seen("hung up")
+        assert "sent SIGHUP" in seen.err.read_text()
+        write(here / "app.py", "VALUE = 2\n" + APP)
+        seen.seen("up 2")
+
+    def test_queued_changes_lead_to_another_run_after_the_end(self, watch: Any, here: Path) -> None:
+        write(here / "app.py", "import time; print('begin'); time.sleep(1); print('end')\n")
+        seen = watch("--busy", "queue")
+        seen.seen("begin")
+        write(here / "x", "1")
+        seen.seen("begin\nend\nbegin\nend\n")
+
+    def test_postponed_it_starts_with_the_first_change(self, watch: Any, here: Path) -> None:
+        seen = watch("--postpone")
+        seen.said("waiting for the first change")
+        write(here / "x", "1")
+        seen.seen(r'up 1 .*"added"')
+
+    def test_a_change_of_the_env_file_restarts_with_its_values(self, watch: Any, here: Path) -> None:
+        write(here / ".env", "WHO=you\n")
+        write(here / ".gitignore", ".env\n")
+        seen = watch("--env-file", ".env", "--shell", "--", "echo hello $WHO; exec sleep 600")
+        seen.seen("hello you")
+        write(here / ".env", "WHO=me\n")
+        seen.seen("hello me")
+
+    def test_polling_sees_changes_too(self, watch: Any, here: Path) -> None:
+        seen = watch("--poll", "0.1")
+        seen.seen("up 1")
+        write(here / "app.py", "VALUE = 2\n" + APP)
+        seen.seen("up 2")
+
+
+class TestStreams:
+    def test_lines_come_at_once_and_keep_their_stream(self, watch: Any) -> None:
+        """Through a pipe Python would keep its output back for kilobytes."""
+        seen = watch(env={"PYTHONUNBUFFERED": ""})
+        seen.seen("up 1")
+        seen.seen("to stderr", err=True)
+        assert "lifecycle" not in seen.out.read_text()
+
+
+class TestEnds:
+    @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+    def test_a_signal_ends_everything(self, watch: Any, signum: int) -> None:
+        seen = watch()
+        seen.seen("up 1")
+        left = seen.children()
+        seen.process.send_signal(signum)
+        seen.ends(0)
+        assert left
+        assert not any(each.is_running() for each in left)
+
+    def test_a_child_that_ignores_it_is_killed_with_its_children(self, watch: Any) -> None:
+        seen = watch("--stop-timeout", "0.2", "--shell", "--", "trap '' TERM; (sleep 600) & echo up; wait; sleep 600")
+        seen.seen("up")
+        left = until(lambda: seen.children() if len(seen.children()) == 2 else None)
+        seen.process.terminate()
+        seen.ends(0)
+        assert not any(each.is_running() for each in left)
+
+    def test_force_exit_leaves_no_process(self, watch: Any, here: Path) -> None:
+        seen = watch("--shell", "--", "trap 'echo stopping' TERM; echo up; while :; do sleep 600; done")
+        seen.seen("up")
+        left = seen.children()
+        seen.process.terminate()
+        seen.seen("stopping")
+        seen.process.terminate()
+        seen.ends(1)
+        until(lambda: not any(each.is_running() for each in left), "the end of the child")
+
+
+class TestWebhook:
+    SECRET = "s3cret"
+
+    def post(self, url: str, secret: str, path: str = "/deploy") -> int:
+        mac = hmac.new(secret.encode(), b"{}", hashlib.sha256).hexdigest()
+        request = urllib.request.Request(url + path, b"{}", {"X-Hub-Signature-256": f"sha256={mac}"})
+        try:
+            with urllib.request.urlopen(request, timeout=LIMIT) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    def test_a_good_signature_restarts_and_a_bad_one_does_not(self, watch: Any) -> None:
+        seen = watch("--webhook", "127.0.0.1:0", "--secret-env", "HOOK", env={"HOOK": self.SECRET})
+        seen.seen("up 1")
+        [url] = seen.said(r"webhook at (http://127\.0\.0\.1:\d+)")
+        assert self.post(url, "wrong") == 401
+        assert self.post(url, self.SECRET) == 202
+        seen.said("webhook: POST /deploy; restarting")
+        seen.seen("up 1", times=2)
+        assert self.post(url, self.SECRET, "/") == 202
+        seen.said("webhook: POST /; restarting")
+
+    def test_a_port_that_is_taken_is_said(self, watch: Any) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            seen = watch("--webhook", f"127.0.0.1:{taken.getsockname()[1]}", ready=False)
+            seen.ends(1)
+        assert str(taken) not in seen.err.read_text()
+        assert "in use" in seen.err.read_text()
+        assert "Traceback" not in seen.err.read_text()
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("argv", "status", "said"),
+        [
+            ([], 2, "no command to run"),
+            (["--", "no-such-command"], 2, "'no-such-command': command not found on PATH"),
+            (["--", "./app.py"], 2, "'./app.py': is not executable; chmod +x ./app.py"),
+            (["--", "./none"], 2, "'./none': no such file"),
+            (["gone", "--", "true"], 2, "'gone': no such file or directory to watch"),
+            (["--busy", "x", "--", "true"], 2, "give restart, queue or drop"),
+            (["--webhook", "0.0.0.0:0", "--", "true"], 2, "can be reached from other machines"),
+            (["--webhook", "127.0.0.1:0", "--secret-env", "NOPE", "--", "true"], 3, "the variable NOPE"),
+            (["--env-file", "nope", "--", "true"], 3, "nope: cannot be read"),
+        ],
+    )
+    def test_a_mistake_is_named_and_nothing_is_started(
+        self, here: Path, argv: list[str], status: int, said: str
+    ) -> None:
+        ended = subprocess.run(
+            [sys.executable, "-m", "lifecycle", "watch", *argv],
+            cwd=here,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        assert (ended.returncode, said in ended.stderr, ended.stdout) == (status, True, ""), ended.stderr
+        assert "Traceback" not in ended.stderr
+
+    def test_a_wrong_key_in_the_file_is_named(self, here: Path) -> None:
+        (here / "pyproject.toml").write_text("[tool.lifecycle.watch]\nexts = 'py'\n")
+        ended = subprocess.run(
+            [sys.executable, "-m", "lifecycle", "watch", "--", "true"],
+            cwd=here,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        assert ended.returncode == 3
+        assert "exts is not known; did you mean ext?" in ended.stderr
