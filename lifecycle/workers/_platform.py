@@ -14,12 +14,9 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["group_end", "name_of", "process_end", "reap", "require_groups", "signal_group"]
+__all__ = ["group_end", "group_exists", "name_of", "process_end", "reap", "require_groups", "signal_group"]
 
 
 def require_groups() -> None:
@@ -46,10 +43,10 @@ async def process_end(pid: int) -> None:
 async def group_end(pgid: int) -> None:
     """Wait until the group ``pgid`` has no member but its leader; returns at once where members cannot be watched.
 
-    The leader must not have been reaped: it keeps the number of the group from being used again.
+    The leader must not have been reaped, or `group_exists`: the number of the group must not be used again meanwhile.
     """
-    seen: set[int] = set()
-    while new := [pid for pid in _members(pgid) if pid not in seen]:
+    seen: set[int] = {pgid}
+    while new := [pid for pid in await _members(pgid) if pid not in seen]:
         seen.update(new)
         watched = [fd for pid in new if (fd := _open_member(pid, pgid)) is not None]
         try:
@@ -57,6 +54,17 @@ async def group_end(pgid: int) -> None:
         finally:
             for fd in watched:
                 os.close(fd)
+
+
+def group_exists(pgid: int) -> bool:
+    """Whether the group has members, the dead that nobody has reaped among them."""
+    try:
+        os.killpg(pgid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def signal_group(pgid: int, signum: int) -> None:
@@ -80,12 +88,27 @@ def reap(pid: int) -> int | None:
     return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
 
 
-def _members(pgid: int) -> Iterator[int]:
-    """The members of a group besides its leader, where /proc lists processes."""
+# Who asks in the same turn of a loop shares one look at /proc: a hundred workers that end at once stay linear.
+_looks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[dict[int, list[int]]]] = WeakKeyDictionary()
+
+
+async def _members(pgid: int) -> list[int]:
+    """The members of a group, where /proc lists processes."""
+    loop = asyncio.get_running_loop()
+    if (look := _looks.get(loop)) is None:
+        look = _looks[loop] = loop.create_future()
+        loop.call_soon(_look, loop)
+    await asyncio.wait({look})
+    return look.result().get(pgid, [])
+
+
+def _look(loop: asyncio.AbstractEventLoop) -> None:
+    groups: dict[int, list[int]] = {}
     with suppress(FileNotFoundError):
         for entry in os.listdir("/proc"):  # noqa: PTH208  # a thousand Path objects for nothing
-            if entry.isdigit() and (pid := int(entry)) != pgid and _group_of(pid) == pgid:
-                yield pid
+            if entry.isdigit() and (group := _group_of(int(entry))) is not None:
+                groups.setdefault(group, []).append(int(entry))
+    _looks.pop(loop).set_result(groups)
 
 
 def _group_of(pid: int) -> int | None:

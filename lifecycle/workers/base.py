@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from lifecycle import hooks
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.states import Machine
+from lifecycle.workers.environment import check_env
 from lifecycle.workers.records import End, Exit, WorkerState
 from lifecycle.workers.status import TABLE, Status, final_status
 
@@ -279,23 +280,19 @@ class BaseWorker:
         if because is not None:
             status, error = Status.FAILED, because
         elif status is Status.KILLED:
-            error = WorkerFailed(f"{self.name!r} did not stop in time and was {self._fate}")
+            error = WorkerFailed(
+                f"{self.name!r} did not stop in time and was {'abandoned' if self._abandoned else 'killed'}"
+            )
         elif status is not Status.FAILED:
             error = None
         if self.status is Status.SUSPENDED and status is not Status.FAILED:
             self._machine.to(Status.RUNNING, "somebody else resumed it")
         signum = -end.exit_code if end.exit_code is not None and end.exit_code < 0 else None
-        self._exit = Exit(status, error, end.exit_code, signum, self._age(), end.stderr)
+        age = 0.0 if self._began is None else asyncio.get_running_loop().time() - self._began
+        self._exit = Exit(status, error, end.exit_code, signum, age, end.stderr)
         self._machine.to(status)
         self._over.set()
         self._tell(self._exit)
-
-    @property
-    def _fate(self) -> str:
-        return "abandoned" if self._abandoned else "killed"
-
-    def _age(self) -> float:
-        return 0.0 if self._began is None else asyncio.get_running_loop().time() - self._began
 
     def _tell(self, ended: Exit) -> None:
         if ended.status is Status.FAILED:
@@ -314,14 +311,6 @@ async def stop_and_wait(worker: _Stoppable, timeout: float | None = None) -> Exi
     """Stop ``worker`` and return how it ended; ``timeout`` as in `BaseWorker.stop`."""
     await worker.stop(timeout)
     return await worker.wait()
-
-
-def check_env(name: str, value: str) -> None:
-    """Raise ValueError for what no environment can hold."""
-    if not name or "=" in name or "\0" in name:
-        raise ValueError(f"{name!r} is no name of an environment variable; it must not be empty or have '=' or NUL")
-    if "\0" in value:
-        raise ValueError(f"the value {value!r} of {name!r} has a NUL; no environment can hold that")
 
 
 def _text(error: BaseException) -> str:

@@ -10,12 +10,14 @@ import errno
 import logging
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import _platform
-from lifecycle.workers.base import BaseWorker, check_env
+from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.environment import check_env
 from lifecycle.workers.readiness import Port
 from lifecycle.workers.records import End
 from lifecycle.workers.status import Status
@@ -151,9 +153,16 @@ class ProcessWorker(BaseWorker):
         return End(_verdict(self.name, code), code, self._stdio.tail())
 
     async def _group_life(self, pid: int) -> int | None:
+        """Wait for the end of the leader, see to it that nothing of its group is left, and reap it: its exit code.
+
+        Until it is reaped, which comes last for this reason, no other group can have its number.
+        """
         try:
             await _platform.process_end(pid)
-            await self._clear_group(pid)
+            if self.status is Status.STOPPING:
+                # Each member had the signal; it has until the grace period ends, when `_terminate` kills it.
+                await _platform.group_end(pid)
+            self._signal(signal.SIGKILL)
         except asyncio.CancelledError:
             # The loop is being closed over a worker that nobody stopped.
             self._signal(signal.SIGKILL)
@@ -162,22 +171,15 @@ class ProcessWorker(BaseWorker):
         finally:
             self._group = None
             code = _platform.reap(pid)
+        await self._see_off(pid)
         return code
 
-    async def _clear_group(self, pid: int) -> None:
-        """See to it that nothing of the group is left.
-
-        Until the leader is reaped, which comes after this, no other group can have its number.
-        """
-        if self.status is Status.STOPPING:
-            # Each member had the signal; it has until the grace period ends, when `_terminate` kills it.
-            await _platform.group_end(pid)
-        self._signal(signal.SIGKILL)
-        try:
-            async with asyncio.timeout(1.0):
-                await _platform.group_end(pid)
-        except TimeoutError:
-            pass
+    async def _see_off(self, pid: int) -> None:
+        """Wait a moment for members that were killed: when a worker has ended, nothing of it is seen any more."""
+        if _platform.group_exists(pid):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await _platform.group_end(pid)
 
     def _signal(self, signum: int) -> None:
         if self._group is not None:

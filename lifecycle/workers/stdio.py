@@ -13,7 +13,7 @@ import os
 import subprocess
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from lifecycle.workers.lines import Lines, Tail
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Command", "Inherited", "Output", "Pipes", "Reader", "Stdio", "popen"]
+__all__ = ["DRAIN", "Command", "Inherited", "Output", "Pipes", "Reader", "Stdio", "popen"]
 
 Stream = Literal["stdout", "stderr"]
 
@@ -30,7 +30,7 @@ _CHUNK = 16 * 1024
 #: Reads after the end of the process when somebody else still holds its pipe: what can be in it, and no more.
 _LAST_READS = 1024 * 1024 // _CHUNK
 #: Seconds to wait for the end of the output once the process group is dead.
-_DRAIN = 0.5
+DRAIN: Final = 0.5
 
 
 class Output(Protocol):
@@ -100,7 +100,9 @@ class Pipes:
 
     async def drain(self) -> None:
         """Read on to the end of both."""
-        await asyncio.gather(*(reader.drain() for reader in self._readers))
+        until = asyncio.get_running_loop().time() + DRAIN
+        for reader in self._readers:
+            await reader.drain(until)
 
     def close(self) -> None:
         """Stop reading."""
@@ -167,10 +169,12 @@ class Reader:
         os.set_blocking(fd, False)
         asyncio.get_running_loop().add_reader(fd, self._read)
 
-    async def drain(self) -> None:
-        """Read to the end; where somebody keeps it open, what is there after a moment."""
+    async def drain(self, until: float) -> None:
+        """Read to the end; where somebody keeps it open, what is there at the time ``until`` of the loop's clock."""
+        if self._ended.is_set():
+            return
         with suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN):
+            async with asyncio.timeout_at(until):
                 await self._ended.wait()
         for _ in range(_LAST_READS):
             if not self._read():

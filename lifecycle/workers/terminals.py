@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.workers.lines import Tail
-from lifecycle.workers.stdio import Reader
+from lifecycle.workers.stdio import DRAIN, Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +95,7 @@ class Terminal:
     async def drain(self) -> None:
         """Read on to the end."""
         if self._reader is not None:
-            await self._reader.drain()
+            await self._reader.drain(asyncio.get_running_loop().time() + DRAIN)
 
     def close(self) -> None:
         """Stop reading, and let go of who writes."""
