@@ -1,0 +1,125 @@
+"""`lifecycle run`: what it runs, and the status it ends with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIMIT = 20.0
+
+MODULE = """
+import asyncio
+import sys
+
+from lifecycle import ProcessWorker, Router, shutdown
+
+async def main():
+    print("ran", __name__)
+
+async def fails():
+    raise RuntimeError("boom")
+
+async def leaves():
+    sys.exit(7)
+
+async def waits():
+    print("waiting", flush=True)
+    await asyncio.sleep(600)
+
+def worker():
+    return ProcessWorker("child", sys.executable, "-c", "import sys; print('child'); sys.exit(5)", output=print_line)
+
+def killed():
+    return ProcessWorker("child", sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")
+
+def done():
+    return ProcessWorker("child", sys.executable, "-c", "pass")
+
+def print_line(line, stream):
+    print(line, stream, flush=True)
+
+def two():
+    return [Router("r"), main]
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(MODULE)
+    (tmp_path / "broken.py").write_text("import no_such_thing\n")
+    return tmp_path
+
+
+def run(here: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lifecycle", "run", *argv],
+        cwd=here,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+        # The current directory comes from `lifecycle run`, not from how this test starts Python.
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "said"),
+    [
+        (["app:main"], 0, "ran app"),
+        (["app:two", "--factory"], 0, "ran app"),
+        (["app:worker", "--factory"], 5, "child stdout"),
+        (["app:killed", "--factory"], 128 + 9, ""),
+        (["app:done", "--factory"], 0, ""),
+        (["app:leaves"], 7, ""),
+    ],
+)
+def test_it_ends_with_the_status_of_what_it_ran(here: Path, argv: list[str], status: int, said: str) -> None:
+    ended = run(here, *argv)
+    assert ended.returncode == status, ended.stderr
+    assert said in ended.stdout
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("target", ["app:fails", "broken:main"])
+def test_an_error_of_the_program_is_shown_whole_and_ends_with_1(here: Path, target: str) -> None:
+    ended = run(here, target)
+    assert ended.returncode == 1
+    assert "Traceback" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["app"], "give MODULE:ATTRIBUTE"),
+        (["nope:main"], "there is no module 'nope'"),
+        (["app:nope"], "has no 'nope'; it has fails, leaves, main, waits"),
+        (["app:worker"], "with --factory its result would be run"),
+        (["app:main", "--", "x"], "takes no command"),
+        ([], "MODULE:ATTRIBUTE"),
+    ],
+)
+def test_what_cannot_be_run_ends_with_2(here: Path, argv: list[str], said: str) -> None:
+    ended = run(here, *argv)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+    assert said in ended.stderr
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_on_request_ends_with_0(here: Path, signum: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "lifecycle", "run", "app:waits"], cwd=here, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signum)
+        assert process.wait(LIMIT) == 0

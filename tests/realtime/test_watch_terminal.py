@@ -1,0 +1,276 @@
+"""`lifecycle watch` at a real terminal: a prompt beside the command, or the terminal lent to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pexpect
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+LIMIT = 20.0
+
+APP = """\
+import os, sys, time
+size = os.get_terminal_size() if sys.stdout.isatty() else None
+print("up", VALUE, sys.stdout.isatty(), size and (size.columns, size.lines))
+time.sleep(600)
+"""
+
+#: Counts while it is not suspended.
+COUNT = """\
+import time
+n = 0
+while True:
+    n += 1
+    print("tick", n)
+    time.sleep(0.1)
+"""
+
+PDB = """\
+answer = 6 * 7
+breakpoint()
+print("after", answer)
+import time
+while True:
+    time.sleep(0.05)
+"""
+
+
+def write(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.draft~")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    write(tmp_path / "app.py", "VALUE = 1\n" + APP)
+    return tmp_path
+
+
+class Terminal:
+    """A `lifecycle watch` in a terminal of 100 by 30."""
+
+    def __init__(self, here: Path, *argv: str) -> None:
+        env = {key: value for key, value in os.environ.items() if key not in ("PYTHONUNBUFFERED", "NO_COLOR")}
+        self.here = here
+        self.tty = pexpect.spawn(
+            sys.executable,
+            ["-m", "lifecycle", "watch", *argv, "--", sys.executable, "app.py"],
+            cwd=str(here),
+            env={**env, "TERM": "xterm-256color"},
+            dimensions=(30, 100),
+            timeout=LIMIT,
+            encoding="utf-8",
+        )
+        self.process = psutil.Process(self.tty.pid)
+
+    def sees(self, pattern: str) -> str:
+        """Wait for text on the screen, escape sequences within it aside."""
+        gap = r"(?:\x1b\[[0-9;?]*[A-Za-z])*"
+        self.tty.expect(gap.join(pattern.split(" ")).replace("~", " ") if "~" in pattern else pattern)
+        return str(self.tty.after)
+
+    def types(self, line: str) -> None:
+        self.tty.send(line + "\r")
+
+    def presses(self, key: str) -> None:
+        self.tty.sendcontrol(key)
+
+    def children(self) -> list[psutil.Process]:
+        found: list[psutil.Process] = self.process.children(recursive=True)
+        return found
+
+    def ends(self, status: int) -> None:
+        self.tty.expect(pexpect.EOF)
+        self.tty.wait()
+        assert self.tty.exitstatus == status, self.tty.before
+
+    def is_suspended(self) -> bool:
+        [child] = self.children()
+        return child.status() == psutil.STATUS_STOPPED
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def terminal(here: Path) -> Iterator[Callable[..., Terminal]]:
+    started: list[Terminal] = []
+
+    def start(*argv: str) -> Terminal:
+        started.append(Terminal(here, *argv))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.tty.isalive():
+            for child in each.children():
+                child.kill()
+        each.tty.close(force=True)
+
+
+class TestPrompt:
+    def test_the_command_has_a_terminal_of_our_size(self, terminal: Any) -> None:
+        seen = terminal()
+        seen.sees(r"up 1 True \(100, 30\)")
+        seen.types("quit")
+        seen.ends(0)
+
+    def test_the_size_of_the_window_is_passed_on(self, terminal: Any, here: Path) -> None:
+        write(
+            here / "app.py",
+            "VALUE = 1\nimport signal\n"
+            + APP.replace(
+                "time.sleep(600)",
+                """\
+def resized(*_):
+    print("resized", os.get_terminal_size().columns)
+signal.signal(signal.SIGWINCH, resized)
+while True: time.sleep(600)
+""",
+            ),
+        )
+        seen = terminal()
+        seen.sees("up 1 True")
+        seen.tty.setwinsize(40, 120)
+        seen.sees("resized 120")
+        seen.types("quit")
+        seen.ends(0)
+
+    def test_an_edit_restarts_above_the_prompt(self, terminal: Any, here: Path) -> None:
+        seen = terminal()
+        seen.sees("up 1")
+        write(here / "app.py", "VALUE = 2\n" + APP)
+        seen.sees(r"changed: app\.py; restarting")
+        seen.sees("up 2")
+        seen.types("quit")
+        seen.ends(0)
+
+    def test_a_broken_edit_shows_the_error_and_keeps_the_process(self, terminal: Any, here: Path) -> None:
+        seen = terminal()
+        seen.sees("up 1")
+        [old] = seen.children()
+        write(here / "app.py", "VALUE = = 2\n")
+        seen.sees("SyntaxError")
+        assert old.is_running()
+        seen.types("quit")
+        seen.ends(0)
+
+    def test_suspend_and_resume(self, terminal: Any, here: Path) -> None:
+        write(here / "app.py", COUNT)
+        seen = terminal()
+        seen.sees("tick 3")
+        seen.types("suspend")
+        until(seen.is_suspended)
+        seen.types("resume")
+        until(lambda: not seen.is_suspended())
+        seen.types("quit")
+        seen.ends(0)
+
+    def test_restart_and_reload_start_anew(self, terminal: Any) -> None:
+        seen = terminal()
+        for word in ("restart", "reload"):
+            seen.sees("up 1")
+            seen.types(word)
+            seen.sees(f"{word}; restarting")
+        seen.sees("up 1")
+        seen.types("quit")
+        seen.ends(0)
+
+    def test_status_says_how_the_command_does(self, terminal: Any) -> None:
+        seen = terminal()
+        seen.sees("up 1")
+        [child] = seen.children()
+        seen.types("status")
+        seen.sees(str(child.pid))
+        seen.types("quit")
+        seen.ends(0)
+
+    def test_a_typo_is_answered(self, terminal: Any) -> None:
+        seen = terminal()
+        seen.sees("up 1")
+        seen.types("restrat")
+        seen.sees("Unknown command 'restrat'")
+        seen.types("quit")
+        seen.ends(0)
+
+    def test_ctrl_c_suspends_and_again_quits(self, terminal: Any) -> None:
+        seen = terminal()
+        seen.sees("up 1")
+        [child] = seen.children()
+        seen.presses("c")
+        until(seen.is_suspended)
+        seen.presses("c")
+        seen.ends(0)
+        assert not child.is_running()
+
+    def test_ctrl_d_quits(self, terminal: Any) -> None:
+        seen = terminal()
+        seen.sees("up 1")
+        seen.presses("d")
+        seen.ends(0)
+
+
+class TestForeground:
+    def test_the_command_has_the_terminal_itself(self, terminal: Any) -> None:
+        seen = terminal("--no-prompt")
+        seen.sees(r"up 1 True \(100, 30\)")
+        [child] = seen.children()
+        assert os.tcgetpgrp(seen.tty.child_fd) == child.pid
+        seen.presses("c")
+        seen.ends(0)
+        assert not child.is_running()
+
+    def test_pdb_works_after_a_restart_too(self, terminal: Any, here: Path) -> None:
+        write(here / "app.py", PDB)
+        seen = terminal("--no-prompt")
+        seen.sees(r"\(Pdb\)")
+        seen.types("p answer + 1")
+        seen.sees("43")
+        write(here / "app.py", PDB.replace("6 * 7", "5 * 5"))
+        seen.sees(r"changed: app\.py; restarting")
+        seen.sees(r"\(Pdb\)")
+        seen.types("p answer")
+        seen.sees("25")
+        seen.types("c")
+        seen.sees("after 25")
+        seen.presses("c")
+        seen.sees("Program interrupted")
+        seen.types("q")
+        seen.sees("exited with status 1")
+        seen.presses("c")
+        seen.ends(0)
+
+    def test_after_a_crash_ctrl_c_is_ours(self, terminal: Any, here: Path) -> None:
+        write(
+            here / "app.py",
+            "import termios, sys\nmodes = termios.tcgetattr(0)\nmodes[3] &= ~termios.ECHO\n"
+            "termios.tcsetattr(0, 0, modes)\nsys.exit(3)\n",
+        )
+        seen = terminal("--no-prompt")
+        seen.sees("exited with status 3")
+        until(seen.tty.getecho)
+        seen.presses("c")
+        seen.ends(0)
+
+    def test_sigterm_takes_the_command_along(self, terminal: Any) -> None:
+        seen = terminal("--no-prompt")
+        seen.sees("up 1")
+        [child] = seen.children()
+        os.kill(seen.tty.pid, signal.SIGTERM)
+        seen.ends(0)
+        assert not child.is_running()
