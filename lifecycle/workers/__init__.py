@@ -13,10 +13,11 @@ from lifecycle._lazy import lazy_names
 if TYPE_CHECKING:
     from lifecycle.backoff import Backoff, Intensity
     from lifecycle.errors import InvalidTransition, WorkerFailed
-    from lifecycle.workers.base import BaseWorker, stop_and_wait
+    from lifecycle.workers.base import BaseWorker
     from lifecycle.workers.process import ProcessWorker
     from lifecycle.workers.records import End, Exit, ProbeResult, WorkerState
     from lifecycle.workers.status import Status
+    from lifecycle.workers.stopping import stop_and_wait
 
 __all__ = [
     "Backoff",
@@ -47,6 +48,6 @@ __getattr__, __dir__ = lazy_names(
         "Status": "lifecycle.workers.status",
         "WorkerFailed": "lifecycle.errors",
         "WorkerState": "lifecycle.workers.records",
-        "stop_and_wait": "lifecycle.workers.base",
+        "stop_and_wait": "lifecycle.workers.stopping",
     },
 )

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from lifecycle import hooks
 from lifecycle.errors import InvalidTransition, WorkerFailed
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["BaseWorker", "stop_and_wait"]
+__all__ = ["BaseWorker"]
 
 _log = logging.getLogger("lifecycle.workers")
 
@@ -209,13 +209,13 @@ class BaseWorker:
         failed = error if isinstance(error, WorkerFailed) else WorkerFailed(f"{self.name!r} cannot start: {error}")
         if failed is not error:
             failed.__cause__ = error
-        self._finish(self._outcome(), because=failed)
+        self._finish(End.of(self._life), because=failed)
         return failed
 
     def _ended(self, _: object) -> None:
         # While it is being stopped the end belongs to the termination.
         if self.status in (Status.RUNNING, Status.SUSPENDED):
-            self._finish(self._outcome())
+            self._finish(End.of(self._life))
 
     async def _end(self) -> None:
         """The termination, in a task of its own: it goes on whoever gives up waiting for it."""
@@ -224,7 +224,7 @@ class BaseWorker:
             self._abandoned = not self._starting.done()
         if self._life is not None:
             await self._wind_down(self._life)
-        self._finish(self._outcome())
+        self._finish(End.of(self._life))
 
     async def _wind_down(self, life: asyncio.Future[End | None]) -> None:
         """Ask, wait, kill, wait a little; what is still alive then is abandoned."""
@@ -262,16 +262,6 @@ class BaseWorker:
 
     # -- the verdict ----------------------------------------------------------------------------------------------
 
-    def _outcome(self) -> End:
-        """How the life ended; also when there was none, or none that ended."""
-        if self._life is None or not self._life.done():
-            return End()
-        if self._life.cancelled():
-            return End(error=asyncio.CancelledError(f"{self.name!r} was cancelled"))
-        if error := self._life.exception():
-            return End(error=error)
-        return self._life.result() or End()
-
     def _finish(self, end: End, *, because: WorkerFailed | None = None) -> None:
         asked = self.status in (Status.CREATED, Status.PENDING, Status.STOPPING)
         forced = self._forced or self._abandoned
@@ -299,18 +289,6 @@ class BaseWorker:
             hooks.worker_failed.announce(self, worker=self, exit=ended)
         elif ended.status is Status.KILLED:
             hooks.worker_killed.announce(self, worker=self, exit=ended)
-
-
-class _Stoppable(Protocol):
-    async def stop(self, timeout: float | None = None) -> None: ...
-
-    async def wait(self) -> Exit: ...
-
-
-async def stop_and_wait(worker: _Stoppable, timeout: float | None = None) -> Exit:
-    """Stop ``worker`` and return how it ended; ``timeout`` as in `BaseWorker.stop`."""
-    await worker.stop(timeout)
-    return await worker.wait()
 
 
 def _text(error: BaseException) -> str:

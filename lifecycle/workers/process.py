@@ -135,7 +135,9 @@ class ProcessWorker(BaseWorker):
                 "give it a longer start_timeout if it is slow"
             ) from None
         if not reached:
-            raise WorkerFailed(f"{self.name!r} ended before it was ready to {self._ready}") from self._outcome().error
+            raise WorkerFailed(f"{self.name!r} ended before it was ready to {self._ready}") from End.of(
+                self._life
+            ).error
 
     async def _terminate(self, *, force: bool) -> None:
         # A group that is suspended, or that suspended itself, could not hear the signal.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,17 @@ class End:
     exit_code: int | None = None
     #: The last of what it wrote as errors.
     stderr: str = ""
+
+    @classmethod
+    def of(cls, life: asyncio.Future[End | None] | None) -> End:
+        """How ``life`` ended; empty for one that never began, or has not ended."""
+        if life is None or not life.done():
+            return cls()
+        if life.cancelled():
+            return cls(error=asyncio.CancelledError("cancelled"))
+        if error := life.exception():
+            return cls(error=error)
+        return life.result() or cls()
 
 
 @dataclass(frozen=True, slots=True)

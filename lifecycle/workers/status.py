@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from enum import StrEnum
-from signal import SIGKILL
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -57,6 +56,10 @@ TABLE: Final[Mapping[Status, frozenset[Status]]] = {
 }
 
 
+# Not every system has a name for it, and this is only compared.
+_SIGKILL: Final = 9
+
+
 def final_status(end: End, *, asked: bool, forced: bool, sent: int | None = None) -> Status:
     """What a worker is for good after ``end``; the first that fits, as in the table of the tests.
 
@@ -67,7 +70,7 @@ def final_status(end: End, *, asked: bool, forced: bool, sent: int | None = None
             the kill reached it was not killed.
         sent: the signal that asked it to stop, for a process.
     """
-    if forced and end.exit_code in (None, -SIGKILL):
+    if forced and end.exit_code in (None, -_SIGKILL):
         return Status.KILLED
     if asked and (isinstance(end.error, asyncio.CancelledError) or _obeyed(end.exit_code, sent)):
         return Status.STOPPED

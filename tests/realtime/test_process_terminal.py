@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import textwrap
 from pathlib import Path
@@ -34,6 +35,13 @@ class Screen:
             while text.encode() not in self.shown:
                 self._more.clear()
                 await self._more.wait()
+
+
+async def until_full(terminal: Terminal) -> None:
+    """Wait until a typist waits for room."""
+    async with asyncio.timeout(LIMIT):
+        while terminal._room is None:
+            await asyncio.sleep(0.005)
 
 
 def on(terminal: Terminal, code: str, **how: Any) -> ProcessWorker:
@@ -103,7 +111,7 @@ async def test_who_types_faster_than_is_read_waits_and_is_let_go_at_the_end() ->
     async with on(terminal, "import time, tty; tty.setraw(0); print('deaf'); time.sleep(1000)"):
         await screen.shows("deaf")
         typists = [asyncio.create_task(terminal.write(b"x" * 1_000_000)) for _ in range(2)]
-        await asyncio.sleep(0.05)
+        await until_full(terminal)
         assert not any(typist.done() for typist in typists)
     async with asyncio.timeout(LIMIT):
         await asyncio.gather(*typists)
@@ -113,10 +121,11 @@ async def test_a_typist_who_gives_up_leaves_the_terminal_to_others() -> None:
     screen = Screen()
     terminal = Terminal(screen)
     code = """
-        import sys, time, tty
+        import signal, sys, tty
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
         tty.setraw(0)
         print("deaf")
-        time.sleep(0.3)
+        signal.sigwait([signal.SIGUSR1])
         while sys.stdin.buffer.read1(4096)[-1:] != b"!":
             pass
         print("heard")
@@ -124,9 +133,12 @@ async def test_a_typist_who_gives_up_leaves_the_terminal_to_others() -> None:
     worker = on(terminal, code)
     await worker.start()
     await screen.shows("deaf")
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(terminal.write(b"x" * 1_000_000), 0.05)
+    typist = asyncio.create_task(terminal.write(b"x" * 1_000_000))
+    await until_full(terminal)
+    typist.cancel()
+    os.kill(worker.state().pid or 0, signal.SIGUSR1)
     await terminal.write(b"!")
+    assert typist.cancelled()
     await screen.shows("heard")
     assert (await worker.wait()).status is Status.FINISHED
 
@@ -154,12 +166,14 @@ async def test_one_that_keeps_the_terminal_open_does_not_hold_the_end_up() -> No
     screen = Screen()
     code = """
         import os, signal, time
+        here, there = os.pipe()
         if not os.fork():
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             os.setsid()
-            print("daemon", os.getpid(), "pid")
+            os.write(1, b"daemon %d pid" % os.getpid())
+            os.write(there, b"!")
             time.sleep(1000)
-        time.sleep(0.2)
+        os.read(here, 1)
     """
     worker = on(Terminal(screen), code)
     await worker.start()
