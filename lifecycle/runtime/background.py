@@ -1,0 +1,124 @@
+"""The background tasks of a lifetime: started by `go`, counted, and awaited before it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any
+
+from lifecycle import hooks
+from lifecycle.runtime.records import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.runtime.lifetimes import Lifetime
+
+__all__ = ["Background", "call_anywhere"]
+
+_log = logging.getLogger("lifecycle.runtime")
+
+
+async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
+    """The result of ``fn``: an async function runs here, a plain one in a thread, so that it cannot block the loop."""
+    if inspect.iscoroutinefunction(fn):
+        return await fn(*args)
+    result = await asyncio.to_thread(fn, *args)
+    return await result if inspect.isawaitable(result) else result
+
+
+class Background:
+    """The tasks of `go`; a crash of one is told to everybody and kills nothing."""
+
+    def __init__(self, sender: Lifetime) -> None:
+        self._sender = sender
+        self._running: set[asyncio.Task[Any]] = set()
+        self.started = 0
+        self.crashed = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of those that run."""
+        return tuple(sorted(task.get_name() for task in self._running))
+
+    def start(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        on_error: Callable[[BaseException], object] | None,
+        name: str | None,
+    ) -> asyncio.Task[Any]:
+        """Run ``fn(*args)`` in a task of its own."""
+        loop = asyncio.get_running_loop()
+        label = name or name_of(fn)
+        task = loop.create_task(self._watch(label, fn, args, on_error), name=label)
+        self.started += 1
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(_retrieve)
+        return task
+
+    async def cancel(self, timeout: float | None = None) -> None:
+        """Cancel all, also those that are started meanwhile, and wait; after ``timeout`` name those that remain."""
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        asked: set[asyncio.Task[Any]] = set()
+        while self._running:
+            for task in self._running - asked:
+                task.cancel()
+            asked |= self._running
+            left = None if deadline is None else max(0.0, deadline - loop.time())
+            done, _ = await asyncio.wait(self._running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                _log.warning("these background tasks do not end when cancelled: %s", ", ".join(self.names))
+                return
+
+    async def _watch(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        on_error: Callable[[BaseException], object] | None,
+    ) -> Any:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        hooks.task_started.announce(self._sender, name=name)
+        try:
+            return await call_anywhere(fn, *args)
+        except asyncio.CancelledError as error:
+            if not _was_cancelled():
+                await self._report(name, error, on_error)
+            raise
+        except Exception as error:
+            await self._report(name, error, on_error)
+            raise
+        finally:
+            hooks.task_finished.announce(self._sender, name=name, duration=loop.time() - began)
+
+    async def _report(
+        self, name: str, error: BaseException, on_error: Callable[[BaseException], object] | None
+    ) -> None:
+        self.crashed += 1
+        _log.error("the background task %r failed: %r", name, error, exc_info=error)
+        hooks.task_crashed.announce(self._sender, name=name, error=error)
+        if on_error is None:
+            return
+        try:
+            result = on_error(error)
+            if inspect.isawaitable(result):
+                await result
+        except Exception:  # noqa: BLE001  # whatever user code raises here is logged
+            _log.exception("on_error of the background task %r failed", name)
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Asyncio is not to complain about an error that has been reported."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _was_cancelled() -> bool:
+    """Whether somebody cancelled the running task; code can raise CancelledError of its own accord too."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,48 @@
+"""What people are told on stderr, in any thread and in signal handlers: also where everything stands."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import io
+import sys
+
+__all__ = ["dump_stacks", "tell_terminal", "write_stderr"]
+
+
+def dump_stacks(loop: asyncio.AbstractEventLoop, headline: str) -> None:
+    """Write the stacks of all threads and of the tasks of ``loop`` to stderr; callable in any thread."""
+    write_stderr(f"{headline}\n\n{_threads()}\n{_tasks(loop)}")
+
+
+def write_stderr(text: str) -> None:
+    """Write and flush, if there is a stderr that takes it."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (AttributeError, OSError, RuntimeError, ValueError):
+        # None, gone, closed, or interrupted in the middle of a write: there is nobody left to tell.
+        return
+
+
+def tell_terminal(line: str) -> None:
+    """Write ``line`` to stderr if somebody sits there."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        write_stderr(f"{line}\n")
+
+
+def _threads() -> str:
+    import tempfile  # rarely needed, and slow to import
+
+    # faulthandler writes to descriptors only, and sys.stderr may be something else.
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read().decode("utf-8", "replace")
+
+
+def _tasks(loop: asyncio.AbstractEventLoop) -> str:
+    text = io.StringIO()
+    for task in sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name()):
+        task.print_stack(file=text)
+    return text.getvalue()

@@ -1,0 +1,58 @@
+"""The shutdown in its order, under one deadline.
+
+1 the reason is set (`Life.begin`) · 2 routers drain · 3 mains stop, last first, each followed by the workers it
+started · 4 background tasks are cancelled and awaited · 5 hooks run. What does not end in its time is named and left
+behind, so that the hooks run in any case; it is awaited at last, until the process is ended by force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.runtime.critical import see_through
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lifecycle.runtime.lives import Life
+    from lifecycle.runtime.mains import Main
+
+__all__ = ["conclude"]
+
+_log = logging.getLogger("lifecycle.runtime")
+
+
+async def conclude(life: Life, mains: Sequence[Main] = ()) -> None:
+    """Carry the shutdown out, whoever is cancelled meanwhile; the cancellation comes out at the end."""
+    await see_through(asyncio.create_task(_conclude(life, mains), name="lifecycle shutdown"))
+
+
+async def _conclude(life: Life, mains: Sequence[Main]) -> None:
+    await _drain(life)
+    for main in reversed(mains):
+        await main.stop(life.left_for_work)
+        await life.adopted.stop(main, life.left_for_work)
+    await life.adopted.stop(None, life.left_for_work)
+    in_time = life.expect_end()
+    await life.background.cancel(life.left_for_work())
+    await life.cleanup.run(life.left)
+    life.end_hooks()
+    for main in mains:
+        await main.over()
+    await life.background.cancel()
+    in_time()
+
+
+async def _drain(life: Life) -> None:
+    """Let the routers end by themselves: sources stop, windows flush, lanes run empty."""
+    running: list[asyncio.Task[Any]] = []
+    for task, drainable in reversed(tuple(life.draining.items())):
+        drainable.stop()
+        running.append(task)
+    if running:
+        _, stuck = await asyncio.wait(running, timeout=life.left_for_work())
+        for task in stuck:
+            _log.warning("%s does not drain; it is cancelled", task.get_name())
+            task.cancel()

@@ -1,0 +1,214 @@
+"""The machinery of one lifetime: its first cause, its deadline, and what has to end before it does.
+
+`lifetimes.Lifetime` is what users see of it, `signaling` feeds it with signals, `endings` ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+import math
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.runtime.adoption import Adopted
+from lifecycle.runtime.alarms import Alarm
+from lifecycle.runtime.background import Background
+from lifecycle.runtime.capture import as_router
+from lifecycle.runtime.cleanup import Cleanup
+from lifecycle.runtime.dumps import dump_stacks, tell_terminal
+from lifecycle.runtime.escalation import Escalation
+from lifecycle.runtime.forcing import force_exit
+from lifecycle.runtime.lifetimes import Lifetime, current_life
+from lifecycle.runtime.records import LifetimeState, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from lifecycle.runtime.capture import Drainable, RouterLike
+    from lifecycle.runtime.cleanup import Hook
+    from lifecycle.runtime.records import Settings
+
+__all__ = ["Life"]
+
+
+class Life:
+    """One lifetime from the inside. `begin` and what it calls are safe in threads and in signal handlers."""
+
+    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop, outer: Life | None = None) -> None:
+        self.settings = settings
+        self.loop = loop
+        self.lifetime = Lifetime(self)
+        self.escalation = Escalation(settings)
+        self.background = Background(self.lifetime)
+        self.cleanup = Cleanup(self.lifetime, settings.hook_timeout)
+        self.adopted = Adopted(self)
+        self.outer = outer
+        #: Lifetimes inside this one: they learn of its end.
+        self.inner: list[Life] = []
+        #: Whether signals reach it, directly or through an outer one.
+        self.hears_signals = False
+        #: The routers that run under it, and whatever else drains, by the tasks that run them.
+        self.draining: dict[asyncio.Task[Any], Drainable] = {}
+        #: Called in the loop once the shutdown has begun.
+        self.interrupt: Callable[[], None] = _nothing
+        self.reason = Reason.NONE
+        self.signum: int | None = None
+        # When the process is ended by force, by the loop's clock.
+        self._deadline = math.inf
+        self._stopping = asyncio.Event()
+        # Whoever draws the first number is the first cause; drawing one is atomic, and takes no lock.
+        self._causes = itertools.count()
+        self._dumps = itertools.count()
+        self._alarms: list[Alarm] = []
+        self._over = False
+        #: Where code that the lifetime calls by itself runs.
+        self.context = contextvars.copy_context()
+
+    # -- the first cause ------------------------------------------------------------------------------------------
+
+    def begin(self, reason: Reason, signum: int | None = None) -> None:
+        """Begin the shutdown, if it has not begun."""
+        if next(self._causes):
+            return
+        self._deadline = self.loop.time() + self.settings.exit_timeout
+        self.signum = signum
+        self.reason = reason
+        self._alarms.append(Alarm(self.settings.exit_timeout, self._last_resort))
+        for inner in tuple(self.inner):
+            inner.begin(reason, signum)
+        self.call_soon(self._begun)
+        if self.escalation.count and self.escalation.limit and reason is not Reason.STOP:
+            tell_terminal("stopping; press Ctrl+C again to force")
+
+    def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call in the loop, from anywhere; not at all once the loop is closed."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(callback, *args, context=self.context)
+
+    def _begun(self) -> None:
+        self._stopping.set()
+        # A lifetime inside another is ended by whoever owns the code around it, in that one's order.
+        if self.outer is None or self.outer.reason is Reason.NONE:
+            self.interrupt()
+
+    async def wait_stopping(self) -> None:
+        """Return when the shutdown has begun."""
+        await self._stopping.wait()
+
+    # -- the time that is left ------------------------------------------------------------------------------------
+
+    def left(self) -> float:
+        """Seconds until the process is ended by force."""
+        return max(0.0, self._deadline - self.loop.time())
+
+    def left_for_work(self) -> float:
+        """Seconds that routers, mains, workers and tasks may still take: a fifth of all is kept for the hooks."""
+        return max(0.0, self.left() - self.settings.exit_timeout / 5)
+
+    def expect_end(self) -> Callable[[], None]:
+        """From now on it should take ``shutdown_timeout``; then stacks are dumped. Returns what calls that off."""
+        seconds = self.settings.shutdown_timeout
+        timer = self.loop.call_later(seconds, self._dump)
+        # For a loop that is blocked. It also goes on where the loop ends and its threads do not.
+        self._alarms.append(Alarm(seconds, self._dump))
+        return timer.cancel
+
+    def _dump(self) -> None:
+        if next(self._dumps) == 0:
+            seconds = self.settings.shutdown_timeout
+            dump_stacks(self.loop, f"not stopped after {seconds:g} s; what still runs:")
+
+    def _last_resort(self) -> None:
+        seconds = self.settings.exit_timeout
+        force_exit(self.lifetime, f"not stopped within {seconds:g} s")
+
+    # -- what runs under it ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def as_current(self) -> Generator[None]:
+        """Make it the current lifetime of the running task."""
+        token = current_life.set(self)
+        self.context = contextvars.copy_context()
+        disconnect = self.adopted.connect()
+        if self.outer is not None:
+            self.outer.inner.append(self)
+        try:
+            yield
+        finally:
+            self._over = True
+            disconnect()
+            if self.outer is not None:
+                self.outer.inner.remove(self)
+            with suppress(ValueError):  # a framework may leave the block in another context than it entered it
+                current_life.reset(token)
+
+    def close(self) -> None:
+        """Call off what would happen in case it does not end: it has."""
+        while self._alarms:
+            self._alarms.pop().cancel()
+
+    def go(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        on_error: Callable[[BaseException], object] | None,
+        name: str | None,
+    ) -> asyncio.Task[Any]:
+        """`Lifetime.go`."""
+        if _running_loop() is not self.loop:
+            raise RuntimeError("go() starts a task and must be called in the thread of the lifetime's event loop")
+        if self._over:
+            raise RuntimeError("the lifetime is over; start background tasks before it ends")
+        task = self.background.start(fn, args, on_error, name)
+        router = as_router(getattr(fn, "__self__", None))
+        if router is not None and getattr(fn, "__name__", "") == "run":
+            self.add_draining(router, task)
+        return task
+
+    def add_draining(self, drainable: Drainable, task: asyncio.Task[Any]) -> None:
+        """Drain it first of all when the end comes, and, if it is a router, let it hear of signals until then."""
+        self.draining[task] = drainable
+        task.add_done_callback(self.draining.pop)
+
+    def all_routers(self) -> tuple[RouterLike, ...]:
+        """Those that run under it, and under the lifetimes inside it."""
+        own = [router for drainable in tuple(self.draining.values()) if (router := as_router(drainable))]
+        return (*own, *(router for inner in self.inner for router in inner.all_routers()))
+
+    def add_hook(self, hook: Hook) -> None:
+        """`Lifetime.on_shutdown`."""
+        if self._over:
+            raise RuntimeError(f"the shutdown hooks have run; {hook!r} came too late to be called")
+        self.cleanup.add(hook)
+
+    def end_hooks(self) -> None:
+        """From now on nothing can be added: it would never run."""
+        self._over = True
+
+    def state(self) -> LifetimeState:
+        """`Lifetime.state`."""
+        return LifetimeState(
+            reason=self.reason,
+            signum=self.signum,
+            stopping=self.reason is not Reason.NONE,
+            signals=self.escalation.count,
+            force_exit_at=self.escalation.limit,
+            tasks=self.background.names,
+            tasks_started=self.background.started,
+            tasks_crashed=self.background.crashed,
+            hooks=len(self.cleanup),
+            workers=self.adopted.names,
+        )
+
+
+def _nothing() -> None:
+    return None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

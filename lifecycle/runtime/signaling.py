@@ -1,0 +1,93 @@
+"""What a lifetime does with signals: `escalation` judges them, and this carries the verdict out.
+
+`receive` runs inside signal handlers, at any point of the program: it works while the loop is blocked, and leaves to
+the loop whatever can wait.
+"""
+
+from __future__ import annotations
+
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from lifecycle import hooks
+from lifecycle.events import ReloadEvent
+from lifecycle.runtime.capture import send, send_interrupt, wants_interrupt
+from lifecycle.runtime.escalation import Verdict
+from lifecycle.runtime.forcing import force_exit
+from lifecycle.runtime.ownership import owner
+from lifecycle.runtime.records import Reason
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Generator
+
+    from lifecycle.runtime.lives import Life
+
+__all__ = ["receiving_signals"]
+
+_SIGHUP: int | None = getattr(signal, "SIGHUP", None)
+
+
+@contextmanager
+def receiving_signals(life: Life) -> Generator[None]:
+    """Let ``life`` receive signals for a block, where they can be had at all: not outside the main thread."""
+    receiver = _Receiver(life)
+    release = owner().take(receiver.signums, receiver.receive)
+    receiver.keep()
+    try:
+        yield
+    finally:
+        receiver.stop_keeping()
+        release()
+
+
+class _Receiver:
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._handlers = owner()
+        self._keeping: asyncio.TimerHandle | None = None
+        # As it was at the start: when the terminal goes away, it is no controlling terminal any more.
+        self._had_terminal = self._handlers.has_terminal()
+
+    @property
+    def signums(self) -> list[int]:
+        signums: list[int] = [signal.SIGINT, signal.SIGTERM]
+        if _SIGHUP is not None and not self._handlers.is_ignored(_SIGHUP):
+            signums.append(_SIGHUP)
+        return signums
+
+    def receive(self, signum: int) -> None:
+        life = self._life
+        if signum == _SIGHUP and not self._had_terminal and life.all_routers():
+            life.call_soon(self._reload)
+            return
+        stopping = life.reason is not Reason.NONE
+        routed = signum == signal.SIGINT and not stopping and any(map(wants_interrupt, life.all_routers()))
+        verdict = life.escalation.heed(signum, routed=routed, stopping=stopping, now=life.loop.time())
+        life.call_soon(self._announce, signum, life.escalation.count)
+        if verdict is Verdict.FORCE:
+            force_exit(life.lifetime, f"{signal.Signals(signum).name} came {life.escalation.count} times in a row")
+        elif verdict is Verdict.STOP:
+            life.begin(Reason.INTERRUPT if signum == signal.SIGINT else Reason.TERMINATE, signum)
+        elif verdict is Verdict.CAPTURE:
+            life.call_soon(self._capture)
+
+    def keep(self) -> None:
+        """Take the signals back from time to time, where a library took them."""
+        if self._handlers.check_every is not None:
+            self._handlers.retake()
+            self._keeping = self._life.loop.call_later(self._handlers.check_every, self.keep)
+
+    def stop_keeping(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+
+    def _announce(self, signum: int, count: int) -> None:
+        hooks.signal_received.announce(self._life.lifetime, signum=signum, count=count)
+
+    def _capture(self) -> None:
+        send_interrupt(self._life.all_routers(), sent_by_source=self._handlers.has_source(signal.SIGINT))
+
+    def _reload(self) -> None:
+        send(self._life.all_routers(), ReloadEvent())

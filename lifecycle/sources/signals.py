@@ -1,0 +1,105 @@
+"""Signals as events: ``signal/terminate``, ``signal/user1`` and their like."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from lifecycle.events import SignalEvent
+from lifecycle.runtime.ownership import owner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+    from lifecycle.control import Emit
+
+__all__ = ["SignalSource"]
+
+_log = logging.getLogger("lifecycle.sources")
+
+#: Signals of one number that may wait for the router; more of the same say nothing new.
+_BURST = 100
+
+
+class SignalSource:
+    """Sends a `SignalEvent` for each of ``signals``; by default SIGINT, SIGTERM and SIGHUP, where they exist.
+
+    It shares the signals with `run` and with other sources: each gets every one. Without a running lifetime it takes
+    them by itself, so that they do not end the process while the source runs. A burst gives at least one event a
+    signal, and no more than 100 wait. Signals can be taken in the main thread only; elsewhere the source sends those
+    that somebody has taken there, and logs which it cannot have.
+
+    Raises:
+        ValueError: for what is no signal, or one that cannot be caught.
+    """
+
+    name = "signals"
+
+    def __init__(self, *signals: int) -> None:
+        names = ("SIGINT", "SIGTERM", "SIGHUP")
+        default = [getattr(signal, name) for name in names if hasattr(signal, name)]
+        self._signums = tuple(dict.fromkeys(_checked(signum) for signum in signals or default))
+        self._waiting: deque[int] = deque()
+        # Of the present loop: a source may be run again in another.
+        self._wake = asyncio.Event()
+        self._release: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"SignalSource({', '.join(_name(signum) for signum in self._signums)})"
+
+    async def __aenter__(self) -> Self:
+        handlers, loop = owner(), asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        missing = [_name(signum) for signum in self._signums if not handlers.can_take(signum)]
+        if missing:
+            _log.warning("%s cannot be taken outside the main thread; no event tells of them", ", ".join(missing))
+
+        def receive(signum: int) -> None:
+            # In a signal handler: the loop does the rest. It may be closed while we are still registered.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._note, signum)
+
+        self._release = handlers.take(self._signums, receive, source=True)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._release is not None:
+            self._release()
+        self._release = None
+        self._waiting.clear()
+
+    async def run(self, emit: Emit) -> None:
+        """Send events until cancelled."""
+        if self._release is None:
+            async with self:
+                return await self.run(emit)
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                await emit(SignalEvent(self._waiting.popleft()))
+
+    def _note(self, signum: int) -> None:
+        if self._waiting.count(signum) < _BURST:
+            self._waiting.append(signum)
+            self._wake.set()
+
+
+def _checked(signum: int) -> int:
+    if signum not in signal.valid_signals():
+        raise ValueError(f"{signum!r} is no signal; give one such as signal.SIGUSR1")
+    if signum in {getattr(signal, "SIGKILL", None), getattr(signal, "SIGSTOP", None)}:
+        raise ValueError(f"{_name(signum)} cannot be caught by any program; give another signal")
+    return int(signum)
+
+
+def _name(signum: int) -> str:
+    return SignalEvent(signum).name

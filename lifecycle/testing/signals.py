@@ -1,0 +1,79 @@
+"""`FakeSignals`: signals that a test sends to the program in its own process, without the system."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from lifecycle.runtime.ownership import Handlers, replace_owner
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["FakeSignals"]
+
+
+class FakeSignals(Handlers):
+    """Stands in for the system's signals inside a ``with`` block, also in virtual time.
+
+    Lifetimes and signal sources that begin inside the block get what `send` sends; a forced exit is noted in
+    ``exits`` instead of ending the test. ``terminal`` says whether there is a controlling terminal, which decides
+    what SIGHUP means.
+    """
+
+    # Nobody else can take what is not there, and a timer would keep virtual time going.
+    check_every: ClassVar[float | None] = None
+
+    def __init__(self, *, terminal: bool = False) -> None:
+        super().__init__()
+        self._terminal = terminal
+        self._real: Handlers | None = None
+        #: The statuses of forced exits; the real process would have ended at the first.
+        self.exits: list[int] = []
+
+    def __enter__(self) -> Self:
+        self._real = replace_owner(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._real is not None, "a block is left after it was entered"
+        replace_owner(self._real)
+
+    def send(self, signum: int = signal.SIGINT) -> None:
+        """Let ``signum`` arrive now.
+
+        Raises:
+            LookupError: if nobody has taken it; it would have ended the real process.
+        """
+        if not self._receivers.get(signum):
+            name = signal.Signals(signum).name
+            raise LookupError(f"nobody has taken {name}; start a lifetime or a SignalSource in this block first")
+        self.deliver(signum)
+
+    def can_take(self, signum: int) -> bool:
+        """Any signal, in any thread."""
+        return signum in signal.valid_signals()
+
+    def end_process(self, status: int) -> None:
+        """Note that the process would have ended."""
+        self.exits.append(status)
+
+    def has_terminal(self) -> bool:
+        """As the test wants it."""
+        return self._terminal
+
+    def is_ignored(self, signum: int) -> bool:  # noqa: ARG002  # as the system's
+        """Nothing is."""
+        return False
+
+    def _install(self, signum: int) -> Any:  # noqa: ARG002  # as the system's
+        return signal.SIG_DFL
+
+    def _holds(self, signum: int) -> bool:  # noqa: ARG002  # as the system's
+        return True
+
+    def _restore(self, signum: int, before: Any) -> None:
+        """There is nothing to give back."""
