@@ -16,7 +16,7 @@ import threading
 from contextlib import suppress
 from weakref import WeakKeyDictionary
 
-__all__ = ["group_end", "group_exists", "name_of", "process_end", "reap", "require_groups", "signal_group"]
+__all__ = ["exit_code", "group_end", "group_exists", "name_of", "process_end", "reap", "require_groups", "signal_group"]
 
 
 def require_groups() -> None:
@@ -74,18 +74,24 @@ def signal_group(pgid: int, signum: int) -> None:
         os.killpg(pgid, signum)
 
 
-def reap(pid: int) -> int | None:
+def exit_code(pid: int) -> int | None:
     """The exit code of the child ``pid``, which has ended, minus the signal it died of; None if nobody can know.
 
-    That is so when somebody else reaped it, or the program ignores SIGCHLD.
+    That is so when somebody else reaped it, or the program ignores SIGCHLD. It stays to be reaped.
     """
     try:
-        result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+        result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return None
     if result is None:
         return None
     return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+
+def reap(pid: int) -> None:
+    """Let go of the child ``pid``, which has ended."""
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
 
 
 # Who asks in the same turn of a loop shares one look at /proc: a hundred workers that end at once stay linear.

@@ -111,6 +111,17 @@ class ProcessWorker(BaseWorker):
             self._machine.to(Status.RUNNING)
             self._signal(signal.SIGCONT)
 
+    def send_signal(self, signum: int, *, group: bool = False) -> None:
+        """Send ``signum`` to the leader, or to all of its ``group``; never to a stranger with a number of old.
+
+        Nothing happens before it is started and after its end.
+        """
+        if group:
+            self._signal(signum)
+        elif self._group is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._group, signum)
+
     # -- the life -----------------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End]:
@@ -161,6 +172,8 @@ class ProcessWorker(BaseWorker):
         """
         try:
             await _platform.process_end(pid)
+            # Now: if its group takes its time, whoever reaps orphans here may take the leader for one.
+            code = _platform.exit_code(pid)
             if self.status is Status.STOPPING:
                 # Each member had the signal; it has until the grace period ends, when `_terminate` kills it.
                 await _platform.group_end(pid)
@@ -172,7 +185,7 @@ class ProcessWorker(BaseWorker):
             raise
         finally:
             self._group = None
-            code = _platform.reap(pid)
+            _platform.reap(pid)
         await self._see_off(pid)
         return code
 

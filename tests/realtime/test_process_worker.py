@@ -269,6 +269,55 @@ async def test_members_have_their_grace_when_the_leader_goes_first(tmp_path: Pat
     assert (await worker.wait()).status is Status.STOPPED
 
 
+async def test_a_leader_reaped_by_a_stranger_while_its_group_ends_keeps_its_status() -> None:
+    """As PID 1, the runtime reaps what looks like an orphan."""
+    heard = Heard()
+    code = """
+        import os, signal, time
+        if not os.fork():
+            signal.signal(15, signal.SIG_IGN)
+            os.write(1, b"ready %d" % os.getppid())
+            os.write(1, b"\\n")
+        else:
+            signal.signal(15, lambda *_: os._exit(0))
+        time.sleep(1000)
+    """
+    worker = python(code, output=heard, stop_timeout=LIMIT)
+    await worker.start()
+    leader = int(await heard.line("ready"))
+    stop = asyncio.create_task(worker.stop())
+    await until(lambda: not alive(leader))
+    # The loop looks, resolves and resumes.
+    for _ in range(10):
+        await asyncio.sleep(0)
+    os.waitpid(leader, 0)
+    await asyncio.gather(stop, worker.stop(0))
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.exit_code, members(leader)) == ("stopped", 0, [])
+
+
+async def test_signals_reach_the_leader_or_all_and_nobody_after_the_end() -> None:
+    heard = Heard()
+    code = """
+        import os, signal, time
+        pid = os.fork()
+        signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"child\\n" if not pid else b"leader\\n"))
+        os.write(1, b"ready\\n")
+        while True:
+            time.sleep(1000)
+    """
+    worker = python(code, output=heard)
+    worker.send_signal(signal.SIGUSR1)
+    async with worker:
+        await until(lambda: heard.stdout.count("ready") == 2)
+        worker.send_signal(signal.SIGUSR1)
+        await heard.line("leader")
+        worker.send_signal(signal.SIGUSR1, group=True)
+        await heard.line("child")
+    assert heard.stdout.count("child") == 1
+    worker.send_signal(signal.SIGKILL)
+
+
 async def test_one_that_leaves_the_group_does_not_hold_the_end_up() -> None:
     """A daemon keeps the pipe open; the worker ends all the same, with what was written."""
     heard = Heard()
