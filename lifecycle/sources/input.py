@@ -1,0 +1,135 @@
+"""`InputSource`: lines from stdin, or from any other file, as commands."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from lifecycle.events import EndOfInputEvent, LineEvent, Topical, UnknownCommandEvent
+from lifecycle.sources._lines import Lines
+from lifecycle.sources._stdin import Stream, is_terminal, open_chunks
+from lifecycle.sources._vocabulary import Vocabulary, Words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from lifecycle.control.commands import Commands
+    from lifecycle.control.deliveries import Delivery
+    from lifecycle.control.types import Emit
+    from lifecycle.sources._stdin import Chunks
+
+__all__ = ["InputSource"]
+
+_log = logging.getLogger("lifecycle.sources")
+
+
+class InputSource:
+    """Reads lines and emits what they stand for, then `EndOfInputEvent`; it blocks neither the loop nor the exit.
+
+    ``commands`` says which words are commands: a registry, names, or a mapping from names to events, to functions
+    from the arguments to an event, or to None (a `CommandEvent`). Not given, they are those of the router that this
+    source is added to, and the lifecycle's own (``suspend``, ``resume``, ``reload``, ``terminate``, ``quit`` and
+    their short forms). Any other line becomes what ``fallback(line)`` returns (None: nothing), or an
+    `UnknownCommandEvent`. Blank lines mean nothing. With ``raw`` every line is a `LineEvent`, blank ones too.
+
+    ``stream`` is a text or binary file; None is stdin, and no stdin at all is one that is empty. Where it is no
+    terminal, the next line is read when what the last one caused was handled, and a line that has come when the
+    source is cancelled is still emitted (data first). At a terminal lines do not wait for each other, and what was
+    not read before the cancellation is not obeyed (strict).
+
+    A line may have 1,048,576 bytes; a longer one is discarded and logged. What is no UTF-8 is replaced.
+
+    Raises:
+        ValueError: when ``raw`` comes with ``commands`` or ``fallback``, which it would never ask.
+        TypeError: for commands that are none.
+    """
+
+    def __init__(
+        self,
+        *,
+        commands: Words | None = None,
+        raw: bool = False,
+        fallback: Callable[[str], Topical | None] | None = None,
+        stream: Stream | None = None,
+    ) -> None:
+        if raw and not (commands is None and fallback is None):
+            raise ValueError("InputSource(raw=True) makes every line a LineEvent; leave out commands= and fallback=")
+        self.name = "input"
+        self._vocabulary = Vocabulary(commands)
+        self._raw = raw
+        self._fallback = fallback
+        self._stream = stream
+        #: Lines that have come so far, of whatever kind.
+        self.lines = 0
+
+    def __repr__(self) -> str:
+        return f"<InputSource: {self.lines} lines so far>"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person may be typing."""
+        return is_terminal(sys.stdin if self._stream is None else self._stream)
+
+    def use_commands(self, commands: Commands) -> None:
+        """Know these commands too, unless some were given explicitly; a router calls this with its own."""
+        self._vocabulary.use(commands)
+
+    async def run(self, emit: Emit) -> None:
+        """Emit until the input ends."""
+        strict = self.is_terminal
+        lines, chunks = Lines(), open_chunks(self._stream)
+        try:
+            while chunk := await self._next(chunks, lines, emit, strict=strict):
+                await self._emit(lines.feed(chunk), emit, wait=not strict)
+        finally:
+            chunks.close()
+        await self._emit(lines.finish(), emit, wait=not strict)
+        await emit(EndOfInputEvent())
+
+    async def _next(self, chunks: Chunks, lines: Lines, emit: Emit, *, strict: bool) -> bytes:
+        """Read; data first, unless ``strict``: a line that came together with the cancellation is emitted."""
+        try:
+            return await chunks.read()
+        except asyncio.CancelledError:
+            if not strict:
+                await self._emit(lines.feed(chunks.read_nowait()), emit, wait=False)
+            raise
+
+    async def _emit(self, lines: Iterable[str], emit: Emit, *, wait: bool) -> None:
+        for line in lines:
+            self.lines += 1
+            event = self._event(line)
+            if event is None:
+                continue
+            delivery = await emit(event)
+            if wait and inspect.isawaitable(delivery):  # a test's own emit may return nothing
+                await _handled(delivery)
+
+    def _event(self, line: str) -> Topical | None:
+        """What ``line`` stands for; a user's function that fails costs this line only."""
+        if self._raw:
+            return LineEvent(line)
+        try:
+            event = self._vocabulary.parse(line)
+            if self._fallback is not None and isinstance(event, UnknownCommandEvent):
+                return self._fallback(line)
+        except Exception:  # noqa: BLE001  # whatever a user's function raises
+            _log.exception("the line %.80r could not be made an event", line)
+            return None
+        return event
+
+
+async def _handled(delivery: Delivery) -> None:
+    """Wait until the event was handled, one way or another; the router has told who has to know of errors."""
+    task = asyncio.current_task()
+    assert task is not None
+    try:
+        await delivery
+    except asyncio.CancelledError:
+        if task.cancelling():
+            raise
+    except Exception as error:  # noqa: BLE001  # handlers raise what they like, and it has been logged
+        _log.debug("a line led to %r", error)

@@ -1,0 +1,440 @@
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import io
+import logging
+import os
+import pty
+import shlex
+import socket
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifecycle.control import Command, CommandEvent, Commands, Event, Router
+from lifecycle.control.commands import split
+from lifecycle.events import (
+    EndOfInputEvent,
+    LineEvent,
+    ReloadEvent,
+    ResumeEvent,
+    ShutdownEvent,
+    SuspendEvent,
+    TerminateEvent,
+    UnknownCommandEvent,
+)
+from lifecycle.sources import InputSource
+from lifecycle.sources._lines import MAX_LINE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+END = EndOfInputEvent()
+LIMIT = 10
+
+
+async def events_of(source: InputSource) -> list[Any]:
+    events: list[Any] = []
+
+    async def emit(event: Any) -> None:
+        events.append(event)
+
+    async with asyncio.timeout(LIMIT):
+        await source.run(emit)  # type: ignore[arg-type]  # nothing is made of its deliveries
+    return events
+
+
+async def lines_of(data: bytes) -> list[str]:
+    events = await events_of(InputSource(raw=True, stream=io.BytesIO(data)))
+    assert events.pop() == END
+    return [event.line for event in events]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[IO[str], int]]:
+    read, write = os.pipe()
+    with os.fdopen(read) as stream:
+        try:
+            yield stream, write
+        finally:
+            os.close(write)
+
+
+@contextmanager
+def terminal() -> Iterator[tuple[IO[str], int]]:
+    leader, follower = pty.openpty()
+    with os.fdopen(follower) as stream:
+        try:
+            yield stream, leader
+        finally:
+            os.close(leader)
+
+
+# -- what a line stands for -------------------------------------------------------------------------------------
+
+
+async def test_the_words_that_every_source_knows() -> None:
+    text = "suspend\ns\nresume\nr\nreload\nterminate\nx\nquit\nq\nexit\n"
+    assert await events_of(InputSource(stream=io.StringIO(text))) == [
+        SuspendEvent(),
+        SuspendEvent(),
+        ResumeEvent(),
+        ResumeEvent(),
+        ReloadEvent(),
+        TerminateEvent(),
+        TerminateEvent(),
+        ShutdownEvent("quit"),
+        ShutdownEvent("quit"),
+        ShutdownEvent("quit"),
+        END,
+    ]
+
+
+async def test_arguments_are_split_as_a_shell_does() -> None:
+    source = InputSource(commands=["deploy"], stream=io.StringIO("""deploy "the web" 'a b'\\ c now\n"""))
+    assert await events_of(source) == [CommandEvent("deploy", ("the web", "a b c", "now")), END]
+
+
+async def test_quotes_that_do_not_close_are_split_at_blanks() -> None:
+    source = InputSource(commands=["say"], stream=io.StringIO("say it's fine\n"))
+    assert await events_of(source) == [CommandEvent("say", ("it's", "fine")), END]
+
+
+@given(st.text(alphabet="ab \t'\"\\\n", max_size=12))
+def test_splitting_agrees_with_the_standard_library(line: str) -> None:
+    try:
+        expected = shlex.split(line)
+    except ValueError:
+        expected = line.split()
+    assert split(line) == expected
+
+
+async def test_a_stranger_is_told_with_what_would_have_done() -> None:
+    source = InputSource(commands=["up", "down"], stream=io.StringIO("sideways now\n"))
+    assert await events_of(source) == [UnknownCommandEvent("sideways", ("down", "up")), END]
+
+
+async def test_blank_lines_mean_nothing() -> None:
+    assert await events_of(InputSource(stream=io.StringIO("\n  \n\t\n"))) == [END]
+
+
+async def test_commands_may_stand_for_events_or_for_functions_of_their_arguments() -> None:
+    source = InputSource(
+        commands={"go": ResumeEvent(), "mail": lambda args: Event("mail/new", args), "note": None},
+        stream=io.StringIO("go\nmail a b\nnote c\n"),
+    )
+    assert await events_of(source) == [ResumeEvent(), Event("mail/new", ("a", "b")), CommandEvent("note", ("c",)), END]
+
+
+async def test_a_registry_is_read_anew_for_every_line() -> None:
+    registry = Commands(Command("one"))
+    source = InputSource(commands=registry, stream=io.StringIO("one\ntwo\n"))
+    registry.add(Command("two"))
+    assert await events_of(source) == [CommandEvent("one"), CommandEvent("two"), END]
+
+
+async def test_a_fallback_gets_the_lines_that_are_no_commands() -> None:
+    source = InputSource(fallback=LineEvent, stream=io.StringIO("quit\nhello  there\n"))
+    assert await events_of(source) == [ShutdownEvent("quit"), LineEvent("hello  there"), END]
+
+
+async def test_a_fallback_may_make_nothing_of_a_line() -> None:
+    assert await events_of(InputSource(fallback=lambda _: None, stream=io.StringIO("hello\n"))) == [END]
+
+
+async def test_a_function_that_fails_costs_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    def number(args: tuple[str, ...]) -> Event:
+        return Event("number", int(args[0]))
+
+    source = InputSource(commands={"n": number}, stream=io.StringIO("n one\nn 2\n"))
+    assert await events_of(source) == [Event("number", 2), END]
+    assert "could not be made an event" in caplog.text
+
+
+async def test_raw_makes_a_line_of_everything() -> None:
+    assert await lines_of(b"quit\n\n 'x\n") == ["quit", "", " 'x"]
+
+
+@pytest.mark.parametrize("commands", ["deploy", {"deploy": 3}, ["two words"], [""], 7])
+def test_commands_that_are_none_are_refused(commands: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        InputSource(commands=commands)
+
+
+def test_raw_leaves_nothing_to_commands_or_fallback() -> None:
+    with pytest.raises(ValueError, match="raw"):
+        InputSource(raw=True, commands=["x"])
+
+
+# -- bad input -------------------------------------------------------------------------------------------------
+
+
+async def test_line_endings_and_the_last_line() -> None:
+    assert await lines_of(b"a\r\nb\rc\r\r\n\r\nlast") == ["a", "b\rc\r", "", "last"]
+
+
+async def test_bytes_that_are_no_utf_8_are_replaced_and_nul_is_kept() -> None:
+    assert await lines_of(b"\xff\xfe\n\x00a\xc3\n") == ["\ufffd\ufffd", "\x00a\ufffd"]
+
+
+async def test_characters_cut_by_the_chunk_arrive_whole() -> None:
+    text = "é€😀" * 50_000
+    assert await lines_of(f"{text}\nend\n".encode()) == [text, "end"]
+
+
+async def test_the_longest_line_is_a_megabyte(caplog: pytest.LogCaptureFixture) -> None:
+    longest = b"x" * MAX_LINE
+    assert await lines_of(longest + b"\n" + longest + b"y\nnext\n" + longest + b"yy") == [longest.decode(), "next"]
+    assert "discarded" in caplog.text
+
+
+@pytest.mark.parametrize("letter", ["x", " x", "'", '"', "\\"])
+async def test_a_line_of_a_megabyte_is_an_unknown_command_like_any_other(letter: str) -> None:
+    line = "go" + letter * ((MAX_LINE - 2) // len(letter))
+    unknown, end = await events_of(InputSource(commands=["quit"], stream=io.StringIO(line + "\n")))
+    assert isinstance(unknown, UnknownCommandEvent)
+    assert end == END
+
+
+@given(st.lists(st.binary(max_size=9).filter(lambda line: b"\n" not in line and not line.endswith(b"\r"))))
+async def test_no_line_is_lost_or_changed(lines: list[bytes]) -> None:
+    whole = b"".join(line + b"\n" for line in lines)
+    assert await lines_of(whole) == [line.decode("utf-8", "replace") for line in lines]
+
+
+# -- where lines come from --------------------------------------------------------------------------------------
+
+
+async def test_a_pipe_is_read_as_it_comes_and_ends_when_its_writer_goes() -> None:
+    with pipe() as (stream, write):
+        copy = os.dup(write)
+        seen: list[Any] = []
+
+        async def emit(event: Any) -> None:
+            seen.append(event)
+
+        running = asyncio.create_task(InputSource(raw=True, stream=stream).run(emit))  # type: ignore[arg-type]
+        os.write(copy, b"one\ntw")
+        await until(lambda: seen == [LineEvent("one")])
+        os.write(copy, b"o\nthree")
+        os.close(copy)
+        await until(lambda: len(seen) == 2)
+        assert not running.done()
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_the_end_of_a_pipe_delivers_the_last_line() -> None:
+    read, write = os.pipe()
+    os.write(write, b"one\ntwo")
+    os.close(write)
+    with os.fdopen(read) as stream:
+        assert await events_of(InputSource(raw=True, stream=stream)) == [LineEvent("one"), LineEvent("two"), END]
+
+
+async def test_reading_leaves_no_flag_behind_on_what_others_share() -> None:
+    for kind in (pipe, terminal):
+        with kind() as (stream, other):
+            seen: list[Any] = []
+
+            async def emit(event: Any, seen: list[Any] = seen) -> None:
+                seen.append(event)
+
+            before = fcntl.fcntl(stream.fileno(), fcntl.F_GETFL)
+            running = asyncio.create_task(InputSource(raw=True, stream=stream).run(emit))  # type: ignore[arg-type]
+            os.write(other, b"line\n")
+            await until(lambda seen=seen: seen)  # type: ignore[misc]
+            assert fcntl.fcntl(stream.fileno(), fcntl.F_GETFL) == before
+            running.cancel()
+            await asyncio.wait([running])
+            assert fcntl.fcntl(stream.fileno(), fcntl.F_GETFL) == before
+
+
+async def test_a_socket_is_read() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ours.makefile("rb") as stream:
+        theirs.sendall(b"one\ntwo\n")
+        theirs.shutdown(socket.SHUT_WR)
+        assert await events_of(InputSource(raw=True, stream=stream)) == [LineEvent("one"), LineEvent("two"), END]
+
+
+async def test_a_file_on_disk_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "commands"
+    path.write_text("suspend\nresume\n" * 20_000)
+    with path.open() as stream:
+        events = await events_of(InputSource(stream=stream))
+    assert events == [SuspendEvent(), ResumeEvent()] * 20_000 + [END]
+
+
+async def test_the_null_device_ends_at_once() -> None:
+    with Path(os.devnull).open() as stream:
+        assert await events_of(InputSource(stream=stream)) == [END]
+
+
+async def test_no_stdin_at_all_is_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert await events_of(InputSource()) == [END]
+
+
+async def test_a_closed_stream_is_an_empty_one() -> None:
+    stream = io.StringIO("never seen\n")
+    stream.close()
+    assert await events_of(InputSource(stream=stream)) == [END]
+
+
+class Slow(io.RawIOBase):
+    """A file of a kind that nobody knows: only a thread can read it."""
+
+    def __init__(self, *lines: bytes, error: Exception | None = None) -> None:
+        self.lines, self.error = list(lines), error
+
+    def readline(self, _: int | None = -1, /) -> bytes:
+        if self.lines:
+            return self.lines.pop(0)
+        if self.error is not None:
+            raise self.error
+        return b""
+
+
+async def test_any_other_file_is_read_in_a_thread() -> None:
+    stream: Any = Slow(b"one\n", b"tw", b"o\n")
+    assert await events_of(InputSource(raw=True, stream=stream)) == [LineEvent("one"), LineEvent("two"), END]
+
+
+async def test_what_such_a_file_raises_comes_out() -> None:
+    stream: Any = Slow(b"one\n", error=RuntimeError("broken"))
+    with pytest.raises(RuntimeError, match="broken"):
+        await events_of(InputSource(raw=True, stream=stream))
+
+
+async def test_a_terminal_that_hangs_up_ends_the_input() -> None:
+    leader, follower = pty.openpty()
+    with os.fdopen(follower) as stream:
+        os.write(leader, b"one\n")
+        seen: list[Any] = []
+
+        async def emit(event: Any) -> None:
+            seen.append(event)
+
+        running = asyncio.create_task(InputSource(raw=True, stream=stream).run(emit))  # type: ignore[arg-type]
+        await until(lambda: seen)
+        os.close(leader)
+        async with asyncio.timeout(LIMIT):
+            await running
+        assert seen == [LineEvent("one"), END]
+
+
+# -- pace ------------------------------------------------------------------------------------------------------
+
+
+class Held:
+    """An emit whose deliveries end when told."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self.ends: list[asyncio.Future[None]] = []
+
+    async def __call__(self, event: Any) -> asyncio.Future[None]:
+        self.events.append(event)
+        self.ends.append(asyncio.get_running_loop().create_future())
+        return self.ends[-1]
+
+
+async def test_from_a_pipe_the_next_line_waits_for_the_last_one() -> None:
+    emit = Held()
+    with pipe() as (stream, write):
+        os.write(write, b"one\ntwo\n")
+        running = asyncio.create_task(InputSource(raw=True, stream=stream).run(emit))  # type: ignore[arg-type]
+        await until(lambda: emit.events)
+        await asyncio.sleep(0.01)
+        assert emit.events == [LineEvent("one")]
+        emit.ends[0].set_exception(OSError("a handler that failed is no reason to stop"))
+        await until(lambda: len(emit.events) == 2)
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+
+
+async def test_at_a_terminal_it_does_not() -> None:
+    emit = Held()
+    with terminal() as (stream, keys):
+        os.write(keys, b"one\ntwo\n")
+        running = asyncio.create_task(InputSource(raw=True, stream=stream).run(emit))  # type: ignore[arg-type]
+        await until(lambda: len(emit.events) == 2)
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_from_a_pipe_a_line_that_came_with_the_cancellation_is_emitted() -> None:
+    emit = Held()
+    with pipe() as (stream, write):
+        running = asyncio.create_task(InputSource(raw=True, stream=stream).run(emit))  # type: ignore[arg-type]
+        await asyncio.sleep(0.01)
+        os.write(write, b"one\nhalf")
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+        assert emit.events == [LineEvent("one")]
+
+
+async def test_at_a_terminal_it_is_not_obeyed() -> None:
+    emit = Held()
+    with terminal() as (stream, keys):
+        running = asyncio.create_task(InputSource(raw=True, stream=stream).run(emit))  # type: ignore[arg-type]
+        await asyncio.sleep(0.01)
+        os.write(keys, b"one\n")
+        running.cancel()
+        await asyncio.wait([running])
+        assert emit.events == []
+
+
+# -- in a router -----------------------------------------------------------------------------------------------
+
+
+async def test_it_knows_the_commands_of_its_router() -> None:
+    router, seen = Router(), []
+    router.add_source(InputSource(stream=io.StringIO("deploy web\nsuspend\nwhat\n")))
+
+    @router.command
+    async def deploy(event: CommandEvent) -> None:
+        """Deploy TARGET."""
+        await asyncio.sleep(0.01)
+        seen.append(event)
+
+    router.handle("lifecycle/*", seen.append)
+    router.handle("input/unknown", seen.append)
+    router.handle("input/eof", lambda _: router.stop())
+    async with asyncio.timeout(LIMIT):
+        await router.run()
+    assert seen[:2] == [CommandEvent("deploy", ("web",)), SuspendEvent()]
+    assert seen[2].command == "what"
+    assert {"deploy", "suspend", "q"} <= set(seen[2].known)
+
+
+async def test_a_handler_that_fails_does_not_end_the_input(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "lifecycle")
+    router, seen = Router(), []
+
+    @router.command
+    def fail(_: CommandEvent) -> None:
+        raise asyncio.CancelledError if seen else OSError("no")
+
+    router.command("note", seen.append)
+    router.handle("input/eof", lambda _: router.stop())
+    router.add_source(InputSource(stream=io.StringIO("fail\nnote\nfail\nnobody\nreload\nnote\n")))
+    async with asyncio.timeout(LIMIT):
+        await router.run()
+    assert seen == [CommandEvent("note")] * 2
