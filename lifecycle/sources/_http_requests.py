@@ -1,0 +1,211 @@
+"""The way of a webhook request: path, method, rate, size, signature, lane; and the answer.
+
+What is refused is refused as early as it can be, so that strangers cost little: a body is read only if everything
+before it was in order. Needs aiohttp, so it is itself imported when a server starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+from lifecycle.errors import Dropped, LaneFull, NotHandled, VerificationError
+from lifecycle.events import WebhookEvent
+from lifecycle.sources._http_answers import accepted, problem
+from lifecycle.sources._http_bodies import Bodies
+from lifecycle.sources._http_paths import decoded
+from lifecycle.sources._http_rates import Rates
+from lifecycle.sources._http_refusals import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiohttp import web
+
+    from lifecycle.control.types import Emit
+    from lifecycle.sources.webhook import Rules
+
+__all__ = ["Requests"]
+
+_log = logging.getLogger("lifecycle.sources")
+
+_STOPPING = "the receiver is stopping"
+
+
+class Requests:
+    """Turns the requests of one server into events."""
+
+    def __init__(self, rules: Rules, most: int) -> None:
+        self._rules = rules
+        self._bodies = Bodies(rules.limits, most)
+        self._rates = None if rules.limits.rate is None else Rates(*rules.limits.rate)
+        # Where events go; none before the router takes them and none while stopping.
+        self._emit: Emit | None = None
+        self._opened = asyncio.Event()
+        self._stopping = False
+        # How many requests are being read or wait for room, and who wants to know when there are none.
+        self._busy = 0
+        self._rested: asyncio.Future[None] | None = None
+        # Verified requests on their way into a lane, each with the clock that can end its wait.
+        self._waiting: set[asyncio.Timeout] = set()
+        # Names that are unique across restarts, and cheap.
+        self._prefix = secrets.token_hex(6)
+        self._numbers = itertools.count(1)
+
+    def open(self, emit: Emit) -> None:
+        """Hand events to ``emit`` from now on, also those that came before."""
+        self._emit = emit
+        self._opened.set()
+
+    def stop(self) -> None:
+        """Refuse what comes from now on; what is under way goes on."""
+        self._stopping = True
+
+    def give_up(self) -> None:
+        """Refuse also what waits for room."""
+        self.stop()
+        for clock in self._waiting:
+            if not clock.expired():
+                clock.reschedule(0)
+
+    async def wait_rest(self, seconds: float) -> None:
+        """Wait until nothing is under way, but not longer than ``seconds``."""
+        if self._busy:
+            self._rested = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._rested], timeout=seconds)
+
+    async def answer(self, request: web.BaseRequest) -> web.Response:
+        """The answer to ``request``, once its event is in its lane or it is refused."""
+        self._busy += 1
+        try:
+            event = await self._read(request)
+            await self._hand_over(event)
+        except Refused as refusal:
+            return self._refuse(request, refusal)
+        except ConnectionError:
+            _log.debug("a client went away in the middle of a request")
+            return problem(400, "the request is incomplete")
+        else:
+            return accepted(event)
+        finally:
+            self._rest()
+
+    async def _read(self, request: web.BaseRequest) -> WebhookEvent:
+        path = self._admit(request)
+        body = await self._bodies.read(request)
+        headers = _headers(request)
+        identity = self._verify(headers, body)
+        return WebhookEvent(request.method, path, headers, _query(request), body, identity or self._new_id())
+
+    def _admit(self, request: web.BaseRequest) -> str:
+        """The path, if nothing speaks against the request so far."""
+        rules = self._rules
+        if self._stopping:
+            raise Refused.for_now(503, _STOPPING)
+        path = decoded(request.raw_path.partition("?")[0])
+        if path is None or (rules.paths is not None and path not in rules.paths):
+            raise Refused(404, "there is nothing under this path")
+        if request.method not in rules.methods:
+            allowed = ", ".join(rules.methods)
+            raise Refused(405, f"this method is not allowed; use {allowed}", headers={"Allow": allowed})
+        if self._rates is not None:
+            self._hold_to_rate(self._rates, request)
+        self._check_room()
+        return path
+
+    def _hold_to_rate(self, rates: Rates, request: web.BaseRequest) -> None:
+        wait = rates.wait(request.remote or "", asyncio.get_running_loop().time())
+        if wait > 0:
+            raise Refused.for_now(429, "too many requests", after=wait)
+
+    def _check_room(self) -> None:
+        if len(self._waiting) >= self._rules.limits.pending:
+            raise Refused.for_now(429, "too many requests are waiting to be handled")
+
+    def _verify(self, headers: Mapping[str, str], body: bytes) -> str:
+        verify = self._rules.verify
+        if verify is None:
+            if "origin" in headers:
+                # Any page that a browser shows here may post to loopback.
+                raise Refused(401, "a web page cannot send this; set a verifier")
+            return ""
+        try:
+            return _text(verify(headers, body, now=time.time()))
+        except VerificationError as error:
+            raise Refused(401, str(error)) from None
+
+    def _new_id(self) -> str:
+        return f"{self._prefix}-{next(self._numbers)}"
+
+    async def _hand_over(self, event: WebhookEvent) -> None:
+        """Return when the event is in its lane."""
+        self._check_room()
+        try:
+            async with asyncio.timeout(None) as clock:
+                self._waiting.add(clock)
+                try:
+                    await self._emit_to_router(event)
+                finally:
+                    self._waiting.discard(clock)
+        except TimeoutError:
+            raise Refused.for_now(503, _STOPPING) from None
+
+    async def _emit_to_router(self, event: WebhookEvent) -> None:
+        if self._emit is None:
+            await self._opened.wait()
+        assert self._emit is not None
+        try:
+            delivery = await self._emit(event)
+        except LaneFull:
+            raise Refused.for_now(503, "too many events are waiting to be handled") from None
+        if delivery.done and isinstance(delivery.error, NotHandled):
+            if isinstance(delivery.error, Dropped):
+                raise Refused.for_now(503, "the event was dropped; its handler is busy")
+            raise Refused(404, f"nothing handles {event.topic!r}")
+
+    def _refuse(self, request: web.BaseRequest, refusal: Refused) -> web.Response:
+        _log.info(
+            "refused %s %r from %s: %d, %s",
+            request.method,
+            request.raw_path,
+            request.remote,
+            refusal.status,
+            refusal.reason,
+        )
+        answer = problem(refusal.status, refusal.reason, refusal.headers)
+        if self._stopping or not request.content.is_eof():
+            # The body stays unread, so no further request can follow on this connection.
+            answer.force_close()
+        return answer
+
+    def _rest(self) -> None:
+        self._busy -= 1
+        if not self._busy and self._rested is not None and not self._rested.done():
+            self._rested.set_result(None)
+
+
+def _headers(request: web.BaseRequest) -> dict[str, str]:
+    """Names in lower case; what was sent several times is joined, so that no copy of a signature hides another."""
+    given = request.headers
+    headers = {name.lower(): value for name, value in given.items()}
+    if len(headers) != len(given):
+        headers = {name: ", ".join(given.getall(name)) for name in headers}
+    return headers
+
+
+def _query(request: web.BaseRequest) -> dict[str, str]:
+    """The last of each name."""
+    query = request.raw_path.partition("?")[2]
+    return dict(parse_qsl(query, keep_blank_values=True)) if query else {}
+
+
+def _text(identity: object) -> str:
+    """A verifier of one's own that forgets to raise lets nobody in."""
+    if not isinstance(identity, str):
+        raise VerificationError("the request was not verified")
+    return identity

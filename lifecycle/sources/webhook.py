@@ -1,0 +1,215 @@
+"""HTTP requests as events.
+
+What it takes to serve HTTP is in the modules ``_http_…`` beside this one; aiohttp is imported when a source starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from lifecycle.sources._http_paths import check_path
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterable, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from lifecycle.control.types import Emit
+    from lifecycle.sources._http_server import HttpServer
+    from lifecycle.sources.signatures import Verifier
+
+__all__ = ["Limits", "WebhookSource"]
+
+#: Seconds that requests under way have to come to their end when the source is closed.
+_GRACE = 3.0
+
+#: The same when it is cancelled: nobody has time then.
+_LAST_GRACE = 0.3
+
+
+class Verify(Protocol):
+    """A verifier as a plain function, see ``signatures``."""
+
+    def __call__(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
+        """The id of the delivery, or ``""``; raises `VerificationError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one sender, and all senders together, may cost.
+
+    Raises:
+        ValueError: for a limit that would let nothing through.
+    """
+
+    #: Bytes of a request body; more is 413.
+    body: int = 1_048_576
+    #: Requests that wait for room in their lane at a time; more is 429. It bounds the memory for bodies as well.
+    pending: int = 100
+    #: ``(n, seconds)``: at most n requests in so many seconds from one address; more is 429.
+    rate: tuple[int, float] | None = None
+    #: Seconds for the headers of a request, from connecting or from the last answer; then the connection is closed.
+    header_timeout: float = 10.0
+    #: Seconds for the body; more is 408.
+    body_timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("body", "pending", "header_timeout", "body_timeout"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise ValueError(f"{name}={value!r} would let nothing through; give a number above 0")
+        if self.rate is not None:
+            count, seconds = self.rate
+            if count < 1 or not seconds > 0:
+                raise ValueError(f"rate={self.rate!r} would let nothing through; give (requests, seconds)")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a request must be like to be taken."""
+
+    verify: Verify | None
+    paths: frozenset[str] | None
+    methods: tuple[str, ...]
+    limits: Limits = field(default_factory=Limits)
+
+
+class WebhookSource:
+    """Sends a `WebhookEvent` for each request that is allowed, small enough and signed.
+
+    A request is answered with 202 once its event is in its lane; while the lane is full the sender waits. Errors are
+    small JSON objects: 400 malformed, 401 not signed, 404 unknown path or nothing handles its topic, 405 with
+    ``Allow``, 408 too slow, 413 too large (before it is read whole), 429 and 503 with ``Retry-After``. What was
+    refused is logged at level info without its headers.
+
+    The path becomes the topic: ``/deploy`` is ``webhook/deploy``, and ``/`` is ``webhook``. Paths with empty
+    segments, ``..`` or wildcards are 404. ``paths`` (None: any) and ``methods`` say what is served.
+
+    ``verify`` is one of ``lifecycle.sources.signatures``, or a function with the arguments of their ``verify``. There
+    must be one unless ``host`` is a loopback address; without one, requests that a web page sends are refused.
+
+    ``async with`` listens; the router does that when it starts. Leaving closes idle connections at once and gives
+    requests under way a short time.
+
+    Raises:
+        ValueError: for a host that is not loopback without ``verify``, and for paths or methods that cannot be served.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 8080,
+        *,
+        verify: Verifier | Verify | None = None,
+        paths: Iterable[str] | None = None,
+        methods: Iterable[str] = ("POST",),
+        limits: Limits = Limits(),
+        inbox: None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        if inbox is not None:
+            raise ValueError(f"inbox={inbox!r} is not available yet; leave it out")
+        if verify is None and not _is_loopback(host):
+            raise ValueError(
+                f"{host!r} can be reached from other machines, so requests must be verified; "
+                "give verify=GitHub(secret), or listen on 127.0.0.1"
+            )
+        self.name = f"webhook {host}:{port}"
+        self._host, self._port = host, port
+        self._context = ssl_context
+        self._rules = Rules(_verify_of(verify), _paths(paths), _methods(methods), limits)
+        self._server: HttpServer | None = None
+        self._address: tuple[str, int] | None = None
+        self._closing = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<WebhookSource {self.url}>"
+
+    @property
+    def url(self) -> str:
+        """Where it listens, without a slash at the end; before the start what was asked for."""
+        host, port = self._host, self._port
+        if self._address is not None:
+            # A name may stand for several addresses, and port 0 gives each a port of its own.
+            host, port = self._address if port == 0 else (host, port)
+        scheme = "http" if self._context is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    async def __aenter__(self) -> Self:
+        """Listen.
+
+        Raises:
+            OSError: when the address is taken or not to be had.
+        """
+        from lifecycle.sources._http_server import HttpServer  # aiohttp is heavy
+
+        self._closing = asyncio.Event()
+        server = HttpServer(self._rules)
+        self._address = await server.listen(self._host, self._port, self._context)
+        self._server = server
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop listening; answer what is under way, or refuse it; close."""
+        server, self._server, self._address = self._server, None, None
+        if server is not None:
+            server.refuse()
+            try:
+                await server.wait_rest(_LAST_GRACE)
+            finally:
+                await server.aclose()
+
+    async def run(self, emit: Emit) -> None:
+        """Send events until closed or cancelled; listens itself where nobody entered it."""
+        if self._server is None:
+            async with self:
+                await self.run(emit)
+            return
+        self._server.open(emit)
+        await self._closing.wait()
+        self._server.refuse()
+        await self._server.wait_rest(_GRACE)
+
+    def close(self) -> None:
+        """Let `run` end: no new requests; those under way get their answers."""
+        self._closing.set()
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def _verify_of(verify: Verifier | Verify | None) -> Verify | None:
+    own = getattr(verify, "verify", verify)
+    if own is None or callable(own):
+        return own
+    raise TypeError(f"{verify!r} cannot verify; give GitHub(secret) or a function of (headers, body, *, now)")
+
+
+def _paths(paths: Iterable[str] | None) -> frozenset[str] | None:
+    if isinstance(paths, str):
+        raise TypeError(f"paths={paths!r} is one text; give a tuple: paths=({paths!r},)")
+    return None if paths is None else frozenset(check_path(path) for path in paths)
+
+
+def _methods(methods: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(methods, str):
+        raise TypeError(f"methods={methods!r} is one text; give a tuple: methods=({methods!r},)")
+    named = tuple(method.upper() for method in methods)
+    if not named or not all(method.isalpha() for method in named):
+        raise ValueError(f"methods={methods!r} would let nothing through; give names such as POST")
+    return named
