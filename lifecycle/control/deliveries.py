@@ -113,7 +113,8 @@ class Delivery:
         if self.parent is not None:
             # Or a program whose every event causes the next would keep all of them.
             self.parent.parent = None
-        self._wake()
+        if self._waiters is not None:
+            self._wake()
 
     def merge_into(self, call: Delivery) -> None:
         """Let the end of ``call`` be the end of this one."""

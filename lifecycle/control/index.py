@@ -21,7 +21,7 @@ T = TypeVar("T")
 class _Node(Generic[T]):
     """What may follow, and the value of the pattern that ends here."""
 
-    __slots__ = ("deep", "literals", "loops", "star", "value", "wilds")
+    __slots__ = ("deep", "is_odd", "literals", "loops", "star", "value", "wilds")
 
     def __init__(self, *, loops: bool = False) -> None:
         self.literals: dict[str, _Node[T]] | None = None
@@ -30,6 +30,8 @@ class _Node(Generic[T]):
         self.deep: _Node[T] | None = None
         # True for the node of a `**`, which stays alive over any segment.
         self.loops = loops
+        # Whether there is, or was, more to look at than literals and a star.
+        self.is_odd = loops
         self.value: T | None = None
 
     @property
@@ -114,21 +116,39 @@ class Index(Generic[T]):
                 break
             _drop(parent, segment)
 
-    def find(self, topic: str) -> list[T]:  # noqa: C901  # the hot function: unrolled, one branch a kind of segment
+    def find(self, topic: str) -> list[T]:
         """The values of all patterns that match ``topic``, in no order.
 
-        The hot function of the room: one pass over the segments with all nodes that are still alive.
+        As long as there is only one way to go on, this goes it; where there are more, `_spread` follows them all.
         """
-        alive = [self._root]
-        for segment in topic.split("/"):
-            following: list[_Node[T]] = []
-            for node in alive:
-                if node.literals is not None:
-                    child = node.literals.get(segment)
-                    if child is not None:
-                        following.append(child)
-                if node.star is not None:
-                    following.append(node.star)
+        segments = topic.split("/")
+        node = self._root
+        for at, segment in enumerate(segments):
+            if node.is_odd:
+                return _spread([node], segments[at:])
+            literals, star = node.literals, node.star
+            child = None if literals is None else literals.get(segment)
+            if child is None:
+                if star is None:
+                    return []
+                node = star
+            elif star is None:
+                node = child
+            else:
+                return _spread([child, star], segments[at + 1 :])
+        return [node.value] if node.value is not None and not node.is_odd else _spread([node], [])
+
+
+def _spread(alive: list[_Node[T]], segments: list[str]) -> list[T]:
+    """Follow all nodes that are alive, segment by segment, each once."""
+    for segment in segments:
+        following: list[_Node[T]] = []
+        for node in alive:
+            if node.literals is not None and (child := node.literals.get(segment)) is not None:
+                following.append(child)
+            if node.star is not None:
+                following.append(node.star)
+            if node.is_odd:
                 if node.wilds is not None:
                     following += node.wilds.matching(segment)
                 if node.loops:
@@ -137,16 +157,16 @@ class Index(Generic[T]):
                 # walked, so the new node has its turn at this very segment.
                 if node.deep is not None and node.deep not in alive:
                     alive.append(node.deep)
-            if not following:
-                return []
-            alive = following
-        found: list[T] = []
-        for node in alive:
-            if node.value is not None:
-                found.append(node.value)
-            if node.deep is not None and node.deep not in alive:
-                alive.append(node.deep)
-        return found
+        if not following:
+            return []
+        alive = following
+    found: list[T] = []
+    for node in alive:
+        if node.value is not None:
+            found.append(node.value)
+        if node.deep is not None and node.deep not in alive:
+            alive.append(node.deep)
+    return found
 
 
 def _child(node: _Node[T], segment: Segment) -> _Node[T]:
@@ -161,11 +181,13 @@ def _child(node: _Node[T], segment: Segment) -> _Node[T]:
     if isinstance(segment, Wild):
         if node.wilds is None:
             node.wilds = _Wilds()
+            node.is_odd = True
         return node.wilds.child(segment)
     if segment is STAR:
         node.star = node.star or _Node()
         return node.star
     node.deep = node.deep or _Node(loops=True)
+    node.is_odd = True
     return node.deep
 
 

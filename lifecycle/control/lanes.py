@@ -61,26 +61,27 @@ class Lane:
 
     __slots__ = (
         "_blocked_on",
-        "_buffer",
         "_cancelled",
         "_handling",
         "_owner",
-        "_queue",
         "_tasks",
         "_waiting",
         "concurrency",
+        "limit",
         "name",
+        "queue",
     )
 
     def __init__(self, name: str, concurrency: int, buffer: int, owner: Owner) -> None:
         self.name = name
         self.concurrency = concurrency
-        self._buffer = buffer
         self._owner = owner
-        self._queue: deque[Delivery] = deque()
+        self.queue: deque[Delivery] = deque()
+        # How many may wait: the buffer, and those that a free hand will take at once.
+        self.limit = buffer + concurrency
         # Each task and what it is handling now, the oldest first.
         self._tasks: dict[asyncio.Task[None], Delivery | None] = {}
-        # Tasks that have begun to take from the queue.
+        # Hands at work: tasks that have begun to take from the queue.
         self._handling = 0
         # Tasks that were cancelled for a newer event; they end with what they are doing.
         self._cancelled: set[asyncio.Task[None]] = set()
@@ -89,28 +90,25 @@ class Lane:
         # The lane that a handler of this one waits for.
         self._blocked_on: Lane | None = None
 
-    def __len__(self) -> int:
-        return len(self._queue)
-
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing runs."""
-        return not self._queue and not self._tasks
+        return not self.queue and not self._tasks
 
     @property
     def is_full(self) -> bool:
         """Whether the next event would have to wait outside."""
-        return len(self._queue) >= self._buffer + self.concurrency - self._handling
+        return len(self.queue) >= self.limit
 
     def put(self, delivery: Delivery) -> None:
         """Let an event wait here, also beyond the limit: the caller has looked whether there is room."""
-        self._queue.append(delivery)
+        self.queue.append(delivery)
         if len(self._tasks) < self.concurrency:
             self.go_on()
 
     def go_on(self) -> None:
         """Start a task, if there is anything to do and the router works."""
-        if self._queue and len(self._tasks) < self.concurrency and self._owner.working:
+        if self.queue and len(self._tasks) < self.concurrency and self._owner.working:
             task = self._owner.start(self._work(), self)
             self._tasks[task] = None
             task.add_done_callback(self._ended)
@@ -125,7 +123,7 @@ class Lane:
             if self.is_full:
                 raise LaneFull(self._full(delivery))
             self.put(delivery)
-        elif self._handling + len(self._queue) < self.concurrency:
+        elif self._handling + len(self.queue) < self.concurrency:
             self.put(delivery)
         elif busy is Busy.DROP:
             self._owner.drop(delivery, "as many handlers are at work as may be")
@@ -135,8 +133,8 @@ class Lane:
 
     def _replace_queued(self, delivery: Delivery) -> None:
         """A newer event of a ``restart`` route takes the place of one that has not begun."""
-        for waiting in [each for each in self._queue if each.route is delivery.route]:
-            self._queue.remove(waiting)
+        for waiting in [each for each in self.queue if each.route is delivery.route]:
+            self.queue.remove(waiting)
             self._owner.drop(waiting, "superseded by a newer event")
         self.put(delivery)
 
@@ -210,7 +208,7 @@ class Lane:
         self._waiting.append(call)
 
     def _full(self, delivery: Delivery) -> str:
-        return f"no room for {delivery.event.topic!r}: lane {self.name!r} is full with {len(self._queue)} waiting"
+        return f"no room for {delivery.event.topic!r}: lane {self.name!r} is full with {len(self.queue)} waiting"
 
     def cancel(self) -> None:
         """Cancel what runs."""
@@ -219,8 +217,8 @@ class Lane:
 
     def clear(self, reason: str) -> None:
         """Give up what waits."""
-        while self._queue:
-            self._owner.drop(self._queue.popleft(), reason)
+        while self.queue:
+            self._owner.drop(self.queue.popleft(), reason)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
@@ -231,33 +229,34 @@ class Lane:
         """Handle events until none waits. The hot loop: what is rare is done elsewhere."""
         task = asyncio.current_task()
         assert task is not None
-        queue, tasks, waiting, finished = self._queue, self._tasks, self._waiting, hooks.handler_finished
-        clock = asyncio.get_running_loop().time
+        queue, tasks, waiting, finished = self.queue, self._tasks, self._waiting, hooks.handler_finished
+        owner, enter, clock = self._owner, current.set, asyncio.get_running_loop().time
         turn = _TURN
         self._handling += 1
+        self.limit -= 1
         try:
-            while queue and self._owner.working:
+            while queue and owner.working:
                 delivery = tasks[task] = queue.popleft()
                 if waiting:
                     waiting.popleft()()
                 route = delivery.route
                 assert route is not None
-                current.set(delivery)
+                enter(delivery)
                 began = clock() if finished.receivers else 0.0
                 try:
                     await route.call(delivery.event)
                 except asyncio.CancelledError as error:
                     if self._was_asked(delivery, task):
                         raise
-                    await self._owner.failed(delivery, error)
+                    await owner.failed(delivery, error)
                 except Exception as error:  # noqa: BLE001  # the owner logs it and counts it
-                    await self._owner.failed(delivery, error)
+                    await owner.failed(delivery, error)
                 else:
                     route.handled += 1
                     delivery.end()
                     if finished.receivers:
                         duration = clock() - began
-                        finished.announce(self._owner, event=delivery.event, pattern=route.text, duration=duration)
+                        finished.announce(owner, event=delivery.event, pattern=route.text, duration=duration)
                 if self._cancelled and task in self._cancelled:
                     break
                 turn -= 1
@@ -267,6 +266,7 @@ class Lane:
                     await asyncio.sleep(0)
         finally:
             self._handling -= 1
+            self.limit += 1
             self._ended(task)
 
     def _was_asked(self, delivery: Delivery, task: asyncio.Task[None]) -> bool:

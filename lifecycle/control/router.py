@@ -100,6 +100,7 @@ class Router:
         if debounce is not None:
             settings = debounce if isinstance(debounce, Debounce) else Debounce(debounce)
             self._traffic.open_window(route, settings)
+        route.is_plain = route.window is None and route.busy is Busy.QUEUE
         old = self._table.add(route, replace=replace)
         if old is not None:
             self._traffic.retire(old)

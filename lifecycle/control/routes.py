@@ -62,6 +62,7 @@ class Route:
     """One pattern and its handler, inside its middleware."""
 
     __slots__ = (
+        "_plan",
         "busy",
         "call",
         "chain",
@@ -70,6 +71,7 @@ class Route:
         "failed",
         "handled",
         "handler",
+        "is_plain",
         "lane",
         "pattern",
         "place",
@@ -86,21 +88,31 @@ class Route:
         # The handler inside this route's own middleware, to be wrapped in the router's.
         self.call: AsyncHandler = wrap(as_async(handler), middleware)
         self.chain: Chain | None = None
+        self._plan: Plan | None = None
         # One of its own is made for the first event: most of ten thousand routes never see one.
         self.lane: Lane | None = None
         self.busy = Busy.QUEUE
         self.concurrency = 1
         self.window: Window | None = None
+        # Whether its way is a queue and nothing else; decided when it is registered.
+        self.is_plain = True
         self.routed = self.handled = self.failed = self.dropped = 0
 
     def __repr__(self) -> str:
         return f"<Route {self.text!r} to {name_of(self.handler)}>"
+
+    def alone(self) -> Plan:
+        """What a topic comes to that matches nothing else: one plan for all such topics."""
+        if self._plan is None:
+            self._plan = Plan((self,))
+        return self._plan
 
     def add_middleware(self, middleware: Iterable[Middleware]) -> None:
         """Wrap the router's middleware around the handler, inside what came earlier."""
         self.chain = self.chain or Chain(self.call)
         self.chain.add(middleware)
         self.call = self.chain.call
+        self._plan = None
 
     def info(self) -> RouteInfo:
         """What can be seen of it now."""
@@ -120,10 +132,11 @@ class Route:
 class Plan:
     """What a topic comes to: its routes, the most specific first, and the taps that look on."""
 
-    __slots__ = ("call", "routes", "taps")
+    __slots__ = ("call", "first", "routes", "taps")
 
     def __init__(self, routes: tuple[Route, ...], taps: tuple[Tap, ...] = ()) -> None:
         self.routes = routes
+        self.first = routes[0] if routes else None
         self.taps = taps
         # The direct way, for `Router.dispatch`: compiled here, with nothing in it that this topic does not need.
         self.call: AsyncHandler = _direct(routes)

@@ -140,7 +140,7 @@ class Running:
             traffic.draining = False
             given_up = 0
             for lane in list(traffic.lanes()):
-                given_up += len(lane)
+                given_up += len(lane.queue)
                 lane.clear("the router was stopped")
             for route in list(traffic.routes()):
                 if route.window is not None:

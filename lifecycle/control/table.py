@@ -51,8 +51,6 @@ class Table:
         # Plans of topics with an exact route, so far as they have come by. `Router.dispatch` looks here first.
         self.hot: dict[str, Plan] = {}
         self._cold = functools.lru_cache(_CACHED)(self._plan)
-        # The plans of single routes, shared by all their topics.
-        self._alone: dict[Route, Plan] = {}
 
     def __len__(self) -> int:
         return len(self.routes)
@@ -119,7 +117,6 @@ class Table:
         """Resolve every topic anew: something was registered."""
         self.hot.clear()
         self._cold.cache_clear()
-        self._alone.clear()
 
     # -- resolution --------------------------------------------------------------------------------------------
 
@@ -136,27 +133,22 @@ class Table:
             raise TypeError(f"{event!r} is no event: it has no topic; use Event(topic, data)") from None
         if type(topic) is not str or not topic or len(topic) > MAX_TOPIC:
             topic = _checked(event, topic)
+        if topic not in self._exact:
+            return self._cold(topic)
         plan = self.hot.get(topic)
         if plan is None:
-            plan = self._cold(topic)
-            if topic in self._exact:
-                self.hot[topic] = plan
+            plan = self.hot[topic] = self._plan(topic)
         return plan
 
     def _plan(self, topic: str) -> Plan:
         routes = self._globs.find(topic)
-        if len(routes) > 1:
-            routes.sort(key=_rank)
-        exact = self._exact.get(topic)
-        if exact is not None:
-            routes.insert(0, exact)
-        if self._taps:
-            taps = tuple(tap for taps in self._tap_globs.find(topic) for tap in taps)
-            if taps:
-                return Plan(tuple(routes), taps)
-        if len(routes) == 1:
-            return self._alone.get(routes[0]) or self._alone.setdefault(routes[0], Plan((routes[0],)))
-        return Plan(tuple(routes)) if routes else _NOBODY
+        if len(routes) == 1 and not self._taps and topic not in self._exact:
+            return routes[0].alone()
+        routes.sort(key=_rank)
+        if topic in self._exact:
+            routes.insert(0, self._exact[topic])
+        taps = tuple(tap for taps in self._tap_globs.find(topic) for tap in taps) if self._taps else ()
+        return Plan(tuple(routes), taps) if routes or taps else _NOBODY
 
     def cached(self) -> tuple[int, int]:
         """How many look-ups the cache answered, and how many it did not (those of exact routes are not counted)."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from lifecycle import hooks
 from lifecycle.control.composing import name_of
 from lifecycle.control.deliveries import Delivery, current
-from lifecycle.control.lanes import Busy, Lane
+from lifecycle.control.lanes import Lane
 from lifecycle.control.windows import Window
-from lifecycle.errors import Dropped, LaneFull, NotHandled
+from lifecycle.errors import Dropped, InvalidTopic, LaneFull, NotHandled
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Hashable, Iterator
@@ -34,6 +34,7 @@ class Traffic:
 
     def __init__(self, table: Table, buffer: int) -> None:
         self.table = table
+        self._hot = table.hot
         self.buffer = buffer
         # Handlers run only while this is true; until then events wait in their lanes.
         self.working = False
@@ -131,16 +132,28 @@ class Traffic:
     # -- the way in --------------------------------------------------------------------------------------------
 
     async def accept(self, event: Topical) -> Delivery:
-        """Take an event in, waiting for room; what nobody takes comes back as a delivery that has failed."""
-        delivery = self._admit(event)
-        route = delivery.route
-        if route is None:
-            return delivery
-        if route.busy is Busy.QUEUE and route.window is None:
-            lane = route.lane
-            if lane is None:
-                lane = self.lane_of(route)
-            if lane.is_full:
+        """Take an event in, waiting for room; what nobody takes comes back as a delivery that has failed.
+
+        Every event of every source comes through here: the usual case, a known topic with a plain route that nobody
+        looks at, is written out.
+        """
+        try:
+            plan = self._hot.get(event.topic)
+        except (AttributeError, TypeError):  # no topic, or one that cannot be looked up: told better below
+            plan = None
+        if plan is None or plan.taps or hooks.event_routed.receivers:
+            delivery = self._admit(event)
+            route = delivery.route
+            if route is None:
+                return delivery
+        else:
+            route = plan.first
+            assert route is not None
+            route.routed += 1
+            delivery = Delivery(event, current.get(), route, plan)
+        if route.is_plain:
+            lane = route.lane or self.lane_of(route)
+            if len(lane.queue) >= lane.limit:
                 await self._room(lane, delivery)
             lane.put(delivery)
         else:
@@ -153,9 +166,8 @@ class Traffic:
         Raises:
             LaneFull: when there is no room; then nobody has seen the event.
         """
-        routes = self.table.plan(event).routes
-        route = routes[0] if routes else self.fallback
-        if route is not None and route.window is None and route.busy is Busy.QUEUE and self.lane_of(route).is_full:
+        route = self.table.plan(event).first or self.fallback
+        if route is not None and route.is_plain and self.lane_of(route).is_full:
             raise LaneFull(f"no room for {event.topic!r}: lane {self.lane_of(route).name!r} is full")
         delivery = self._admit(event)
         if delivery.route is not None:
@@ -164,14 +176,18 @@ class Traffic:
 
     def _admit(self, event: Topical) -> Delivery:
         """Resolve the topic, show the event to taps, count it."""
-        plan = self.table.plan(event)
-        if plan.taps:
-            for tap in plan.taps:
-                tap.show(event)
-        routes = plan.routes
-        if not routes:
+        try:
+            plan = self.table.plan(event)
+        except InvalidTopic as error:
+            self.unrouted += 1
+            refused = Delivery(event, current.get())
+            refused.end(error)
+            return refused
+        for tap in plan.taps:
+            tap.show(event)
+        route = plan.first
+        if route is None:
             return self._unrouted(Delivery(event, current.get()))
-        route = routes[0]
         route.routed += 1
         delivery = Delivery(event, current.get(), route, plan)
         if hooks.event_routed.receivers:
@@ -197,11 +213,11 @@ class Traffic:
             self.lane_of(route).offer(delivery, route.busy)
             return
         try:
-            merged = route.window.add(delivery)
+            delivery.merge_into(route.window.fold(delivery.event, delivery))
         except Exception as error:  # noqa: BLE001  # of `key` or `merge`: reported as a handler's error is
             self._report(delivery, route, error)
         else:
-            if merged and hooks.event_merged.receivers:
+            if hooks.event_merged.receivers:
                 hooks.event_merged.announce(self, event=delivery.event, pattern=route.text, delivery=delivery)
 
     async def _room(self, lane: Lane, delivery: Delivery) -> None:
@@ -243,19 +259,15 @@ class Traffic:
             following, delivery.route = delivery.route, route
         lane = self.lane_of(following)
         try:
-            if following.window is None and following.busy is Busy.QUEUE and lane is not route.lane:
-                await self._wait_on_the_way(lane, delivery)
+            if following.is_plain and lane is not route.lane and lane.is_full:
+                await lane.wait_room(delivery)
             delivery.route = following
-            if following.window is None and following.busy is Busy.QUEUE:
+            if following.is_plain:
                 lane.put(delivery)
             else:
                 self._place(delivery, following)
         except LaneFull as full:
             self._report(delivery, following, full)
-
-    async def _wait_on_the_way(self, lane: Lane, delivery: Delivery) -> None:
-        if lane.is_full:
-            await lane.wait_room(delivery)
 
     def _report(self, delivery: Delivery, route: Route, error: BaseException) -> None:
         """An error of a handler ends its delivery and nothing else."""

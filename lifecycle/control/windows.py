@@ -58,14 +58,14 @@ class Debounce:
 class _Burst:
     """What one window holds."""
 
-    __slots__ = ("call", "due", "event", "latest", "timer")
+    __slots__ = ("call", "clock", "due", "event", "latest", "timer")
 
-    def __init__(self, event: Topical, call: Delivery, due: float, latest: float) -> None:
+    def __init__(self, event: Topical, call: Delivery, clock: Callable[[], float]) -> None:
         self.event = event
         # Ends when the merged call ends; every delivery of the burst is merged into it.
         self.call = call
-        self.due = due
-        self.latest = latest
+        self.clock = clock
+        self.due = self.latest = float("inf")
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -76,12 +76,13 @@ class Window:
     burst stays open (and goes on merging) until `retry` is called for its key.
     """
 
-    __slots__ = ("_bursts", "_first", "_release", "_settings", "closed")
+    __slots__ = ("_bursts", "_first", "_key", "_max_wait", "_merge", "_release", "_wait", "closed")
 
     def __init__(self, settings: Debounce, release: Callable[[Hashable, Delivery], bool]) -> None:
-        self._settings = settings
-        self._release = release
+        self._wait, self._max_wait = settings.wait, settings.max_wait
+        self._merge, self._key = settings.merge, settings.key
         self._first: Callable[[Any], Any] | None = getattr(settings.merge, "first", None)
+        self._release = release
         # Open windows by key; one with no key has the key None.
         self._bursts: dict[Hashable, _Burst] = {}
         # Once closed, an event goes straight through.
@@ -90,32 +91,34 @@ class Window:
     def __len__(self) -> int:
         return len(self._bursts)
 
-    def add(self, delivery: Delivery) -> bool:
-        """Take an event in; True if it was merged into a burst. What ``key`` or ``merge`` raises comes out."""
-        settings, event = self._settings, delivery.event
-        key = None if settings.key is None else settings.key(event)
-        now = asyncio.get_running_loop().time()
+    def fold(self, event: Topical, delivery: Delivery | None = None) -> Delivery:
+        """Take an event in, and return the call that it will be part of; what ``key`` or ``merge`` raises comes out.
+
+        ``delivery`` is that of the event, where it has one: the call of a new burst is of its route and parent.
+        """
+        key = None if self._key is None else self._key(event)
         burst = self._bursts.get(key)
         if burst is None:
-            self._open(key, delivery, now)
-            return False
-        burst.event = event if settings.merge is None else settings.merge(burst.event, event)
-        due = now + settings.wait
+            return self._open(key, event, delivery)
+        burst.event = event if self._merge is None else self._merge(burst.event, event)
+        due = burst.clock() + self._wait
         burst.due = due if due < burst.latest else burst.latest  # noqa: FURB136  # min() costs twice as much here
-        delivery.merge_into(burst.call)
-        return True
+        return burst.call
 
-    def _open(self, key: Hashable, delivery: Delivery, now: float) -> None:
-        settings = self._settings
-        latest = float("inf") if settings.max_wait is None else now + settings.max_wait
-        event = delivery.event if self._first is None else self._first(delivery.event)
-        call = Delivery(event, delivery.parent, delivery.route, delivery.plan)
-        delivery.merge_into(call)
-        burst = self._bursts[key] = _Burst(event, call, min(now + settings.wait, latest), latest)
+    def _open(self, key: Hashable, event: Topical, like: Delivery | None) -> Delivery:
+        event = event if self._first is None else self._first(event)
+        call = Delivery(event) if like is None else Delivery(event, like.parent, like.route, like.plan)
+        loop = asyncio.get_running_loop()
+        burst = self._bursts[key] = _Burst(event, call, loop.time)
         if self.closed:
             self._let_go(key)
-        else:
-            burst.timer = asyncio.get_running_loop().call_at(burst.due, self._ring, key)
+            return call
+        now = loop.time()
+        if self._max_wait is not None:
+            burst.latest = now + self._max_wait
+        burst.due = min(now + self._wait, burst.latest)
+        burst.timer = loop.call_at(burst.due, self._ring, key)
+        return call
 
     def _ring(self, key: Hashable) -> None:
         """The timer: release what is due, or sleep on until it is."""
@@ -171,7 +174,7 @@ class Debounced:
 
     async def __call__(self, event: Topical) -> None:
         """Take ``event`` into the window."""
-        self._window.add(Delivery(event))
+        self._window.fold(event)
 
     async def flush(self) -> None:
         """Deliver what is pending now, and wait until its calls have ended."""

@@ -78,8 +78,8 @@ async def running(router: Router) -> AsyncGenerator[Router]:
     """
     task = asyncio.get_running_loop().create_task(router.run(), name=f"running {router.name}")
     try:
-        while not router.state().running and not task.done():
-            await asyncio.sleep(0)  # noqa: ASYNC110  # it is up after a few turns of the loop
+        while not router.state().running and not task.done():  # noqa: ASYNC110  # up after a few turns
+            await asyncio.sleep(0)
         if not task.done():
             yield router
         router.stop()

@@ -1,0 +1,36 @@
+"""One figure: an awaited event through bubus ÷ ours, in a process that ends by force, for the bus would not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+
+from bubus import BaseEvent, EventBus
+
+from benchmarks.router import Router, dispatching, handler, ratio
+
+
+class Job(BaseEvent[None]):
+    """Something that happened."""
+
+
+async def measure() -> None:
+    """Print the ratio and leave."""
+    logging.disable(logging.CRITICAL)
+    exact, bus = Router(), EventBus()
+    exact.handle("job/done", handler)
+    bus.on(Job, handler)
+
+    async def peer(events: int) -> None:
+        for _ in range(events):
+            await bus.dispatch(Job())
+
+    print(await ratio(peer, dispatching(exact), events=20, rounds=7))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(measure())

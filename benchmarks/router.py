@@ -1,0 +1,305 @@
+"""What routing costs, as ratios of medians taken in one process: ``python -m benchmarks.router [--json]``.
+
+The unit is a bare ``await handler(event)``. Peers (pyee, bubus) come from the dependency group ``bench``; one that is
+not installed is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib.util
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import time
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.control import Event, Router, debounce
+from lifecycle.testing import running
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    Case = Callable[[int], Awaitable[None]]
+
+ROUNDS = 31
+EVENTS = 20_000
+
+_count = 0
+
+
+async def handler(_event: Any) -> None:
+    """Do as little as a handler can that does something."""
+    global _count  # noqa: PLW0603  # the cheapest effect there is
+    _count += 1
+
+
+async def ratio(ours: Case, base: Case, *, events: int = EVENTS, rounds: int = ROUNDS) -> float:
+    """The median of ours ÷ base over rounds that take turns."""
+    return (await ratios({"ours": ours}, base, events=events, rounds=rounds))["ours"]
+
+
+async def ratios(cases: dict[str, Case], base: Case, *, events: int = EVENTS, rounds: int = ROUNDS) -> dict[str, float]:
+    """The median of each case ÷ base, all taken in the same rounds."""
+    quotients: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        unit = await _timed(base, events)
+        for name, case in cases.items():
+            quotients[name].append(await _timed(case, events) / unit)
+    return {name: round(statistics.median(each), 3) for name, each in quotients.items()}
+
+
+async def _timed(case: Case, events: int) -> float:
+    gc.collect()
+    gc.disable()
+    began = time.perf_counter()
+    await case(events)
+    taken = time.perf_counter() - began
+    gc.enable()
+    return taken
+
+
+# -- cases -------------------------------------------------------------------------------------------------------
+
+
+async def bare(events: int) -> None:
+    event = Event("job/done")
+    for _ in range(events):
+        await handler(event)
+
+
+def dispatching(router: Router, topic: str = "job/done") -> Case:
+    async def case(events: int) -> None:
+        event, dispatch = Event(topic), router.dispatch
+        for _ in range(events):
+            await dispatch(event)
+
+    return case
+
+
+def dispatching_new_topics(router: Router) -> Case:
+    """Topics of three segments, each seen once; they are made before the clock runs."""
+    numbers = itertools.count()
+
+    async def case(events: int) -> None:
+        made = prepared.pop()
+        dispatch = router.dispatch
+        for event in made:
+            await dispatch(event)
+
+    prepared: list[list[Event]] = []
+
+    def prepare(events: int) -> None:
+        prepared.append([Event(f"svc{next(numbers) % 10_000}/{next(numbers)}/x") for _ in range(events)])
+
+    case.prepare = prepare  # type: ignore[attr-defined]  # read by _cold
+    return case
+
+
+async def _cold(ours: Case, base: Case, events: int = 4000) -> float:
+    quotients: list[float] = []
+    for _ in range(ROUNDS):
+        for case in (base, ours):
+            getattr(case, "prepare", lambda _: None)(events)
+        unit = await _timed(base, events)
+        quotients.append(await _timed(ours, events) / unit)
+    return round(statistics.median(quotients), 3)
+
+
+def with_globs(number: int) -> Router:
+    router = Router()
+    for each in range(number):
+        router.handle(f"svc{each}/*/x", handler)
+    return router
+
+
+async def pass_through(router: Router) -> None:
+    def middleware(following: Any) -> Any:
+        async def passing(event: Any) -> None:
+            await following(event)
+
+        return passing
+
+    router.use(middleware, middleware, middleware)
+
+
+def queue_loop() -> Case:
+    """The hand-written peer of a lane: one task puts, another gets and awaits the handler."""
+
+    async def case(events: int) -> None:
+        queue: asyncio.Queue[Event | None] = asyncio.Queue(100)
+
+        async def consume() -> None:
+            while (event := await queue.get()) is not None:
+                await handler(event)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(consume())
+            for _ in range(events):
+                await queue.put(Event("job/done"))
+            await queue.put(None)
+
+    return case
+
+
+def lane() -> Case:
+    async def case(events: int) -> None:
+        router, ended = Router(), asyncio.Event()
+        router.handle("job/done", handler)
+        router.handle("job/end", lambda _: ended.set(), lane="end")
+
+        async def source() -> Any:
+            for _ in range(events):
+                yield Event("job/done")
+            ended.set()
+
+        router.add_source(source)
+        async with running(router):
+            await ended.wait()
+        assert router.state().handled == events
+
+    return case
+
+
+def window() -> Case:
+    async def case(events: int) -> None:
+        held = debounce(handler, 60)
+        event = Event("job/done")
+        await held(event)
+        for _ in range(events):
+            await held(event)
+        await held.flush()
+
+    return case
+
+
+async def hit_rate_under_flood() -> float:
+    """Share of hot topics that the cache still answers while nine tenths of the stream come once."""
+    router = with_globs(10_000)
+    hot = [Event(f"svc{each}/hot/x") for each in range(100)]
+    hits = asked = 0
+    for number in range(100_000):
+        event = hot[number // 10 % 100] if number % 10 == 0 else Event(f"svc{number % 10_000}/{number}/x")
+        before = router._table.cached()[0]  # noqa: SLF001  # what the cache did is no public figure
+        await router.dispatch(event)
+        if number % 10 == 0 and number > 10_000:
+            asked += 1
+            hits += router._table.cached()[0] - before  # noqa: SLF001
+    return round(hits / asked, 4)
+
+
+def bytes_per_route(number: int = 10_000) -> int:
+    router = Router()
+    patterns = [f"svc{each}/*/ev{each}/x" for each in range(number)]
+    gc.collect()
+    tracemalloc.start()
+    for pattern in patterns:
+        router.handle(pattern, handler)
+    gc.collect()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return used // number
+
+
+# -- peers -------------------------------------------------------------------------------------------------------
+
+
+def blinker_peer() -> Case:
+    from blinker import Signal
+
+    signal = Signal()
+    signal.connect(_with_event, weak=False)
+
+    async def case(events: int) -> None:
+        event = Event("job/done")
+        for _ in range(events):
+            await signal.send_async(event)
+
+    return case
+
+
+async def _with_event(event: Any) -> None:
+    await handler(event)
+
+
+def pyee_peer() -> Case:
+    from pyee.asyncio import AsyncIOEventEmitter
+
+    emitter = AsyncIOEventEmitter()
+    emitter.on("job/done", handler)
+
+    async def case(events: int) -> None:
+        event = Event("job/done")
+        for _ in range(events // 20):
+            for _ in range(20):
+                emitter.emit("job/done", event)
+                await emitter.wait_for_complete()
+
+    return case
+
+
+async def measure() -> dict[str, float | int]:
+    """All figures; see the table in issue and docs for what they mean."""
+    exact = Router()
+    exact.handle("job/done", handler)
+    tapped = Router()
+    tapped.handle("job/done", _passing)
+    tapped.handle("job/*", handler)
+    tapped.tap("job/*", handler)
+    wrapped = Router()
+    wrapped.handle("job/done", handler)
+    await pass_through(wrapped)
+    one, many = with_globs(1), with_globs(10_000)
+    one_cold = Router()
+    one_cold.handle("*/*/x", handler)
+
+    figures: dict[str, float | int] = {}
+    direct = await ratios(
+        {
+            "exact_over_bare": dispatching(exact),
+            "exact_with_tap_and_fallthrough_over_bare": dispatching(tapped),
+            "three_middlewares_over_bare": dispatching(wrapped),
+            "debounce_over_bare": window(),
+        },
+        bare,
+    )
+    figures |= direct
+    figures["glob_10000_over_1_hot"] = await ratio(dispatching(many, "svc0/a/x"), dispatching(one, "svc0/a/x"))
+    cold_many, cold_one = dispatching_new_topics(many), dispatching_new_topics(one_cold)
+    figures["glob_10000_over_1_cold"] = await _cold(cold_many, cold_one)
+    figures["cold_over_bare"] = await _cold(cold_many, bare)
+    figures["hot_hit_rate_under_flood"] = await hit_rate_under_flood()
+    figures["lane_over_queue"] = await ratio(lane(), queue_loop())
+    figures["bytes_per_route"] = bytes_per_route()
+    figures["blinker_over_exact"] = await ratio(blinker_peer(), dispatching(exact))
+    if importlib.util.find_spec("pyee"):
+        figures["pyee_over_exact"] = await ratio(pyee_peer(), dispatching(exact), events=2000)
+    if importlib.util.find_spec("bubus"):
+        # In a process of its own, which it measures in too: its bus does not let a loop end.
+        output = subprocess.run([sys.executable, "-m", "benchmarks._bubus"], check=True, stdout=subprocess.PIPE)
+        figures["bubus_over_exact"] = float(output.stdout)
+    return figures
+
+
+async def _passing(_event: Any) -> None:
+    from lifecycle.errors import NotHandled
+
+    raise NotHandled
+
+
+def main() -> None:
+    """Print the figures."""
+    figures = asyncio.run(measure())
+    if "--json" in sys.argv:
+        print(json.dumps(figures))
+    else:
+        for name, figure in figures.items():
+            print(f"{name:45} {figure:>10}")
+
+
+if __name__ == "__main__":
+    main()
