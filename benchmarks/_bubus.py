@@ -9,10 +9,11 @@ import sys
 
 from bubus import BaseEvent, EventBus
 
-from benchmarks.router import Router, dispatching, handler, ratio
+from benchmarks.router import dispatching, handler, ratio
+from lifecycle.control import Router
 
 
-class Job(BaseEvent[None]):
+class Job(BaseEvent[None]):  # type: ignore[misc]  # bubus has no types
     """Something that happened."""
 
 
