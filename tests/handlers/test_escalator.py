@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,7 +29,8 @@ class Primary:
 
 
 async def test_it_falls_back_for_good_once_the_first_passes() -> None:
-    primary, fallen = Primary(), []
+    primary = Primary()
+    fallen: list[Any] = []
     escalator = Escalator(primary, fallen.append)
     await escalator(EVENT)
     assert not fallen
@@ -43,7 +44,8 @@ async def test_it_falls_back_for_good_once_the_first_passes() -> None:
 
 
 async def test_reset_begins_anew() -> None:
-    primary, fallen = Primary(), []
+    primary = Primary()
+    fallen: list[Any] = []
     escalator = Escalator(primary, fallen.append)
     primary.error = NotHandled("enough")
     await escalator(EVENT)
@@ -55,7 +57,8 @@ async def test_reset_begins_anew() -> None:
 
 @pytest.mark.parametrize("error", [OSError("broken"), Dropped("given up")])
 async def test_other_errors_come_out_and_change_nothing(error: Exception) -> None:
-    primary, fallen = Primary(), []
+    primary = Primary()
+    fallen: list[Any] = []
     escalator = Escalator(primary, fallen.append)
     primary.error = error
     with pytest.raises(type(error)):
@@ -65,7 +68,8 @@ async def test_other_errors_come_out_and_change_nothing(error: Exception) -> Non
 
 
 async def test_a_second_event_within_the_window_falls_back(clock: Clock) -> None:
-    primary, fallen = Primary(), []
+    primary = Primary()
+    fallen: list[Any] = []
     escalator = Escalator(primary, fallen.append, window=2)
     await escalator(EVENT)
     await clock.advance(2.5)
@@ -90,7 +94,8 @@ async def test_the_window_counts_while_the_first_is_still_busy(clock: Clock) -> 
 
 async def test_a_successful_resume_resets_it() -> None:
     """Ctrl+C suspends, Ctrl+C quits; but after a resume it begins with suspending again."""
-    suspend, quits = SuspendHandler(), []
+    suspend = SuspendHandler()
+    quits: list[Any] = []
     escalator = Escalator(suspend, quits.append)
     router = Router()
     router.handle("signal/interrupt", escalator)
@@ -119,5 +124,6 @@ def test_a_window_must_be_a_span_of_time(window: float) -> None:
 
 
 def test_both_must_be_handlers() -> None:
+    bad: Any = lambda: None  # noqa: E731  # of no argument
     with pytest.raises(TypeError):
-        Escalator(lambda: None, print)
+        Escalator(bad, print)

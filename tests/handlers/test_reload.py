@@ -18,7 +18,8 @@ class Config:
     """What is reloaded: a number that is made ready, then swapped in."""
 
     def __init__(self) -> None:
-        self.now, self.made, self.thrown_away = 0, 0, []
+        self.now = self.made = 0
+        self.thrown_away: list[int] = []
         self.take = 1.0
 
     async def prepare(self) -> int:

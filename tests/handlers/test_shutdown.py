@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -95,7 +96,8 @@ async def test_errors_of_both_come_out_as_one_group() -> None:
 
 
 async def test_a_suspension_that_fails_does_not_keep_the_program_alive() -> None:
-    suspend, down = SuspendHandler(), []
+    suspend = SuspendHandler()
+    down: list[Any] = []
 
     @suspend.on_suspend
     def fail() -> None:
@@ -107,7 +109,8 @@ async def test_a_suspension_that_fails_does_not_keep_the_program_alive() -> None
 
 
 async def test_unless_it_should() -> None:
-    suspend, down = SuspendHandler(), []
+    suspend = SuspendHandler()
+    down: list[Any] = []
 
     @suspend.on_suspend
     def fail() -> None:

@@ -405,7 +405,8 @@ async def test_at_a_terminal_it_is_not_obeyed() -> None:
 
 
 async def test_it_knows_the_commands_of_its_router() -> None:
-    router, seen = Router(), []
+    router = Router()
+    seen: list[Any] = []
     router.add_source(InputSource(stream=io.StringIO("deploy web\nsuspend\nwhat\n")))
 
     @router.command
@@ -426,7 +427,8 @@ async def test_it_knows_the_commands_of_its_router() -> None:
 
 async def test_a_handler_that_fails_does_not_end_the_input(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "lifecycle")
-    router, seen = Router(), []
+    router = Router()
+    seen: list[Any] = []
 
     @router.command
     def fail(_: CommandEvent) -> None:
