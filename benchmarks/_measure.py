@@ -1,0 +1,53 @@
+"""Shared by the benchmarks: rounds that take turns, medians of ratios, one way to print."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["Samples", "difference", "interleaved", "ratio", "report"]
+
+#: For each case, one figure a round; the n-th figures of all cases were taken in the same round.
+Samples = dict[str, list[float]]
+
+
+def interleaved(cases: Mapping[str, Callable[[], float]], *, rounds: int, warmup: int = 1) -> Samples:
+    """Measure each case once a round, in turn, so that a drifting machine drifts for all of them alike."""
+    samples: Samples = {name: [] for name in cases}
+    for turn in range(-warmup, rounds):
+        names = list(cases)[:: 1 if turn % 2 else -1]
+        for name in names:
+            figure = cases[name]()
+            if turn >= 0:
+                samples[name].append(figure)
+    return samples
+
+
+def ratio(samples: Samples, over: str, under: str) -> float:
+    """The median of over ÷ under, taken round by round."""
+    return statistics.median(a / b for a, b in zip(samples[over], samples[under], strict=True))
+
+
+def difference(samples: Samples, more: str, less: str) -> float:
+    """The median of more minus less, taken round by round."""
+    return statistics.median(a - b for a, b in zip(samples[more], samples[less], strict=True))
+
+
+def report(
+    title: str, results: Mapping[str, object], bars: Mapping[str, str], argv: Sequence[str] | None = None
+) -> None:
+    """Print ``results`` as one JSON object with ``--json``, else as a table with the bar beside each figure."""
+    arguments = sys.argv[1:] if argv is None else argv
+    shown = {name: round(value, 3) if isinstance(value, float) else value for name, value in results.items()}
+    if "--json" in arguments:
+        print(json.dumps(shown))
+        return
+    print(title)
+    width = max(map(len, shown), default=0)
+    for name, value in shown.items():
+        print(f"  {name:<{width}}  {value!s:>10}  {bars.get(name, '')}".rstrip())

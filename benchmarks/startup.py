@@ -1,0 +1,63 @@
+"""What importing costs: ``python -m benchmarks.startup [--json]``.
+
+Each figure is the median, over rounds that take turns, of the wall time of one interpreter minus that of another.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from functools import partial
+
+from benchmarks._measure import difference, interleaved, report
+
+__all__ = ["main"]
+
+ROUNDS = 31
+
+ROUTER = "from lifecycle import Router, run"
+
+PROGRAMS = {
+    "bare": "pass",
+    "lifecycle": "import lifecycle",
+    "asyncio": "import asyncio",
+    "router": ROUTER,
+}
+
+BARS = {
+    "import_ms": "at most 5",
+    "router_ms_over_asyncio": "at most 30",
+    "heavy_modules": "none",
+}
+
+HEAVY = ("aiohttp", "watchfiles", "prompt_toolkit")
+
+
+def main() -> None:
+    """Measure and print."""
+    samples = interleaved({name: partial(_seconds, code) for name, code in PROGRAMS.items()}, rounds=ROUNDS, warmup=3)
+    results = {
+        "import_ms": difference(samples, "lifecycle", "bare") * 1000,
+        "router_ms_over_asyncio": difference(samples, "router", "asyncio") * 1000,
+        "heavy_modules": _heavy_modules(),
+    }
+    report("startup", results, BARS)
+
+
+def _seconds(code: str) -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True)
+    return time.perf_counter() - began
+
+
+def _heavy_modules() -> list[str]:
+    """Which of the libraries that must wait until they are needed were loaded by the router's import."""
+    code = f"import json, sys; {ROUTER}; print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
+    loaded: list[str] = json.loads(subprocess.check_output([sys.executable, "-c", code]))
+    return loaded
+
+
+if __name__ == "__main__":
+    main()
