@@ -1,0 +1,251 @@
+"""What is known of the watched files, and how it differs from what is on disk.
+
+Whatever a watcher reports is a hint here and nothing more: the entry is looked at, and what became of it since the
+last look is the change. So a replaced file is modified, whatever was done to replace it; what came and went in
+between was never there; and a directory that turns up is read as a whole. All of this blocks: call it in a thread,
+one call at a time.
+"""
+
+# The system and watchfiles speak text, and a Path for each file costs more than the look at it.
+# ruff: noqa: PTH114, PTH116, PTH118, PTH120
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lifecycle.sources._files_links import entries_on_the_way
+from lifecycle.sources._files_marks import Folder, Marks, mark_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from lifecycle.events import Change
+    from lifecycle.sources._files_rules import Rules
+
+__all__ = ["Cover", "Tree"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """What has to be watched, by real paths."""
+
+    #: Directories with all below them, and directories by themselves.
+    deep: frozenset[str]
+    flat: frozenset[str]
+    #: Those of the second kind in which every entry matters; in the others only ``entries`` do.
+    whole: frozenset[str]
+    #: Entries that decide what the watched paths are.
+    entries: frozenset[str]
+
+
+class Tree:
+    """The files below the watched directories ``roots``, and those of the ``roots`` that are files themselves."""
+
+    def __init__(self, roots: Iterable[str], rules: Rules, *, recursive: bool) -> None:
+        self._rules = rules
+        self._recursive = recursive
+        # The roots are the entries of a folder of their own, which no rule applies to.
+        self._roots = tuple(dict.fromkeys(roots))
+        self._top = Folder("", "", "")
+        self._marks = Marks()
+        # Folders by the real path of their directory; two when links lead to one directory in two ways.
+        self._homes: dict[str, list[Folder]] = {}
+        # Entries that are links: what they lead to changes without a hint.
+        self._links: set[tuple[Folder, str]] = set()
+        self._born: set[str] = set()
+
+    def compare(self) -> None:
+        """Look at everything; also the first look, which finds everything added."""
+        self._look_at_roots(deep=True)
+        self._born.clear()
+
+    def update(self, hints: Iterable[tuple[str, bool]], again: Iterable[str] = ()) -> None:
+        """Look at the paths of ``hints``, at whole directories ``again``, and at all links.
+
+        The second half of a hint tells whether it says "modified", which counts even where nothing shows it.
+        """
+        hinted = _without_links(hints)
+        for path, modified in hinted.items():
+            for folder, name in self._places(path):
+                self._look(folder, name, modified=modified, deep=True)
+        for real in again:
+            for folder in self._homes.get(real, ())[:]:
+                self._read(folder)
+        self._look_at_roots(hinted)
+        for folder, name in tuple(self._links):
+            self._look(folder, name, modified=hinted.get(os.path.realpath(folder.prefix + name), False))
+
+    def take_changes(self) -> Mapping[str, Change]:
+        """What all looks since the last call found, as one net change a path."""
+        return self._marks.take()
+
+    def take_born(self) -> set[str]:
+        """The real paths of directories found since the last call; more may be in them than was seen."""
+        born, self._born = self._born, set()
+        return born
+
+    def real_roots(self) -> set[str]:
+        """The real paths of the watched directories that exist."""
+        return {folder.real for folder in self._top.folders.values()}
+
+    def cover(self) -> Cover:
+        """What has to be watched as things are now."""
+        roots = self.real_roots()
+        ways = [*self._roots, *(folder.prefix + name for folder, name in self._links)]
+        entries = {entry for way in ways for entry in entries_on_the_way(way)}
+        if not self._recursive:
+            flat = roots | {os.path.dirname(each) for each in entries}
+            return Cover(frozenset(), frozenset(flat), frozenset(roots), frozenset(entries))
+        linked = {folder.folders[name].real for folder, name in self._links if name in folder.folders}
+        deep = {each for each in roots | linked if not any(_is_below(each, other) for other in roots | linked)}
+        single = {os.path.dirname(each) for each in entries if not any(_is_below(each, other) for other in deep)}
+        return Cover(frozenset(deep), frozenset(single), frozenset(), frozenset(entries))
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def _look_at_roots(self, hinted: Mapping[str, bool] | None = None, *, deep: bool = False) -> None:
+        for path in self._roots:
+            modified = bool(hinted) and (hinted or {}).get(os.path.realpath(path), False)
+            self._look(self._top, path, modified=modified, deep=deep)
+
+    def _places(self, real: str) -> list[tuple[Folder, str]]:
+        """The entries to look at for a hint: below the nearest directory that is known."""
+        while real != "/":
+            directory, name = os.path.split(real)
+            if folders := self._homes.get(directory):
+                return [(folder, name) for folder in folders]
+            real = directory
+        return []
+
+    def _look(self, folder: Folder, name: str, *, modified: bool = False, deep: bool = False) -> None:
+        """Look at one entry; ``deep`` also reads a directory that is there as it was."""
+        path = folder.prefix + name
+        if self._skips(folder, name):
+            return
+        try:
+            found = os.stat(path)
+            link = folder is not self._top and os.path.islink(path)
+        except (OSError, ValueError):
+            self._gone(folder, name)
+            return
+        entered = self._settle(folder, name, found, link=link, modified=modified)
+        inner = folder.folders.get(name)
+        if inner is not None and (entered or deep):
+            self._read(inner)
+            self._born.add(inner.real)
+
+    def _read(self, folder: Folder) -> None:
+        """Read a directory and all below it; a loop, since directories nest deeper than calls may."""
+        pending = [folder]
+        while pending:
+            folder = pending.pop()
+            entries = _entries(folder.path)
+            if entries is None:
+                continue
+            for name in [each for each in (*folder.files, *folder.folders) if each not in entries]:
+                self._gone(folder, name)
+            for name, entry in entries.items():
+                if self._skips(folder, name):
+                    continue
+                try:
+                    found = entry.stat()
+                except OSError:
+                    self._gone(folder, name)
+                else:
+                    self._settle(folder, name, found, link=entry.is_symlink())
+            pending.extend(folder.folders.values())
+
+    def _settle(self, folder: Folder, name: str, found: os.stat_result, *, link: bool, modified: bool = False) -> bool:
+        """Note what is there now; whether it is a directory that was not known."""
+        if link:
+            self._links.add((folder, name))
+        else:
+            self._links.discard((folder, name))
+        if stat.S_ISDIR(found.st_mode):
+            self._forget_file(folder, name)
+            return self._enter(folder, name, found, link=link)
+        self._leave(folder, name)
+        if not stat.S_ISREG(found.st_mode):
+            self._forget_file(folder, name)
+        elif folder is self._top or self._rules.wants(name, folder.below + name):
+            self._marks.seen(folder, name, mark_of(found), modified=modified)
+        return False
+
+    def _enter(self, folder: Folder, name: str, found: os.stat_result, *, link: bool) -> bool:
+        is_root = folder is self._top
+        if not (self._recursive or is_root):
+            return False
+        path = folder.prefix + name
+        real = os.path.realpath(path) if link or is_root else os.path.join(folder.real, name)
+        identity = (found.st_dev, found.st_ino)
+        known = folder.folders.get(name)
+        if known and (known.real, known.identity) == (real, identity):
+            return False
+        if link and folder.leads_back(real):
+            return False
+        if known:
+            # Another directory under the same name: what is in both is compared, file by file.
+            self._homes[known.real].remove(known)
+            known.real, known.identity = real, identity
+        else:
+            below = "" if is_root else f"{folder.below}{name}/"
+            known = folder.folders[name] = Folder(path, real, below, identity=identity, parent=folder)
+        self._homes.setdefault(real, []).append(known)
+        return True
+
+    # -- forgetting ---------------------------------------------------------------------------------------------
+
+    def _gone(self, folder: Folder, name: str) -> None:
+        self._links.discard((folder, name))
+        self._forget_file(folder, name)
+        self._leave(folder, name)
+
+    def _forget_file(self, folder: Folder, name: str) -> None:
+        self._marks.gone(folder, name)
+
+    def _leave(self, folder: Folder, name: str) -> None:
+        """Forget a directory and all that was in it."""
+        pending = [folder.folders.pop(name)] if name in folder.folders else []
+        while pending:
+            left = pending.pop()
+            pending.extend(left.folders.values())
+            self._homes[left.real].remove(left)
+            if not self._homes[left.real]:
+                del self._homes[left.real]
+            for each in tuple(left.files):
+                self._marks.gone(left, each)
+            self._links -= {(left, each) for each in (*left.files, *left.folders)} if self._links else set()
+
+    def _skips(self, folder: Folder, name: str) -> bool:
+        return folder is not self._top and self._rules.skips(name, folder.below + name)
+
+
+def _entries(path: str) -> dict[str, os.DirEntry[str]] | None:
+    """What a directory holds; nothing when it is gone, None when it cannot be read."""
+    try:
+        with os.scandir(path) as found:
+            return {entry.name: entry for entry in found}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError:
+        return None
+
+
+def _without_links(hints: Iterable[tuple[str, bool]]) -> dict[str, bool]:
+    """The hints by the real path of their entry's directory."""
+    directories: dict[str, str] = {}
+    found: dict[str, bool] = {}
+    for path, modified in hints:
+        directory, name = os.path.split(path)
+        if directory not in directories:
+            directories[directory] = os.path.realpath(directory)
+        entry = os.path.join(directories[directory], name)
+        found[entry] = modified or found.get(entry, False)
+    return found
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path.startswith(directory.rstrip("/") + "/") and path != directory
