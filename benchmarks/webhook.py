@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-ROUNDS = 9
-SECONDS = 2
+ROUNDS = 5
+SECONDS = 1
 BODY = "x" * 1024
 
 BARS = {

@@ -114,10 +114,10 @@ class Tree:
     def _places(self, real: str) -> list[tuple[Folder, str]]:
         """The entries to look at for a hint: below the nearest directory that is known."""
         while real != "/":
-            directory, name = os.path.split(real)
-            if folders := self._homes.get(directory):
+            directory, _, name = real.rpartition("/")
+            real = directory or "/"
+            if folders := self._homes.get(real):
                 return [(folder, name) for folder in folders]
-            real = directory
         return []
 
     def _look(self, folder: Folder, name: str, *, modified: bool = False, deep: bool = False) -> None:

@@ -5,10 +5,11 @@ Imports aiohttp, so it is itself imported when a server starts.
 
 from __future__ import annotations
 
-import json
+from json import JSONEncoder
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from multidict import CIMultiDict
 
 if TYPE_CHECKING:
     from lifecycle.events import WebhookEvent
@@ -16,18 +17,22 @@ if TYPE_CHECKING:
 __all__ = ["accepted", "problem"]
 
 #: The name and version of the HTTP library are nobody's business.
-_HEADERS = {"Content-Type": "application/json", "Server": "lifecycle"}
+_HEADERS = CIMultiDict({"Content-Type": "application/json", "Server": "lifecycle"})
+
+_quoted = JSONEncoder().encode
 
 
 def accepted(event: WebhookEvent) -> web.Response:
     """202: the event is in its lane."""
-    return _json(202, {"id": event.id, "topic": event.topic}, _HEADERS)
+    return _json(202, f'{{"id": {_quoted(event.id)}, "topic": {_quoted(event.topic)}}}')
 
 
 def problem(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
     """An error, in words for the person who set up the sender."""
-    return _json(status, {"error": reason}, _HEADERS | headers if headers else _HEADERS)
+    answer = _json(status, f'{{"error": {_quoted(reason)}}}')
+    answer.headers.update(headers or {})
+    return answer
 
 
-def _json(status: int, content: dict[str, str], headers: dict[str, str]) -> web.Response:
-    return web.Response(status=status, body=json.dumps(content).encode(), headers=headers)
+def _json(status: int, text: str) -> web.Response:
+    return web.Response(status=status, body=text.encode(), headers=_HEADERS.copy())

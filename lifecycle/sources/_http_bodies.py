@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Bodies"]
 
+_MALFORMED = "the body is malformed"
+
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -36,23 +38,35 @@ class Bodies:
         self._slow: dict[asyncio.Timeout, int] = {}
         self._held = 0
 
-    async def read(self, request: web.BaseRequest) -> bytes:
-        """The body as it was sent.
+    def at_hand(self, request: web.BaseRequest) -> bytes | None:
+        """The body as it was sent, if it came with the headers, as most do; None where it must be waited for.
+
+        Raises:
+            Refused: 413 before more than the limit was read, 400 when it is malformed.
+        """
+        if (request.content_length or 0) > self._limit:
+            raise self._too_large()
+        if not request.content.is_eof():
+            return None
+        try:
+            body = request.content.read_nowait()
+        except web.RequestPayloadError:
+            raise Refused(400, _MALFORMED) from None
+        if len(body) > self._limit:
+            raise self._too_large()
+        return body
+
+    async def wait(self, request: web.BaseRequest) -> bytes:
+        """The body that was not yet `at_hand`.
 
         Raises:
             Refused: 413 before more than the limit was read, 408 when it takes too long, 400 when it is malformed.
             ConnectionError: when the client goes away.
         """
-        if (request.content_length or 0) > self._limit:
-            raise self._too_large()
         try:
-            # Most bodies arrive with their headers: no clock is needed.
-            body = request.content.read_nowait() if request.content.is_eof() else await self._read_slowly(request)
+            return await self._read_slowly(request)
         except web.RequestPayloadError:
-            raise Refused(400, "the body is malformed") from None
-        if len(body) > self._limit:
-            raise self._too_large()
-        return body
+            raise Refused(400, _MALFORMED) from None
 
     async def _read_slowly(self, request: web.BaseRequest) -> bytes:
         try:

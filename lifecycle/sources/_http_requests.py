@@ -51,8 +51,9 @@ class Requests:
         # How many requests are being read or wait for room, and who wants to know when there are none.
         self._busy = 0
         self._rested: asyncio.Future[None] | None = None
-        # Verified requests on their way into a lane, each with the clock that can end its wait.
-        self._waiting: set[asyncio.Timeout] = set()
+        # The tasks of verified requests on their way into a lane, and whether they are cancelled to answer 503.
+        self._waiting: set[asyncio.Task[object]] = set()
+        self._given_up = False
         # Names that are unique across restarts, and cheap.
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count(1)
@@ -69,9 +70,10 @@ class Requests:
     def give_up(self) -> None:
         """Refuse also what waits for room."""
         self.stop()
-        for clock in self._waiting:
-            if not clock.expired():
-                clock.reschedule(0)
+        if not self._given_up:
+            self._given_up = True
+            for task in self._waiting:
+                task.cancel()
 
     async def wait_rest(self, seconds: float) -> None:
         """Wait until nothing is under way, but not longer than ``seconds``."""
@@ -97,7 +99,9 @@ class Requests:
 
     async def _read(self, request: web.BaseRequest) -> WebhookEvent:
         path = self._admit(request)
-        body = await self._bodies.read(request)
+        body = self._bodies.at_hand(request)
+        if body is None:
+            body = await self._bodies.wait(request)
         headers = _headers(request)
         identity = self._verify(headers, body)
         return WebhookEvent(request.method, path, headers, _query(request), body, identity or self._new_id())
@@ -145,15 +149,18 @@ class Requests:
     async def _hand_over(self, event: WebhookEvent) -> None:
         """Return when the event is in its lane."""
         self._check_room()
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting.add(task)
         try:
-            async with asyncio.timeout(None) as clock:
-                self._waiting.add(clock)
-                try:
-                    await self._emit_to_router(event)
-                finally:
-                    self._waiting.discard(clock)
-        except TimeoutError:
-            raise Refused.for_now(503, _STOPPING) from None
+            await self._emit_to_router(event)
+        except asyncio.CancelledError:
+            # Ours, to be answered; or aiohttp's, which ends the connection.
+            if self._given_up and not task.uncancel():
+                raise Refused.for_now(503, _STOPPING) from None
+            raise
+        finally:
+            self._waiting.discard(task)
 
     async def _emit_to_router(self, event: WebhookEvent) -> None:
         if self._emit is None:
