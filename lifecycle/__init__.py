@@ -20,10 +20,10 @@ lifecycle.testing   virtual time, fakes, a pytest plugin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lifecycle._lazy import lazy_names
 
+# Checkers know the name; importing it from typing would cost more than all the rest of this file.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from lifecycle.control import (
         ClearLineEvent,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,13 +39,16 @@ class Backoff:
         if self.multiplier < 1:
             raise ValueError(f"Backoff(multiplier={self.multiplier!r}) would shrink the wait; give 1 or more")
 
-    def delay(self, retry: int, *, chance: Callable[[], float] = random.random) -> float:
-        """Seconds to wait before retry number ``retry`` (the first is 0); ``chance`` gives a number in [0, 1)."""
+    def delay(self, retry: int, *, chance: Callable[[], float] | None = None) -> float:
+        """Seconds to wait before retry number ``retry`` (the first is 0).
+
+        ``chance`` gives a number in [0, 1) for the jitter; the default is `random.random`.
+        """
         try:
             plain = min(self.maximum, self.initial * self.multiplier**retry)
         except OverflowError:
             plain = self.maximum
-        return plain * (1 + self.jitter * chance())
+        return plain * (1 + self.jitter * (chance or _chance)())
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +73,10 @@ class Intensity:
     def exceeded(self, restarts: Sequence[float]) -> bool:
         """Whether ``restarts``, as `add` returned them, are more than the budget allows."""
         return len(restarts) > self.limit
+
+
+def _chance() -> float:
+    """A number in [0, 1); its module is imported when something has failed, which most programs never see."""
+    import random
+
+    return random.random()  # noqa: S311  # nothing secret depends on it

@@ -7,7 +7,6 @@ A pattern is a topic in which ``*`` and ``?`` stand for characters of one segmen
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import InvalidPattern
@@ -21,53 +20,48 @@ __all__ = ["DEEP", "STAR", "Literal", "Pattern", "Segment", "Wild"]
 _LITERAL, _STAR, _END, _DEEP = -1_000_000, 1, 2, 3
 
 
-@dataclass(frozen=True, slots=True)
 class Literal:
     """A segment without wildcards."""
 
-    text: str
+    __slots__ = ("text",)
     rank = _LITERAL
+
+    def __init__(self, text: str) -> None:
+        self.text = text
 
     def matches(self, segment: str) -> bool:
         """Whether ``segment`` is this very text."""
         return segment == self.text
 
 
-@dataclass(frozen=True, slots=True)
 class Wild:
-    """A segment with wildcards in it: what is fixed at its ends, and the whole as a regular expression."""
+    """A segment with wildcards in it: what is fixed at its ends, and the whole as a function that matches."""
 
-    text: str
-    prefix: str
-    suffix: str
-    rank: int
-    matches: Callable[[str], object]
+    __slots__ = ("matches", "prefix", "rank", "suffix", "text")
 
-
-@dataclass(frozen=True, slots=True)
-class Star:
-    """``*``: any one segment."""
-
-    rank = _STAR
-
-    def matches(self, segment: str) -> bool:  # noqa: ARG002  # the signature of a segment
-        """Always."""
-        return True
+    def __init__(self, text: str, ends: tuple[str, str], rank: int, matches: Callable[[str], object]) -> None:
+        self.text = text
+        self.prefix, self.suffix = ends
+        self.rank = rank
+        self.matches = matches
 
 
-@dataclass(frozen=True, slots=True)
-class Deep:
-    """``**``: zero or more segments."""
+class _Any:
+    """A segment that matches every segment."""
 
-    rank = _DEEP
+    __slots__ = ("rank",)
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
 
     def matches(self, segment: str) -> bool:  # noqa: ARG002  # the signature of a segment
         """Always."""
         return True
 
 
-STAR, DEEP = Star(), Deep()
-Segment = Literal | Wild | Star | Deep
+#: ``*``: any one segment. ``**``: zero or more segments.
+STAR, DEEP = _Any(_STAR), _Any(_DEEP)
+Segment = Literal | Wild | _Any
 
 
 class Pattern:
@@ -243,13 +237,9 @@ def _wild(text: str, pieces: list[tuple[bool, str]]) -> Wild:
     # Between two stars the leftmost fit is as good as any, so it is taken for good (an atomic group).
     middle = "".join(f"(?>.*?{run})" for run in later[:-1])
     last = f".*{later[-1]}" if later else ""
-    return Wild(
-        text=text,
-        prefix=_fixed(runs[0]),
-        suffix=_fixed(runs[-1][::-1])[::-1],
-        rank=-sum(literal for literal, _ in pieces),
-        matches=re.compile(first + middle + last, re.DOTALL).fullmatch,
-    )
+    ends = _fixed(runs[0]), _fixed(runs[-1][::-1])[::-1]
+    literals = sum(literal for literal, _ in pieces)
+    return Wild(text, ends, -literals, re.compile(first + middle + last, re.DOTALL).fullmatch)
 
 
 def _regex(run: list[tuple[bool, str]]) -> str:
