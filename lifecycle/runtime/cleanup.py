@@ -65,10 +65,8 @@ class Cleanup:
         loop = asyncio.get_running_loop()
         began = loop.time()
         failure: BaseException | None = None
-        # A hook that blocks the loop is named when it lets go of it: the timer is due then, and runs at the sleep.
-        naming = loop.call_later(
-            patience, _log.warning, "the shutdown hook %s runs for %.1f s and more", name, patience
-        )
+        slow = _Slowness(name, patience)
+        naming = loop.call_later(patience, slow.tell)
         try:
             result = call()
             if inspect.isawaitable(result):
@@ -77,6 +75,19 @@ class Cleanup:
             failure = error
             _log.error("the shutdown hook %s failed: %r", name, error, exc_info=error)
         duration = loop.time() - began
-        await asyncio.sleep(0)
         naming.cancel()
+        if duration > patience:  # it blocked the loop, or the timer would have told
+            slow.tell()
         hooks.hook_finished.announce(self._sender, hook=name, duration=duration, error=failure)
+
+
+class _Slowness:
+    """Names a hook that takes long, once."""
+
+    def __init__(self, name: str, patience: float) -> None:
+        self._name, self._patience, self._told = name, patience, False
+
+    def tell(self) -> None:
+        if not self._told:
+            self._told = True
+            _log.warning("the shutdown hook %s takes more than %.1f s", self._name, self._patience)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
-import io
 import sys
+import traceback
+from typing import Any
 
 __all__ = ["dump_stacks", "tell_terminal", "write_stderr"]
 
@@ -42,7 +43,18 @@ def _threads() -> str:
 
 
 def _tasks(loop: asyncio.AbstractEventLoop) -> str:
-    text = io.StringIO()
-    for task in sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name()):
-        task.print_stack(file=text)
-    return text.getvalue()
+    tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
+    return "\n".join(f"Task {task.get_name()}:\n{_stack(task)}" for task in tasks)
+
+
+def _stack(task: asyncio.Task[Any]) -> str:
+    """Where ``task`` waits, down to the innermost await: asyncio itself shows the outermost only."""
+    lines: list[str] = []
+    waiting: Any = task.get_coro()
+    while waiting is not None:
+        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
+        if frame is None:
+            break
+        lines += traceback.format_stack(frame, limit=1)
+        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
+    return "".join(lines)

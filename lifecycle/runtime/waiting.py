@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from lifecycle.errors import Interrupted
 from lifecycle.runtime.lifetimes import current, current_life
@@ -87,9 +87,10 @@ async def _stopping() -> None:
 
 async def _settle(reading: asyncio.Future[_T], stopping: asyncio.Future[None]) -> bool:
     """End both waits; whether a line was read."""
-    for each in (reading, stopping):
+    ended: list[asyncio.Future[Any]] = [reading, stopping]
+    for each in ended:
         each.cancel()
-    await asyncio.wait([reading, stopping])
+    await asyncio.wait(ended)
     return not reading.cancelled()
 
 

@@ -1,0 +1,249 @@
+"""`lifetime`: the same life in a loop that somebody else runs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.runtime import LifetimeState, Reason, current, go, lifetime, on_shutdown, shutdown
+
+if TYPE_CHECKING:
+    from lifecycle.testing import Clock
+    from lifecycle.testing.signals import FakeSignals
+
+
+async def test_leaving_the_block_carries_the_shutdown_out(clock: Clock) -> None:
+    log: list[str] = []
+
+    async def poll() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            log.append("task")
+
+    async with lifetime(signals=False) as life:
+        life.go(poll)
+        life.on_shutdown(lambda: log.append(f"hook, {life.reason}"))
+        await clock.advance(1)
+        assert not life.stopping
+    assert log == ["task", "hook, stop"]
+    assert life.reason is Reason.STOP
+
+
+@pytest.mark.parametrize("cause", ["signal", "shutdown", "thread"])
+async def test_a_cause_cancels_the_block_and_leaves_it_without_an_error(
+    clock: Clock, signals: FakeSignals, cause: str
+) -> None:
+    cancelled = False
+    async with lifetime() as life:
+        try:
+            if cause == "signal":
+                signals.send(signal.SIGTERM)
+            elif cause == "shutdown":
+                shutdown()
+            else:
+                await asyncio.to_thread(shutdown)
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled = True
+            raise
+    assert cancelled
+    assert life.stopping
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)
+
+
+async def test_a_cancellation_from_outside_comes_out_after_the_shutdown(clock: Clock) -> None:
+    log: list[str] = []
+
+    async def program() -> None:
+        async with lifetime() as life:
+            life.on_shutdown(lambda: log.append("hook"))
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(program())
+    await clock.advance(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert log == ["hook"]
+
+
+async def test_a_cancellation_from_outside_and_a_cause_together_are_a_cancellation(clock: Clock) -> None:
+    async def program() -> None:
+        async with lifetime() as life:
+            life.shutdown()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(program())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_cancellation_during_the_shutdown_comes_out_at_its_end(clock: Clock) -> None:
+    log: list[str] = []
+
+    async def hook() -> None:
+        await asyncio.sleep(5)
+        log.append("hook ended")
+
+    async def program() -> None:
+        async with lifetime() as life:
+            life.on_shutdown(hook)
+
+    task = asyncio.create_task(program())
+    await clock.advance(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert log == ["hook ended"]
+
+
+async def test_a_cause_that_comes_when_the_block_ends_hits_nothing_after_it(clock: Clock) -> None:
+    async with lifetime() as life:
+        life.shutdown()
+    await clock.advance(1)
+
+    async with lifetime() as life:
+        life.shutdown()
+        await asyncio.sleep(0)
+        try:
+            await asyncio.sleep(1)
+        except asyncio.CancelledError:
+            pass  # a body that swallows its cancellation is left like any other
+    await clock.advance(1)
+
+
+async def test_an_error_in_the_block_comes_out_after_the_shutdown(clock: Clock) -> None:
+    log: list[str] = []
+    with pytest.raises(ValueError, match="boom"):
+        async with lifetime() as life:
+            life.on_shutdown(lambda: log.append("hook"))
+            raise ValueError("boom")
+    assert log == ["hook"]
+
+
+async def test_an_error_while_the_block_is_cancelled_comes_out(clock: Clock) -> None:
+    with pytest.raises(ValueError, match="in cleanup"):
+        async with lifetime() as life:
+            life.shutdown()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise ValueError("in cleanup")
+    await asyncio.sleep(0)
+
+
+async def test_a_time_out_around_it_stays_one(clock: Clock) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1), lifetime():
+            await asyncio.Event().wait()
+
+
+async def test_it_is_current_inside_and_in_threads_and_not_outside(clock: Clock) -> None:
+    with pytest.raises(LookupError, match="no lifetime"):
+        current()
+    async with lifetime() as outer:
+        assert current() is outer
+        assert await asyncio.to_thread(current) is outer
+        async with lifetime() as inner:
+            assert current() is inner
+            assert await asyncio.create_task(asyncio.to_thread(current)) is inner
+        assert current() is outer
+    with pytest.raises(LookupError):
+        current()
+    with pytest.raises(LookupError):
+        shutdown()
+    with pytest.raises(LookupError):
+        on_shutdown(print)
+    with pytest.raises(LookupError):
+        go(asyncio.sleep, 1)
+
+
+async def test_the_end_of_an_outer_lifetime_begins_that_of_an_inner_one(clock: Clock, signals: FakeSignals) -> None:
+    log: list[str] = []
+    async with lifetime() as outer:
+        outer.on_shutdown(lambda: log.append("outer"))
+        async with lifetime() as inner:
+            inner.on_shutdown(lambda: log.append(f"inner, {inner.reason}"))
+            signals.send(signal.SIGTERM)
+            await inner.wait_stopping()
+            log.append("not cancelled yet")
+            await asyncio.Event().wait()
+    assert log == ["inner, terminate", "outer"] or log == ["not cancelled yet", "inner, terminate", "outer"]
+
+
+async def test_the_end_of_an_inner_lifetime_leaves_the_outer_one_alone(clock: Clock) -> None:
+    async with lifetime() as outer:
+        async with lifetime() as inner:
+            inner.shutdown()
+            await asyncio.Event().wait()
+        assert not outer.stopping
+        await clock.advance(1)
+
+
+async def test_its_state_is_a_record(clock: Clock) -> None:
+    async with lifetime() as life:
+        life.go(asyncio.sleep, 100, name="poll")
+        life.on_shutdown(lambda: None)
+        state = life.state()
+        assert state == LifetimeState(
+            reason=Reason.NONE,
+            signum=None,
+            stopping=False,
+            signals=0,
+            force_exit_at=2,
+            tasks=("poll",),
+            tasks_started=1,
+            tasks_crashed=0,
+            hooks=1,
+            workers=(),
+        )
+        with pytest.raises(AttributeError):
+            state.hooks = 2  # type: ignore[misc]
+    assert life.state().stopping
+
+
+@pytest.mark.parametrize("reason", ["none", "tired", 3])
+async def test_what_is_no_reason_is_refused(clock: Clock, reason: str) -> None:
+    async with lifetime() as life:
+        with pytest.raises(ValueError, match="reason|Reason"):
+            life.shutdown(reason)
+
+
+async def test_a_lifetime_cannot_be_entered_twice(clock: Clock) -> None:
+    block = lifetime()
+    async with block:
+        pass
+    with pytest.raises(RuntimeError, match="again"):
+        async with block:
+            pass
+
+
+async def test_signals_are_left_alone_if_not_wanted() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    async with lifetime(signals=False):
+        assert signal.getsignal(signal.SIGTERM) is before
+    async with lifetime():
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+async def test_signals_are_taken_back_from_a_library(clock: Clock) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    async with lifetime() as life:
+        ours = signal.getsignal(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        await clock.advance(1.5)
+        assert signal.getsignal(signal.SIGINT) == ours
+        signal.raise_signal(signal.SIGINT)
+        assert life.reason is Reason.INTERRUPT
+        await asyncio.Event().wait()
+    assert signal.getsignal(signal.SIGINT) is before
