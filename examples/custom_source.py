@@ -1,0 +1,70 @@
+"""Two sources of one's own: an async generator, and an object that holds something open.
+
+Try it: ``python examples/custom_source.py ls -l``. Each line that the command prints is an event; a line that its
+handler refuses is told so, because awaiting the `Delivery` says what became of it.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from lifecycle import Event, Router, run, shutdown
+from lifecycle.control import Emit
+
+
+async def countdown() -> AsyncIterator[Event]:
+    """The simplest source there is: it ends when it has nothing more to say."""
+    for number in (3, 2, 1):
+        yield Event("countdown", number)
+
+
+class CommandOutput:
+    """The lines of a command's output. One that cannot be started ends `run` with `SourceFailed`, which names it."""
+
+    def __init__(self, *argv: str) -> None:
+        self.name = f"output of {argv[0]}"
+        self.argv = argv
+
+    async def __aenter__(self) -> Self:
+        self.process = await asyncio.create_subprocess_exec(*self.argv, stdout=asyncio.subprocess.PIPE)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+        await self.process.wait()
+
+    async def run(self, emit: Emit) -> None:
+        """Wait for room in the lane before each line, so that a slow handler slows the command down."""
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            delivery = await emit(Event("line/new", line.decode(errors="replace").rstrip()))
+            try:
+                await delivery
+            except Exception as error:
+                print("refused:", error, flush=True)
+        await emit(Event("line/end"))
+
+
+def main(*argv: str) -> None:
+    """Print the countdown and the lines, then end."""
+    router = Router()
+    router.add_source(countdown)
+    router.add_source(CommandOutput(*argv))
+    router.handle("countdown", lambda event: print(event.data, flush=True))
+    router.handle("line/end", lambda _: shutdown())
+
+    @router.on("line/new")
+    async def line(event: Event) -> None:
+        if not event.data:
+            raise ValueError("an empty line")
+        print("line:", event.data, flush=True)
+
+    run(router)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:] or ["ls", "-l"])

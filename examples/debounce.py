@@ -1,0 +1,45 @@
+"""A burst of changes is one build; a change during a build starts it anew; two builds never overlap.
+
+It needs no files and ends by itself: ``python examples/debounce.py``. The source stands for `FileWatchSource`, and
+the ``await asyncio.sleep`` of the build for a compiler.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from lifecycle import Debounce, FileBatch, FileEvent, Router, merge_files, run, shutdown
+
+router = Router()
+building = asyncio.Event()
+#: What changed since the last build that came to its end: one that is given up must not forget its share.
+unbuilt: dict[Path, None] = {}
+
+
+@router.add_source
+async def edits() -> AsyncIterator[FileEvent]:
+    """Save three files at once, and one of them again while they are being built."""
+    for name in ("a.py", "b.py", "c.py"):
+        yield FileEvent("modified", Path(name))
+    await building.wait()
+    yield FileEvent("modified", Path("b.py"))
+
+
+@router.on("file/*", debounce=Debounce(0.1, max_wait=2, merge=merge_files), busy="restart")
+async def build(batch: FileBatch) -> None:
+    """A build that takes a while; a newer burst cancels it."""
+    unbuilt.update(dict.fromkeys(batch.changes))
+    print("build:", ", ".join(path.name for path in unbuilt), flush=True)
+    building.set()
+    try:
+        await asyncio.sleep(0.5)
+    except asyncio.CancelledError:
+        print("given up: there are newer changes", flush=True)
+        raise
+    unbuilt.clear()
+    print("built", flush=True)
+    shutdown()
+
+
+if __name__ == "__main__":
+    run(router)

@@ -1,0 +1,28 @@
+"""Events for code that knows nothing of routers: `notify` puts them into a queue, and never waits.
+
+It ends by itself: ``python examples/notify_bridge.py``. The consumer is slower than the ticker, so the queue is full
+now and then; what does not fit is dropped and counted, and the ticker goes on.
+"""
+
+import asyncio
+
+from lifecycle import Router, TickerSource, TickEvent, notify, run
+
+router = Router()
+queue: asyncio.Queue[TickEvent] = asyncio.Queue(maxsize=2)
+router.add_source(TickerSource(0.01, immediate=True))
+router.handle("tick/*", notify(queue))
+
+
+async def consumer() -> str:
+    """Plain asyncio: three events, one after the other; the program is complete when this returns."""
+    for _ in range(3):
+        event = await queue.get()
+        print(f"tick {event.count}", flush=True)
+        await asyncio.sleep(0.05)
+    state = router.state()
+    return f"{state.handled} were put into the queue, {state.dropped} found it full"
+
+
+if __name__ == "__main__":
+    print(run(consumer, router))

@@ -1,0 +1,212 @@
+"""Every program in examples/ does what its docstring says, as a process of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+LIMIT = 20.0  # seconds; a program that works needs a small part of it
+
+
+class Running:
+    """A program, and what it has written so far; both streams go into one."""
+
+    def __init__(self, *argv: str, **env: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=os.environ | env,
+            start_new_session=True,
+        )
+        self.text = ""
+
+    def until(self, text: str) -> None:
+        """Read on until ``text`` has come after what was read before."""
+        begin, end = len(self.text), time.monotonic() + LIMIT
+        while text not in self.text[begin:]:
+            assert self._read(end), f"{text!r} did not come; there was:\n{self.text}"
+
+    def rest(self, status: int = 0) -> str:
+        """Everything that it has written, once it has ended with ``status``."""
+        end = time.monotonic() + LIMIT
+        while self._read(end):
+            pass
+        assert self.process.wait(LIMIT) == status, self.text
+        return self.text
+
+    def stop(self, signum: signal.Signals = signal.SIGTERM) -> str:
+        self.process.send_signal(signum)
+        return self.rest()
+
+    def _read(self, end: float) -> bool:
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], max(0, end - time.monotonic()))[0]:
+            pytest.fail(f"nothing comes any more; there was:\n{self.text}")
+        piece = os.read(self.process.stdout.fileno(), 65536)
+        self.text += piece.decode()
+        return bool(piece)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process.wait(LIMIT)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Running]]:
+    programs: list[Running] = []
+
+    def started(name: str, *argv: str, **env: str) -> Running:
+        programs.append(Running(str(EXAMPLES / name), *argv, **env))
+        return programs[-1]
+
+    yield started
+    for program in programs:
+        program.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def connect(port: int) -> None:
+    """Return once somebody listens."""
+    end = time.monotonic() + LIMIT
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), LIMIT).close()
+        except OSError:
+            assert time.monotonic() < end, f"nobody listens on {port}"
+        else:
+            return
+
+
+def post(port: int, path: str, body: bytes, secret: str) -> int:
+    signature = hmac.digest(secret.encode(), body, hashlib.sha256).hex()
+    headers = {"X-Hub-Signature-256": f"sha256={signature}"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=LIMIT) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.name)
+def test_no_example_is_longer_than_eighty_lines(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 80
+
+
+def test_debounce_builds_a_burst_once_and_never_forgets_a_change(start: Callable[..., Running]) -> None:
+    assert start("debounce.py").rest().splitlines() == [
+        "build: a.py, b.py, c.py",
+        "given up: there are newer changes",
+        "build: a.py, b.py, c.py",
+        "built",
+    ]
+
+
+def test_notify_bridge_drops_what_the_consumer_has_no_room_for(start: Callable[..., Running]) -> None:
+    lines = start("notify_bridge.py").rest().splitlines()
+    assert lines[0] == "tick 1"
+    assert [line.partition(" ")[0] for line in lines[:3]] == ["tick"] * 3
+    handled, dropped = (int(word) for word in lines[3].split() if word.isdecimal())
+    assert handled >= 3
+    assert dropped >= 1
+
+
+def test_custom_source_tells_the_source_what_became_of_each_line(start: Callable[..., Running]) -> None:
+    text = start("custom_source.py", sys.executable, "-c", r"print('one\n\ntwo')").rest()
+    said = [line for line in text.splitlines() if line.startswith(("line:", "refused:"))]
+    assert said == ["line: one", "refused: an empty line", "line: two"]
+    assert all(number in text.splitlines() for number in "321")
+
+
+def test_custom_source_that_cannot_start_ends_the_program_and_is_named(start: Callable[..., Running]) -> None:
+    text = start("custom_source.py", "no-such-command").rest(status=1)
+    assert "SourceFailed: source 'output of no-such-command' could not start" in text
+
+
+def test_hot_reload_restarts_the_command_for_a_saved_file(start: Callable[..., Running], tmp_path: Path) -> None:
+    app = tmp_path / "app.py"
+    app.write_text("import time; print('first', flush=True); time.sleep(600)")
+    program = start("hot_reload.py", str(tmp_path), sys.executable, str(app))
+    program.until("| first")
+    app.write_text("import time; print('second', flush=True); time.sleep(600)")
+    program.until("| second")
+    text = program.stop(signal.SIGINT)
+    assert "changed: app.py" in text
+    assert text.count("| first") == 1
+
+
+def test_hot_reload_without_a_command_says_how_it_is_used(start: Callable[..., Running]) -> None:
+    assert "usage:" in start("hot_reload.py", "src").rest(status=1)
+
+
+def test_webhook_reload_takes_a_good_file_and_keeps_the_old_for_a_broken_one(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    config, port = tmp_path / "config.json", free_port()
+    config.write_text('{"colour": "blue"}')
+    program = start("webhook_reload.py", str(config), WEBHOOK_SECRET="hush", PORT=str(port))
+    program.until("colour: blue")
+    connect(port)
+
+    config.write_text('{"colour": "green"}')
+    assert post(port, "/reload", b"please", "wrong") == 401
+    assert post(port, "/reload", b"please", "hush") == 202
+    program.until("colour: green")
+
+    config.write_text("{")
+    assert post(port, "/reload", b"please", "hush") == 202
+    program.until("reload failed, generation 1 stays")
+
+    config.write_text('{"colour": "red"}')
+    program.process.send_signal(signal.SIGHUP)
+    program.until("colour: red")
+    assert program.stop().count("colour:") == 3
+
+
+def test_service_answers_what_it_has_begun_before_it_ends(start: Callable[..., Running]) -> None:
+    port = free_port()
+    program = start("service.py", PORT=str(port), NOTICE="0.3")
+    program.until("serving")
+    client, probe = (http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT) for _ in range(2))
+    try:
+        client.request("GET", "/slow?seconds=0.6")
+        answer = client.getresponse()
+        assert answer.read(7) == b"begun, "
+        probe.request("GET", "/ready")
+        assert probe.getresponse().status == 200
+
+        program.process.send_signal(signal.SIGTERM)
+        assert answer.read() == b"and finished\n"
+    finally:
+        client.close()
+        probe.close()
+    assert program.rest().splitlines()[1:] == ["drained", "closed"]
