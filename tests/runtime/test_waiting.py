@@ -1,0 +1,182 @@
+"""`sleep` and `read_line`: what ends them, and what becomes of data that came at that moment."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from lifecycle.runtime import Interrupted, lifetime, read_line, sleep
+
+if TYPE_CHECKING:
+    from lifecycle.runtime import Lifetime
+    from lifecycle.testing import Clock
+
+Mode = Literal["shield", "strict"]
+
+
+async def inside(work: Any, *causes: Any) -> Any:
+    """Run ``work`` in a task below a lifetime whose block ignores its cancellation, and return how it ended."""
+    result: list[Any] = []
+
+    async def observe(life: Lifetime) -> None:
+        task = asyncio.create_task(work())
+        await asyncio.sleep(1)
+        for cause in causes:
+            cause(life, task)
+        result.extend(await asyncio.gather(task, return_exceptions=True))
+
+    async with lifetime(signals=False) as life:
+        watcher = asyncio.create_task(observe(life))
+        try:
+            await asyncio.shield(watcher)
+        except asyncio.CancelledError:
+            await watcher
+    return result[0]
+
+
+def stop(life: Lifetime, _task: object) -> None:
+    life.shutdown()
+
+
+def cancel(_life: Lifetime, task: asyncio.Task[Any]) -> None:
+    task.cancel()
+
+
+# -- sleep --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_sleep_lasts_as_long_as_it_says(clock: Clock) -> None:
+    async with lifetime(signals=False):
+        await sleep(3)
+    assert clock.time() == 3
+
+
+async def test_the_regret_window_closes_at_once_when_the_program_stops(clock: Clock) -> None:
+    assert isinstance(await inside(lambda: sleep(100), stop), Interrupted)
+    assert clock.time() == 1
+
+
+async def test_while_stopping_no_sleep_begins(clock: Clock) -> None:
+    async def late() -> None:
+        await asyncio.sleep(2)
+        await sleep(100)
+
+    assert isinstance(await inside(late, stop), Interrupted)
+    assert clock.time() == 2
+
+
+async def test_a_cancelled_sleep_is_cancelled(clock: Clock) -> None:
+    assert isinstance(await inside(lambda: sleep(100), cancel), asyncio.CancelledError)
+
+
+async def test_a_sleep_needs_a_lifetime(clock: Clock) -> None:
+    with pytest.raises(LookupError):
+        await sleep(1)
+
+
+# -- read_line ----------------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """A stream of which the test decides when a line comes."""
+
+    def __init__(self) -> None:
+        self.coming: asyncio.Future[bytes] | None = None
+
+    def readline(self) -> asyncio.Future[bytes]:
+        self.coming = asyncio.get_running_loop().create_future()
+        return self.coming
+
+    def feed(self, *_: object) -> None:
+        assert self.coming is not None
+        self.coming.set_result(b"line\n")
+
+
+async def read_then_go_on(stream: Stream, mode: Mode) -> tuple[Any, bool]:
+    """How the read ended, and whether the next await was cancelled."""
+    try:
+        outcome: Any = await read_line(stream, mode=mode)
+    except Interrupted as error:
+        outcome = error
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        return outcome, True
+    return outcome, False
+
+
+@pytest.mark.parametrize("mode", ["shield", "strict"])
+async def test_a_line_is_read(clock: Clock, mode: Mode) -> None:
+    stream = asyncio.StreamReader()
+    stream.feed_data(b"one\ntwo\n")
+    stream.feed_eof()
+    async with lifetime(signals=False):
+        assert [await read_line(stream, mode=mode) for _ in range(3)] == [b"one\n", b"two\n", b""]
+    assert await read_line(stream) == b"", "it works without a lifetime too"
+
+
+async def test_shielded_data_that_came_with_the_cancellation_is_returned_and_the_cancellation_follows(
+    clock: Clock,
+) -> None:
+    stream = Stream()
+    assert await inside(lambda: read_then_go_on(stream, "shield"), stream.feed, cancel) == (b"line\n", True)
+
+
+async def test_shielded_data_that_came_with_the_stop_is_returned(clock: Clock) -> None:
+    stream = Stream()
+    assert await inside(lambda: read_then_go_on(stream, "shield"), stop, stream.feed) == (b"line\n", False)
+
+
+async def test_strictly_data_that_came_with_the_cancellation_is_discarded(clock: Clock) -> None:
+    stream = Stream()
+    outcome, cancelled = await inside(lambda: read_then_go_on(stream, "strict"), stream.feed, cancel)
+    assert isinstance(outcome, Interrupted)
+    assert cancelled
+
+
+async def test_strictly_data_that_came_with_the_stop_is_discarded(clock: Clock) -> None:
+    stream = Stream()
+    outcome, cancelled = await inside(lambda: read_then_go_on(stream, "strict"), stop, stream.feed)
+    assert isinstance(outcome, Interrupted)
+    assert not cancelled
+
+
+@pytest.mark.parametrize("mode", ["shield", "strict"])
+async def test_without_data_a_stop_interrupts_and_a_cancellation_cancels(clock: Clock, mode: Mode) -> None:
+    stream = Stream()
+    assert isinstance(await inside(lambda: read_line(stream, mode=mode), stop), Interrupted)
+    assert stream.coming is not None
+    assert stream.coming.cancelled()
+    assert isinstance(await inside(lambda: read_line(stream, mode=mode), cancel), asyncio.CancelledError)
+
+
+async def test_a_time_out_around_a_shielded_read_stays_one(clock: Clock) -> None:
+    stream = Stream()
+
+    async def read() -> bytes:
+        asyncio.get_running_loop().call_later(1, stream.feed)
+        async with asyncio.timeout(1):
+            line = await read_line(stream)
+            await asyncio.sleep(100)
+        return line
+
+    with pytest.raises(TimeoutError):
+        await read()
+    assert clock.time() == 1
+
+
+@pytest.mark.parametrize("mode", ["shield", "strict"])
+async def test_an_error_of_the_stream_comes_out(clock: Clock, mode: Mode) -> None:
+    stream = asyncio.StreamReader()
+    stream.set_exception(ConnectionResetError("gone"))
+    with pytest.raises(ConnectionResetError, match="gone"):
+        await read_line(stream, mode=mode)
+
+
+async def test_bad_input_is_refused(clock: Clock) -> None:
+    with pytest.raises(ValueError, match="'later'"):
+        await read_line(asyncio.StreamReader(), mode="later")  # type: ignore[arg-type]
+    with open(__file__) as file, pytest.raises(TypeError, match="blocks"):
+        await read_line(file)  # type: ignore[arg-type]
