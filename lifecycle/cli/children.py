@@ -10,10 +10,12 @@ import shlex
 import shutil
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lifecycle.cli.dotenv import read_env
 from lifecycle.cli.programs import arguments
+from lifecycle.cli.terminal import stopped_by_key
 from lifecycle.workers import ProcessWorker
 from lifecycle.workers.stdio import Inherited, Pipes
 from lifecycle.workers.terminals import Terminal
@@ -132,6 +134,13 @@ class Children:
         if pid is not None:
             (os.killpg if self._settings.shell else os.kill)(pid, signum)
 
+    def kill(self, child: Child | None) -> None:
+        """End ``child`` and its group now, because we end by force."""
+        pid = child.state().pid if child is not None else None
+        if pid is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+
     def ended(self, outcome: Exit) -> bool:
         """Take the terminal back; True if the command ended by Ctrl+C in it."""
         self._screen.write(b"")
@@ -140,9 +149,21 @@ class Children:
         self._foreground.take()
         return outcome.exit_code in _INTERRUPTED
 
+    def stopped(self, child: Child | None) -> None:
+        """One of our children changed its state: if Ctrl+Z stopped ``child``, stop with it."""
+        pid = child.state().pid if child is not None else None
+        if self._foreground is not None and pid is not None and stopped_by_key(pid):
+            self._foreground.pause(pid)
+
+    def continued(self, child: Child | None) -> None:
+        """A shell continued us: ``child`` goes on too."""
+        pid = child.state().pid if child is not None else None
+        if self._foreground is not None and pid is not None:
+            self._foreground.go_on(pid)
+
     def _manners(self, env: Mapping[str, str]) -> dict[str, str]:
         """Where output goes through a pipe, Python shall not keep it back."""
-        return {} if self._how != "pipes" or "PYTHONUNBUFFERED" in env else {"PYTHONUNBUFFERED": "1"}
+        return {} if self._how != "pipes" or env.get("PYTHONUNBUFFERED") else {"PYTHONUNBUFFERED": "1"}
 
     def _stdio(self) -> Stdio:
         if self._how == "foreground":

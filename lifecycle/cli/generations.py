@@ -92,7 +92,11 @@ class Generations:
         # Whether another run is wanted once this one has ended; whether this one shall end for it.
         self._wanted = asyncio.Event()
         self._interrupt = asyncio.Event()
-        self.starts = 0
+        self._begun = asyncio.Event()
+
+    def begin(self) -> None:
+        """Let `run` start the first one."""
+        self._begun.set()
 
     # -- asking ------------------------------------------------------------------------------------------------
 
@@ -143,6 +147,11 @@ class Generations:
     # -- looking -----------------------------------------------------------------------------------------------
 
     @property
+    def child(self) -> Child | None:
+        """The present one."""
+        return self._child
+
+    @property
     def alive(self) -> bool:
         """Whether there is a child that was not told to stop."""
         return self._child is not None and self._child.status in _ALIVE and not self._interrupt.is_set()
@@ -159,7 +168,8 @@ class Generations:
     # -- the life ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run the command, again for every request, until cancelled or the user ends it in its own terminal."""
+        """Once begun, run the command, again for every request, until cancelled or the user ends it in its terminal."""
+        await self._begun.wait()
         if self._postpone:
             self._voice.say("waiting for the first change")
             await self._wanted.wait()
@@ -177,7 +187,6 @@ class Generations:
             self._voice.bad(f"{error}; waiting for a change")
             self._changes = merge_files(FileBatch(changes), self._changes)
             return False
-        self.starts += 1
         try:
             await self._until_ended_or_interrupted(self._child)
             interrupted = self._child.status in _ALIVE

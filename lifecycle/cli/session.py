@@ -86,7 +86,7 @@ class Session:
 
     async def webhook(self, event: WebhookEvent) -> None:
         """Somebody who knows the secret asks for it."""
-        self._as_a_change(f"webhook: {event.method} {event.path}" + (f" ({event.id})" if event.id else ""))
+        self._as_a_change(f"webhook: {event.method} {event.path}")
 
     async def reload(self, _: ReloadEvent) -> None:
         """Do what a change would."""

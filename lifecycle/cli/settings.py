@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import signal as signals
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,6 @@ Busy: TypeAlias = Literal["restart", "queue", "drop"]
 #: What a changed file leads to.
 Action: TypeAlias = Literal["restart", "reload", "ignore"]
 
-_LOOPBACK = ("localhost", "::1")
-
 
 class Address(NamedTuple):
     """Where to listen."""
@@ -32,7 +31,10 @@ class Address(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        return self.host in _LOOPBACK or self.host.startswith("127.")
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
 
 class Rule(NamedTuple):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["Foreground"]
+__all__ = ["Foreground", "stopped_by_key"]
 
 
 class Foreground:
@@ -40,6 +40,30 @@ class Foreground:
         with suppress(OSError, termios.error), _untouched():
             os.tcsetpgrp(self._fd, self._ours)
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes)
+
+    def pause(self, group: int) -> None:
+        """The user pressed Ctrl+Z in ``group``: stop as well, so that the shell has its terminal; then go on."""
+        self.take()
+        os.killpg(self._ours, signal.SIGTSTP)
+        # Here again after `fg` or `bg`, or at once where no shell is there that could continue us.
+        self.go_on(group)
+
+    def go_on(self, group: int) -> None:
+        """Somebody continued us: let ``group`` go on too, in front if we are."""
+        with suppress(OSError):
+            if os.tcgetpgrp(self._fd) == self._ours:
+                self.give(group)
+            else:
+                os.killpg(group, signal.SIGCONT)
+
+
+def stopped_by_key(pid: int) -> bool:
+    """Whether the child ``pid`` was just stopped by Ctrl+Z; told once."""
+    try:
+        report = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return report is not None and report.si_status == signal.SIGTSTP
 
 
 @contextmanager

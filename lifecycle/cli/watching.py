@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lifecycle import hooks
 from lifecycle.cli.children import Children, manner
 from lifecycle.cli.commandline import watch_settings
 from lifecycle.cli.config import find_table
@@ -24,10 +26,10 @@ from lifecycle.control import Debounce, Router, merge_files
 from lifecycle.errors import SourceFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from lifecycle.cli.children import Manner
     from lifecycle.cli.settings import Settings
+    from lifecycle.control import Emit
     from lifecycle.sources import FileWatchSource, WebhookSource
 
 __all__ = ["watch"]
@@ -55,22 +57,39 @@ class _Program:
     """The parts, put together."""
 
     settings: Settings
-    how: Manner
     voice: Voice
     router: Router
+    children: Children
     generations: Generations
 
     def run(self) -> int:
         from lifecycle.runtime import run
 
-        watched = ", ".join(str(path) for path in self.settings.paths)
-        self.voice.say(f"watching {watched}")
+        self.router.add_source(_Last(self._begin))
+        hooks.forced_exit.connect(self._take_the_child_along)
         try:
             run(self.router, self.generations.run, exit_timeout=max(25.0, self.settings.stop_timeout + 5.0))
         except SourceFailed as error:
-            self.voice.bad(f"{error}" + (f": {error.__cause__}" if error.__cause__ else ""))
+            self.voice.bad(str(error))
             return FAILED
         return DONE
+
+    def _take_the_child_along(self, _: object, **__: object) -> None:
+        self.children.kill(self.generations.child)
+
+    def _begin(self) -> None:
+        self.voice.say(f"watching {', '.join(str(path) for path in self.settings.paths)}")
+        self.generations.begin()
+
+
+class _Last:
+    """The last source, which runs when the others have started: from the first start on no change is missed."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+
+    async def run(self, _: Emit) -> None:
+        self._act()
 
 
 def _prepare(settings: Settings, here: Path, voice: Voice) -> _Program:
@@ -84,8 +103,10 @@ def _prepare(settings: Settings, here: Path, voice: Voice) -> _Program:
     session = Session(settings, rules, generations, voice, python)
     router = _router(settings, session, generations)
     router.add_source(_file_source(settings, rules))
+    if how == "foreground":
+        _follow_the_shell(router, children, generations)
     _add_webhook(router, settings, session, voice)
-    return _Program(settings, how, voice, router, generations)
+    return _Program(settings, voice, router, children, generations)
 
 
 def _require_paths(settings: Settings) -> None:
@@ -122,6 +143,15 @@ def _router(settings: Settings, session: Session, generations: Generations) -> R
     return router
 
 
+def _follow_the_shell(router: Router, children: Children, generations: Generations) -> None:
+    """Ctrl+Z, ``fg`` and ``bg`` work as if the command had been started by the shell."""
+    from lifecycle.sources import SignalSource
+
+    router.handle("signal/chld", lambda _: children.stopped(generations.child))
+    router.handle("signal/cont", lambda _: children.continued(generations.child))
+    router.add_source(SignalSource(signal.SIGCHLD, signal.SIGCONT))
+
+
 def _file_source(settings: Settings, rules: PathRules) -> FileWatchSource:
     from lifecycle.sources import FileWatchSource
 
@@ -136,17 +166,17 @@ def _file_source(settings: Settings, rules: PathRules) -> FileWatchSource:
 def _add_webhook(router: Router, settings: Settings, session: Session, voice: Voice) -> None:
     if settings.webhook is None:
         return
-    source = _webhook_source(settings)
     router.handle("webhook/**", session.webhook)
-    router.add_source(source)
+    router.add_source(_webhook_source(settings, voice))
 
 
-def _webhook_source(settings: Settings) -> WebhookSource:
-    from lifecycle.sources import GitHub, WebhookSource
+def _webhook_source(settings: Settings, voice: Voice) -> WebhookSource:
+    from lifecycle.cli.webhook import SpokenWebhook
+    from lifecycle.sources import GitHub
 
     assert settings.webhook is not None, "the caller looked"
     verify = GitHub(_secret(settings.secret_env)) if settings.secret_env else None
-    return WebhookSource(settings.webhook.host, settings.webhook.port, verify=verify)
+    return SpokenWebhook(*settings.webhook, verify=verify, say=voice.say)
 
 
 def _secret(name: str) -> str:

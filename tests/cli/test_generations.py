@@ -91,6 +91,7 @@ class Rig:
         self.said = io.StringIO()
         self.launcher = FakeLauncher(stopping)
         self.generations = Generations(self.launcher, Voice(stream=self.said), busy=busy, postpone=postpone)
+        self.generations.begin()
         self.task = asyncio.get_running_loop().create_task(self.generations.run())
 
     @property

@@ -1,0 +1,28 @@
+"""A webhook that says where it listens once it does: the port may have been any."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lifecycle.sources import WebhookSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    from lifecycle.sources.signatures import Verifier
+
+__all__ = ["SpokenWebhook"]
+
+
+class SpokenWebhook(WebhookSource):
+    """Calls ``say`` with its address as soon as it listens."""
+
+    def __init__(self, host: str, port: int, *, verify: Verifier | None, say: Callable[[str], object]) -> None:
+        super().__init__(host, port, verify=verify)
+        self._say = say
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._say(f"webhook at {self.url}")
+        return self
