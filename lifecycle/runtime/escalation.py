@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 __all__ = ["Escalation", "Verdict"]
 
 
+_TICK = 1e-6
+
+
 class Verdict(Enum):
     """What a signal leads to."""
 
@@ -52,7 +55,8 @@ class Escalation:
 
     def heed(self, signum: int, *, routed: bool, stopping: bool, now: float) -> Verdict:
         """Count a signal that came at ``now``; ``routed``: a running router wants this SIGINT."""
-        if not stopping and now - self._last >= self._settings.reset_after:
+        # Timers fire up to a tick early: a signal after just that pause begins a series.
+        if not stopping and now - self._last >= self._settings.reset_after - _TICK:
             self.reset()
         self._last = now
         self.count += 1

@@ -67,7 +67,7 @@ class _Receiver:
         verdict = life.escalation.heed(signum, routed=routed, stopping=stopping, now=life.loop.time())
         life.call_soon(self._announce, signum, life.escalation.count)
         if verdict is Verdict.FORCE:
-            force_exit(life.lifetime, f"{signal.Signals(signum).name} came {life.escalation.count} times in a row")
+            force_exit(life.lifetime, f"{signal.Signals(signum).name} came as number {life.escalation.count} in a row")
         elif verdict is Verdict.STOP:
             life.begin(Reason.INTERRUPT if signum == signal.SIGINT else Reason.TERMINATE, signum)
         elif verdict is Verdict.CAPTURE:

@@ -1,0 +1,351 @@
+"""Ctrl+C and its like in a program with routers, without the system's signals."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import signal
+from contextlib import asynccontextmanager
+from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import Router, SignalEvent, hooks, run
+from lifecycle.runtime import Reason, current, go, lifetime
+from lifecycle.sources import SignalSource
+from lifecycle.testing import Recorder
+from lifecycle.testing.signals import FakeSignals
+from lifecycle.testing.virtual import VirtualLoop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from lifecycle.testing import Clock
+
+run_virtual = functools.partial(run, loop_factory=VirtualLoop)
+
+
+async def settled() -> None:
+    await asyncio.sleep(0.01)
+
+
+def play(router: Router, script: Any, **settings: Any) -> Any:
+    """Run ``script`` as the main beside ``router``."""
+
+    async def main() -> Any:
+        await settled()
+        return await script()
+
+    return run_virtual(router, main, **settings)
+
+
+def recorded(*patterns: str) -> tuple[Router, Recorder]:
+    router, seen = Router(), Recorder()
+    for pattern in patterns:
+        router.handle(pattern, seen)
+    return router, seen
+
+
+def test_a_route_for_signal_interrupt_captures_ctrl_c(signals: FakeSignals) -> None:
+    router, seen = recorded("signal/interrupt", "lifecycle/*")
+
+    async def script() -> bool:
+        signals.send(SIGINT)
+        await settled()
+        return current().stopping
+
+    assert play(router, script) is False
+    assert seen.events == [SignalEvent(SIGINT)]
+
+
+@pytest.mark.parametrize("pattern", ["signal/*", "signal/int*", "signal/**"])
+def test_a_glob_below_signal_captures_too(signals: FakeSignals, pattern: str) -> None:
+    router, seen = recorded(pattern)
+
+    async def script() -> bool:
+        signals.send(SIGINT)
+        await settled()
+        return current().stopping
+
+    assert play(router, script) is False
+    assert seen.topics == ["signal/interrupt"]
+
+
+@pytest.mark.parametrize("pattern", ["**", "*/interrupt", "signal/terminate", "lifecycle/interrupt"])
+def test_a_route_that_is_not_made_for_ctrl_c_does_not_block_it(signals: FakeSignals, pattern: str) -> None:
+    router, _ = recorded(pattern)
+
+    async def script() -> None:
+        signals.send(SIGINT)
+        assert current().reason is Reason.INTERRUPT
+        await asyncio.sleep(1000)
+
+    assert play(router, script) is None
+
+
+def test_cancel_on_interrupt_overrules_a_route(signals: FakeSignals) -> None:
+    router, _ = recorded("signal/interrupt")
+
+    async def script() -> None:
+        signals.send(SIGINT)
+        assert current().stopping
+        await asyncio.sleep(1000)
+
+    play(router, script, cancel_on_interrupt=True)
+
+
+def test_a_captured_ctrl_c_that_nobody_routes_is_sent_as_interrupt_and_clear_line(signals: FakeSignals) -> None:
+    router, seen = recorded("lifecycle/*")
+
+    async def script() -> None:
+        signals.send(SIGINT)
+        await settled()
+
+    play(router, script, cancel_on_interrupt=False)
+    assert seen.topics == ["lifecycle/interrupt", "lifecycle/clear-line"]
+
+
+def test_a_captured_ctrl_c_that_nobody_wants_at_all_is_no_error(
+    signals: FakeSignals, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script() -> None:
+        signals.send(SIGINT)
+        await settled()
+
+    play(Router(), script, force_exit=2)
+    assert not caplog.records
+
+
+def test_a_signal_source_and_the_runtime_send_one_event_not_two(signals: FakeSignals) -> None:
+    router, seen = recorded("signal/interrupt")
+    router.add_source(SignalSource(SIGINT))
+
+    async def script() -> None:
+        signals.send(SIGINT)
+        await settled()
+
+    play(router, script)
+    assert seen.events == [SignalEvent(SIGINT)]
+
+
+def test_a_router_that_runs_by_go_captures_while_it_runs(signals: FakeSignals) -> None:
+    router, seen = recorded("signal/interrupt")
+
+    async def main() -> None:
+        task = go(router.run)
+        await settled()
+        signals.send(SIGINT)
+        await settled()
+        assert not current().stopping
+        router.stop()
+        await task
+        await settled()
+        signals.send(SIGINT)
+        assert current().stopping
+
+    run_virtual(main)
+    assert seen.topics == ["signal/interrupt"]
+
+
+def test_a_router_of_a_lifetime_inside_captures_too(signals: FakeSignals) -> None:
+    router, seen = recorded("signal/interrupt")
+
+    async def main() -> bool:
+        async with lifetime() as inner:
+            inner.go(router.run)
+            await settled()
+            signals.send(SIGINT)
+            await settled()
+            return inner.stopping
+
+    assert run_virtual(main) is False
+    assert seen.topics == ["signal/interrupt"]
+
+
+def test_a_route_that_comes_and_goes_is_asked_for_each_time(signals: FakeSignals) -> None:
+    router, _ = recorded()
+
+    async def script() -> None:
+        router.handle("signal/interrupt", Recorder())
+        signals.send(SIGINT)
+        assert not current().stopping
+        router.remove("signal/interrupt")
+        signals.send(SIGINT)
+        assert current().stopping
+
+    play(router, script)
+
+
+def test_two_ctrl_c_are_left_to_the_router_and_the_third_forces(signals: FakeSignals) -> None:
+    router, seen = recorded("signal/interrupt")
+
+    async def script() -> None:
+        for _ in range(2):
+            signals.send(SIGINT)
+        assert signals.exits == []
+        assert current().state().force_exit_at == 3
+        signals.send(SIGINT)
+
+    play(router, script)
+    assert signals.exits == [1]
+    assert seen.topics == ["signal/interrupt"] * 2
+
+
+def test_a_pause_starts_the_count_anew(signals: FakeSignals) -> None:
+    router, _ = recorded("signal/interrupt")
+
+    async def script() -> None:
+        for _ in range(10):
+            signals.send(SIGINT)
+            signals.send(SIGINT)
+            await asyncio.sleep(5)
+        current().reset_signals()
+        assert current().state().signals == 0
+
+    play(router, script)
+    assert signals.exits == []
+
+
+def test_sigterm_after_captured_ctrl_c_begins_the_shutdown(signals: FakeSignals) -> None:
+    router, _ = recorded("signal/interrupt")
+
+    async def script() -> None:
+        signals.send(SIGINT)
+        signals.send(SIGTERM)
+        assert (current().reason, current().signum) == (Reason.TERMINATE, SIGTERM)
+        await asyncio.sleep(1000)
+
+    play(router, script)
+
+
+def test_hangup_without_a_terminal_reloads(signals: FakeSignals) -> None:
+    router, seen = recorded("lifecycle/reload")
+
+    async def script() -> bool:
+        signals.send(SIGHUP)
+        signals.send(SIGHUP)
+        await settled()
+        return current().stopping
+
+    assert play(router, script) is False
+    assert seen.topics == ["lifecycle/reload"] * 2
+
+
+def test_hangup_with_a_terminal_begins_the_shutdown() -> None:
+    router, seen = recorded("lifecycle/reload")
+    with FakeSignals(terminal=True) as signals:
+
+        async def script() -> None:
+            signals.send(SIGHUP)
+            assert (current().reason, current().signum) == (Reason.TERMINATE, SIGHUP)
+            await asyncio.sleep(1000)
+
+        play(router, script)
+    assert not seen.events
+
+
+def test_hangup_without_a_terminal_or_a_router_begins_the_shutdown(signals: FakeSignals) -> None:
+    async def main() -> None:
+        signals.send(SIGHUP)
+        await asyncio.sleep(1000)
+
+    assert run_virtual(main) is None
+
+
+def test_signals_and_forced_exits_are_announced(signals: FakeSignals) -> None:
+    seen: list[Any] = []
+
+    def receive(_: object, **arguments: Any) -> None:
+        seen.append(arguments)
+
+    async def main() -> None:
+        current().on_shutdown(lambda: signals.send(SIGTERM))
+        signals.send(SIGINT)
+        await asyncio.sleep(1000)
+
+    hooks.signal_received.connect(receive)
+    hooks.forced_exit.connect(receive)
+    try:
+        run_virtual(main)
+    finally:
+        hooks.signal_received.disconnect(receive)
+        hooks.forced_exit.disconnect(receive)
+    assert {"signum": SIGINT, "count": 1} in seen
+    assert {"status": 1, "reason": "SIGTERM came as number 2 in a row"} in seen
+
+
+# -- SignalSource ----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def emitting(source: SignalSource) -> AsyncIterator[list[SignalEvent]]:
+    events: list[SignalEvent] = []
+
+    async def emit(event: Any) -> Any:
+        await asyncio.sleep(0)
+        events.append(event)
+
+    async with source:
+        task = asyncio.create_task(source.run(emit))
+        await settled()
+        try:
+            yield events
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+
+async def test_every_source_gets_every_signal_in_order(clock: Clock, signals: FakeSignals) -> None:
+    async with emitting(SignalSource(SIGUSR1, SIGTERM)) as one, emitting(SignalSource()) as other:
+        for signum in (SIGTERM, SIGUSR1, SIGTERM):
+            signals.send(signum)
+        await settled()
+    assert [event.signum for event in one] == [SIGTERM, SIGUSR1, SIGTERM]
+    assert [event.signum for event in other] == [SIGTERM, SIGTERM]
+
+
+async def test_a_burst_is_bounded_and_drowns_no_other_signal(clock: Clock, signals: FakeSignals) -> None:
+    async with emitting(SignalSource(SIGUSR1, SIGTERM)) as events:
+        for _ in range(100_000):
+            signals.send(SIGUSR1)
+        signals.send(SIGTERM)
+        await settled()
+    assert [event.signum for event in events] == [SIGUSR1] * 100 + [SIGTERM]
+
+
+async def test_a_source_can_run_again_and_takes_nothing_in_between(clock: Clock, signals: FakeSignals) -> None:
+    source = SignalSource(SIGUSR1)
+    for _ in range(2):
+        async with emitting(source) as events:
+            signals.send(SIGUSR1)
+            await settled()
+        assert len(events) == 1
+        with pytest.raises(LookupError, match="SIGUSR1"):
+            signals.send(SIGUSR1)
+
+
+async def test_it_takes_its_signals_when_it_only_runs(clock: Clock, signals: FakeSignals) -> None:
+    source, events = SignalSource(SIGUSR1), Recorder()
+
+    async def emit(event: Any) -> Any:
+        events(event)
+
+    task = asyncio.create_task(source.run(emit))
+    await settled()
+    signals.send(SIGUSR1)
+    await settled()
+    task.cancel()
+    await asyncio.wait({task})
+    assert events.topics == ["signal/user1"]
+
+
+@pytest.mark.parametrize("given", [0, -1, 1000, signal.SIGKILL, signal.SIGSTOP, "SIGINT"])
+def test_what_is_no_signal_or_cannot_be_caught_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match="signal|SIG"):
+        SignalSource(given)
+
+
+async def test_a_signal_that_nobody_took_is_an_error_of_the_test(signals: FakeSignals) -> None:
+    with pytest.raises(LookupError, match="SIGINT"):
+        signals.send()
