@@ -83,10 +83,10 @@ class InputSource:
         lines, chunks = Lines(), open_chunks(self._stream)
         try:
             while chunk := await self._next(chunks, lines, emit, strict=strict):
-                await self._emit(lines.feed(chunk), emit, wait=not strict)
+                await self.take(lines.feed(chunk), emit, wait=not strict)
         finally:
             chunks.close()
-        await self._emit(lines.finish(), emit, wait=not strict)
+        await self.take(lines.finish(), emit, wait=not strict)
         await emit(EndOfInputEvent())
 
     async def _next(self, chunks: Chunks, lines: Lines, emit: Emit, *, strict: bool) -> bytes:
@@ -95,10 +95,11 @@ class InputSource:
             return await chunks.read()
         except asyncio.CancelledError:
             if not strict:
-                await self._emit(lines.feed(chunks.read_nowait()), emit, wait=False)
+                await self.take(lines.feed(chunks.read_nowait()), emit, wait=False)
             raise
 
-    async def _emit(self, lines: Iterable[str], emit: Emit, *, wait: bool) -> None:
+    async def take(self, lines: Iterable[str], emit: Emit, *, wait: bool = False) -> None:
+        """Emit what ``lines`` stand for; with ``wait`` each after the one before it was handled."""
         for line in lines:
             self.lines += 1
             event = self._event(line)
