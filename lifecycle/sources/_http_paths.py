@@ -33,7 +33,7 @@ def check_path(path: str) -> str:
     """
     if not isinstance(path, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass what they like
         raise TypeError(f"{path!r} is no path; give text such as '/deploy'")
-    full = path if path.startswith("/") else f"/{path}"
+    full = path if path.startswith("/") or not path else f"/{path}"
     if full != "/" and not all(_fits(part) for part in full.split("/")[1:]):
         raise ValueError(
             f"{path!r} cannot be served: segments must be neither empty nor '.' nor '..', and without wildcards; "
@@ -43,11 +43,12 @@ def check_path(path: str) -> str:
 
 
 def _of_absolute(target: str) -> str:
-    """The path of ``http://host/path``, which a client may send as well."""
+    """The path of ``http://host/path``, which a client may send as well; ``""`` for what is no such thing."""
     try:
-        return urlsplit(target).path or "/"
+        parts = urlsplit(target)
     except ValueError:
         return ""
+    return (parts.path or "/") if parts.netloc else ""
 
 
 def _segment(part: str) -> str | None:

@@ -1,0 +1,157 @@
+"""What is true of webhooks without a socket: what may be configured, which paths are topics, who asks too often."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifecycle.events import WebhookEvent
+from lifecycle.sources import GitHub, Limits, WebhookSource
+from lifecycle.sources._http_paths import decoded
+from lifecycle.sources._http_rates import Rates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost", "::ffff:127.0.0.1"])
+def test_loopback_needs_no_verifier(host: str) -> None:
+    assert WebhookSource(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.1", "example.org", "localhost.example.org"])
+def test_a_host_that_others_can_reach_needs_a_verifier(host: str) -> None:
+    with pytest.raises(ValueError, match="verify=GitHub"):
+        WebhookSource(host)
+    assert WebhookSource(host, verify=GitHub("secret"))
+
+
+def test_a_verifier_is_an_object_or_a_function() -> None:
+    def check(headers: Mapping[str, str], body: bytes, *, now: float) -> str:
+        return ""
+
+    assert WebhookSource("0.0.0.0", verify=check)
+    with pytest.raises(TypeError, match="cannot verify"):
+        WebhookSource("0.0.0.0", verify="secret")  # type: ignore[arg-type]
+
+
+def test_the_url_before_the_start_is_what_was_asked_for() -> None:
+    assert WebhookSource(port=9000).url == "http://127.0.0.1:9000"
+    assert WebhookSource("::1", 9000).url == "http://[::1]:9000"
+
+
+@pytest.mark.parametrize("path", ["", "a//b", "a/", "../a", "a/./b", "deploy/*", "a?b", "[a]", "a\nb"])
+def test_paths_that_no_request_can_have_are_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="cannot be served"):
+        WebhookSource(paths=[path])
+
+
+def test_one_text_is_neither_paths_nor_methods() -> None:
+    with pytest.raises(TypeError, match="give a tuple"):
+        WebhookSource(paths="/deploy")
+    with pytest.raises(TypeError, match="give a tuple"):
+        WebhookSource(methods="POST")
+    with pytest.raises(TypeError, match="no path"):
+        WebhookSource(paths=[1])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("methods", [(), ("",), ("PO ST",)])
+def test_methods_that_let_nothing_through_are_refused(methods: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="nothing through"):
+        WebhookSource(methods=methods)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"body": 0}, {"pending": 0}, {"header_timeout": 0}, {"body_timeout": -1}, {"rate": (0, 1)}, {"rate": (1, 0)}],
+)
+def test_limits_that_let_nothing_through_are_refused(limits: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="nothing through"):
+        Limits(**limits)  # type: ignore[arg-type]
+
+
+def test_an_inbox_is_refused_as_long_as_there_is_none() -> None:
+    with pytest.raises(ValueError, match="not available yet"):
+        WebhookSource(inbox=object())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("/", "/"),
+        ("/deploy", "/deploy"),
+        ("/a/b", "/a/b"),
+        ("/caf%C3%A9", "/café"),
+        ("/a%20b", "/a b"),
+        ("http://host/deploy", "/deploy"),
+        ("http://host", "/"),
+        ("", None),
+        ("*", None),
+        ("//", None),
+        ("/a/", None),
+        ("//a", None),
+        ("/a//b", None),
+        ("/..", None),
+        ("/%2e%2e/a", None),
+        ("/./a", None),
+        ("/a%2Fb", None),
+        ("/%2A", None),
+        ("/*", None),
+        ("/a%5Cb", None),
+        ("/%ff", None),
+        ("/a%00b", None),
+        ("/a%0Ab", None),
+        ("/\udcff", None),
+        ("http://[", None),
+    ],
+)
+def test_which_targets_are_topics(target: str, path: str | None) -> None:
+    assert decoded(target) == path
+
+
+@given(st.text(st.characters(codec=None)))
+def test_whatever_is_asked_for_is_a_clean_topic_or_nothing(target: str) -> None:
+    path = decoded(target)
+    if path is not None:
+        segments = WebhookEvent("POST", path, {}, {}, b"", "1").topic.split("/")
+        assert segments[0] == "webhook"
+        assert not {"", ".", ".."} & set(segments)
+        assert not set("*?[]\\") & set(path)
+        assert path.isprintable()
+
+
+def test_a_client_may_spend_its_allowance_at_once_and_gets_it_back_evenly() -> None:
+    rates = Rates(3, 6.0)
+    assert [rates.wait("a", 0.0) for _ in range(3)] == [0, 0, 0]
+    assert rates.wait("a", 0.0) == pytest.approx(2)
+    assert rates.wait("b", 0.0) == 0
+    assert rates.wait("a", 2.0) == 0
+    assert rates.wait("a", 2.0) == pytest.approx(2)
+
+
+@given(
+    count=st.integers(1, 20),
+    seconds=st.floats(0.1, 100),
+    pauses=st.lists(st.floats(0, 10), max_size=100),
+)
+def test_no_more_than_the_rate_passes(count: int, seconds: float, pauses: list[float]) -> None:
+    """In no stretch of ``seconds`` more than the allowance and what grew back in it."""
+    rates, now, passed = Rates(count, seconds), 0.0, []
+    for pause in pauses:
+        now += pause
+        if not rates.wait("a", now):
+            passed.append(now)
+    for start, began in enumerate(passed):
+        for number, at in enumerate(passed[start:], 1):
+            assert number <= count + (at - began) * count / seconds + 1e-3
+
+
+def test_a_flood_of_clients_is_forgotten_from_its_quiet_end() -> None:
+    rates = Rates(1, 10.0, clients=100)
+    for number in range(1000):
+        rates.wait(str(number), 0.0)
+    assert len(rates) == 100
+    assert rates.wait("999", 0.0) > 0
