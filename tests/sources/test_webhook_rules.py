@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost", "::ffff:127.0.0.1"])
 def test_loopback_needs_no_verifier(host: str) -> None:
-    assert WebhookSource(host)
+    WebhookSource(host)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.1", "example.org", "localhost.example.org"])
 def test_a_host_that_others_can_reach_needs_a_verifier(host: str) -> None:
     with pytest.raises(ValueError, match="verify=GitHub"):
         WebhookSource(host)
-    assert WebhookSource(host, verify=GitHub("secret"))
+    WebhookSource(host, verify=GitHub("secret"))
 
 
 def test_a_verifier_is_an_object_or_a_function() -> None:
     def check(headers: Mapping[str, str], body: bytes, *, now: float) -> str:
         return ""
 
-    assert WebhookSource("0.0.0.0", verify=check)
+    WebhookSource("0.0.0.0", verify=check)
     with pytest.raises(TypeError, match="cannot verify"):
         WebhookSource("0.0.0.0", verify="secret")  # type: ignore[arg-type]
 
