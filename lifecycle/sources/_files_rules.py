@@ -31,7 +31,6 @@ DEFAULT_IGNORES: tuple[str, ...] = (
     ".DS_Store",
     "*~",
     ".*.sw[a-p]",
-    "4913",
     ".#*",
     "#*#",
     ".goutputstream-*",

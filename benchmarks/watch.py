@@ -1,0 +1,161 @@
+"""How long a change takes to its handler, what a burst of changes loses, what idleness costs.
+
+``python -m benchmarks.watch [--json]``
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from watchfiles import awatch
+
+from benchmarks._idle import idle_cpu_percent
+from benchmarks._measure import interleaved, ratio, report
+from lifecycle.control import Router
+from lifecycle.sources import FileWatchSource
+from lifecycle.testing import running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from lifecycle.events import FileEvent
+
+    #: Watches a directory, calling a function for each change.
+    Watching = Callable[[Path, Callable[[Path], None]], AbstractAsyncContextManager[None]]
+
+BARS = {
+    "event_over_awatch": "at most 1.5",
+    "burst_lost": "0",
+    "idle_cpu_percent": "under 0.5",
+}
+STEP = 0.001
+ROUNDS = 15
+WRITES = 40
+BURST = 10_000
+# Seconds after which what was not told of is lost.
+PATIENCE = 10.0
+
+# Makes files as fast as it can: the first half in directories that it makes as it goes, the second in one place.
+WRITER = """
+import os, sys
+root, count = sys.argv[1], int(sys.argv[2])
+for number in range(count // 2):
+    directory = f"{root}/d{number // 10}"
+    if number % 10 == 0:
+        os.mkdir(directory)
+    with open(f"{directory}/{number}", "w") as file:
+        file.write("x")
+    with open(f"{root}/{number}", "w") as file:
+        file.write("x")
+"""
+
+
+def main() -> None:
+    """Measure and print."""
+    watchers: dict[str, Watching] = {"awatch": _awatch, "event": _router}
+    cases = {name: partial(_median_latency, watching) for name, watching in watchers.items()}
+    samples = interleaved(cases, rounds=ROUNDS)
+    results = {
+        "event_over_awatch": ratio(samples, "event", "awatch"),
+        "event_ms": statistics.median(samples["event"]) * 1000,
+        "awatch_ms": statistics.median(samples["awatch"]) * 1000,
+        "burst_lost": _burst_lost(),
+        "idle_cpu_percent": idle_cpu_percent(),
+    }
+    report("watch", results, BARS)
+
+
+# -- from the write to the event -------------------------------------------------------------------------------
+
+
+def _median_latency(watching: Watching) -> float:
+    with tempfile.TemporaryDirectory() as directory:
+        return asyncio.run(_latency(watching, Path(directory).resolve()))
+
+
+async def _latency(watching: Watching, directory: Path) -> float:
+    """Seconds from before a write until it is told of; the median of some at random moments."""
+    file = directory / "file"
+    file.write_bytes(b"")
+    told = asyncio.Event()
+    taken: list[float] = []
+    async with watching(directory, lambda _: told.set()):
+        for number in range(WRITES):
+            # Everything of the write before has been told, and the next falls at any moment of a step.
+            await asyncio.sleep(0.02 + random.random() * STEP)
+            told.clear()
+            began = time.perf_counter()
+            file.write_bytes(b"x" * (number + 1))
+            await told.wait()
+            taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+@asynccontextmanager
+async def _awatch(directory: Path, tell: Callable[[Path], None]) -> AsyncIterator[None]:
+    async def read() -> None:
+        async with aclosing(awatch(directory, step=int(STEP * 1000), watch_filter=None)) as batches:
+            async for batch in batches:
+                for _, path in batch:
+                    tell(Path(path))
+
+    task = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _router(directory: Path, tell: Callable[[Path], None], *, step: float = STEP) -> AsyncIterator[None]:
+    router = Router()
+
+    @router.on("file/*")
+    async def changed(event: FileEvent) -> None:
+        tell(event.path)
+
+    router.add_source(FileWatchSource(directory, step=step))
+    async with running(router):
+        yield
+
+
+# -- what a burst loses ----------------------------------------------------------------------------------------
+
+
+def _burst_lost() -> int:
+    """How many files of a burst are never told of, at the step of the figure above and at the default one."""
+    return sum(asyncio.run(_lost(step)) for step in (STEP, 0.05))
+
+
+async def _lost(step: float) -> int:
+    with tempfile.TemporaryDirectory() as name:
+        seen: set[Path] = set()
+        all_seen = asyncio.Event()
+
+        def tell(path: Path) -> None:
+            seen.add(path)
+            if len(seen) == BURST:
+                all_seen.set()
+
+        async with _router(Path(name), tell, step=step):
+            writer = await asyncio.create_subprocess_exec(sys.executable, "-c", WRITER, name, str(BURST))
+            await writer.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(all_seen.wait(), PATIENCE)
+        return BURST - len(seen)
+
+
+if __name__ == "__main__":
+    main()
