@@ -34,7 +34,8 @@ def check_path(path: str) -> str:
     if not isinstance(path, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass what they like
         raise TypeError(f"{path!r} is no path; give text such as '/deploy'")
     full = path if path.startswith("/") or not path else f"/{path}"
-    if full != "/" and not all(_fits(part) for part in full.split("/")[1:]):
+    parts = full.split("/")[1:]
+    if full != "/" and not (parts and all(map(_fits, parts))):
         raise ValueError(
             f"{path!r} cannot be served: segments must be neither empty nor '.' nor '..', and without wildcards; "
             "give exact paths such as '/deploy'"
