@@ -21,6 +21,9 @@ _log = logging.getLogger("lifecycle.runtime")
 
 _FINAL = frozenset({"stopped", "finished", "failed", "killed"})
 
+#: Seconds that a killed worker has to be gone.
+_KILL_GRACE = 2.0
+
 #: The main under which code runs, so that the workers it started can be stopped right after it.
 starter: ContextVar[object] = ContextVar("lifecycle_starter", default=None)
 
@@ -96,12 +99,15 @@ def is_over(worker: Stoppable) -> bool:
 
 async def stop_worker(worker: Stoppable, left: Callable[[], float]) -> None:
     """Stop it within its own grace period, cut to what the shutdown has left; errors are logged."""
-    stopping = asyncio.ensure_future(worker.stop())
-    await asyncio.wait({stopping}, timeout=left())
+    calls = [asyncio.ensure_future(worker.stop())]
+    await asyncio.wait(calls, timeout=left())
+    if not calls[0].done():
+        _log.warning("there is no time left for worker %r to stop by itself; it is killed", worker.name)
+        calls.append(asyncio.ensure_future(worker.stop(0)))
+        _, stuck = await asyncio.wait(calls, timeout=_KILL_GRACE)
+        for call in stuck:
+            call.cancel()
     try:
-        if not stopping.done():
-            _log.warning("there is no time left for worker %r to stop by itself; it is killed", worker.name)
-            await worker.stop(0)
-        await stopping
+        await asyncio.gather(*calls)
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the others have to stop all the same
         _log.error("worker %r could not be stopped: %r", worker.name, error, exc_info=error)

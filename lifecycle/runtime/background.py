@@ -8,9 +8,11 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
+from lifecycle.errors import Interrupted
 from lifecycle.runtime.records import name_of
 
 if TYPE_CHECKING:
+    import contextvars
     from collections.abc import Callable
 
     from lifecycle.runtime.lifetimes import Lifetime
@@ -48,11 +50,13 @@ class Background:
         args: tuple[Any, ...],
         on_error: Callable[[BaseException], object] | None,
         name: str | None,
+        *,
+        context: contextvars.Context,
     ) -> asyncio.Task[Any]:
         """Run ``fn(*args)`` in a task of its own."""
         loop = asyncio.get_running_loop()
         label = name or name_of(fn)
-        task = loop.create_task(self._watch(label, fn, args, on_error), name=label)
+        task = loop.create_task(self._watch(label, fn, args, on_error), name=label, context=context)
         self.started += 1
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -90,6 +94,8 @@ class Background:
             if not _was_cancelled():
                 await self._report(name, error, on_error)
             raise
+        except Interrupted:
+            raise  # as good as a cancellation: the lifetime stops
         except Exception as error:
             await self._report(name, error, on_error)
             raise

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from lifecycle.errors import Interrupted
 from lifecycle.runtime.endings import conclude
 from lifecycle.runtime.lifetimes import Lifetime, current_life
 from lifecycle.runtime.lives import Life
@@ -56,7 +57,8 @@ class _Block:
     ) -> bool:
         assert self._life is not None, "a block is left after it was entered"
         with self._held:
-            clean = await self._body.leave(error)
+            # A sleep that was interrupted by the stop is no error of the block either.
+            clean = await self._body.leave(error) or isinstance(error, Interrupted)
             self._life.begin(Reason.TIMEOUT if isinstance(error, TimeoutError) else Reason.STOP)
             await conclude(self._life)
         return clean

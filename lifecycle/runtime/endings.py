@@ -26,7 +26,9 @@ _log = logging.getLogger("lifecycle.runtime")
 
 async def conclude(life: Life, mains: Sequence[Main] = ()) -> None:
     """Carry the shutdown out, whoever is cancelled meanwhile; the cancellation comes out at the end."""
-    await see_through(asyncio.create_task(_conclude(life, mains), name="lifecycle shutdown"))
+    work = _conclude(life, mains)
+    # A framework may leave a block in another context than it entered it.
+    await see_through(life.loop.create_task(work, name="lifecycle shutdown", context=life.context))
 
 
 async def _conclude(life: Life, mains: Sequence[Main]) -> None:

@@ -91,7 +91,8 @@ class Life:
         self._stopping.set()
         # A lifetime inside another is ended by whoever owns the code around it, in that one's order.
         if self.outer is None or self.outer.reason is Reason.NONE:
-            self.interrupt()
+            # After those who wait for the stop: a `sleep` in the block is interrupted rather than cancelled.
+            self.loop.call_soon(self.interrupt)
 
     async def wait_stopping(self) -> None:
         """Return when the shutdown has begun."""
@@ -105,7 +106,8 @@ class Life:
 
     def left_for_work(self) -> float:
         """Seconds that routers, mains, workers and tasks may still take: a fifth of all is kept for the hooks."""
-        return max(0.0, self.left() - self.settings.exit_timeout / 5)
+        whole = self.settings.exit_timeout
+        return math.inf if math.isinf(whole) else max(0.0, self.left() - whole / 5)
 
     def expect_end(self) -> Callable[[], None]:
         """From now on it should take ``shutdown_timeout``; then stacks are dumped. Returns what calls that off."""
@@ -161,11 +163,18 @@ class Life:
             raise RuntimeError("go() starts a task and must be called in the thread of the lifetime's event loop")
         if self._over:
             raise RuntimeError("the lifetime is over; start background tasks before it ends")
-        task = self.background.start(fn, args, on_error, name)
+        task = self.background.start(fn, args, on_error, name, context=self._context_below())
         router = as_router(getattr(fn, "__self__", None))
         if router is not None and getattr(fn, "__name__", "") == "run":
             self.add_draining(router, task)
         return task
+
+    def _context_below(self) -> contextvars.Context:
+        """The running context, with this as the current lifetime: `Lifetime.go` can be called from elsewhere."""
+        context = contextvars.copy_context()
+        if context.get(current_life) is not self:
+            context.run(current_life.set, self)
+        return context
 
     def add_draining(self, drainable: Drainable, task: asyncio.Task[Any]) -> None:
         """Drain it first of all when the end comes, and, if it is a router, let it hear of signals until then."""

@@ -7,7 +7,7 @@ import inspect
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lifecycle.errors import WorkerFailed
+from lifecycle.errors import Interrupted, WorkerFailed
 from lifecycle.runtime.adoption import starter, stop_worker
 from lifecycle.runtime.records import name_of
 
@@ -77,6 +77,8 @@ class Main:
         starter.set(self)
         try:
             self.value = await self._live()
+        except Interrupted:
+            _log.debug("%s was interrupted by the stop", self.name)
         except asyncio.CancelledError as error:
             if not self._asked:
                 self.error = error

@@ -7,6 +7,7 @@ the loop whatever can wait.
 from __future__ import annotations
 
 import signal
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,10 @@ _SIGHUP: int | None = getattr(signal, "SIGHUP", None)
 
 @contextmanager
 def receiving_signals(life: Life) -> Generator[None]:
-    """Let ``life`` receive signals for a block, where they can be had at all: not outside the main thread."""
+    """Let ``life`` receive signals for a block, if this is the main thread: they belong to it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     receiver = _Receiver(life)
     release = owner().take(receiver.signums, receiver.receive)
     receiver.keep()

@@ -275,7 +275,7 @@ def test_hangup_is_left_ignored_under_nohup() -> None:
         await asyncio.Event().wait()
     run(main)
     """
-    with program(code, preexec_fn=lambda: signal.signal(SIGHUP, signal.SIG_IGN)) as process:  # noqa: PLW1509
+    with program(code, preexec_fn=lambda: signal.signal(SIGHUP, signal.SIG_IGN)) as process:
         says(process, "up")
         process.send_signal(SIGHUP)
         process.send_signal(SIGTERM)

@@ -342,7 +342,7 @@ async def test_it_takes_its_signals_when_it_only_runs(clock: Clock, signals: Fak
 
 @pytest.mark.parametrize("given", [0, -1, 1000, signal.SIGKILL, signal.SIGSTOP, "SIGINT"])
 def test_what_is_no_signal_or_cannot_be_caught_is_refused(given: Any) -> None:
-    with pytest.raises(ValueError, match="signal|SIG"):
+    with pytest.raises(ValueError, match=r"signal|SIG"):
         SignalSource(given)
 
 

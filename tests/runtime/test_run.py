@@ -14,7 +14,7 @@ import pytest
 
 from lifecycle import Event, ProcessWorker, Router, run
 from lifecycle.errors import SourceFailed, WorkerFailed
-from lifecycle.runtime import Reason, current, go, on_shutdown, shutdown
+from lifecycle.runtime import Reason, current, go, on_shutdown, shutdown, sleep
 from lifecycle.testing.virtual import VirtualLoop
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class Worker:
 
     def __init__(self, name: str, log: list[str], *, starts_in: float = 0.0, status: str = "stopped") -> None:
         self.name, self.status, self.log = name, "created", log
-        self.starts_in, self.last_status, self.error = starts_in, status, None
+        self.starts_in, self.last_status = starts_in, status
+        self.error: BaseException | None = None
         self.over = asyncio.Event()
 
     async def start(self) -> None:
@@ -293,7 +294,7 @@ def test_a_cancellation_that_we_caused_is_not_logged(caplog: pytest.LogCaptureFi
 def test_the_reason_is_the_first_cause(signals: FakeSignals) -> None:
     seen: list[Any] = []
 
-    def program(cause: Any) -> Reason:
+    def program(cause: Any) -> Any:
         async def main() -> None:
             life = current()
             on_shutdown(lambda: seen.append((life.reason, life.signum)))
@@ -432,3 +433,30 @@ def test_arguments_are_given_by_partial() -> None:
         return a + b
 
     assert run_virtual(functools.partial(main, 1, 2)) == 3
+
+
+def test_a_sleep_that_the_stop_interrupts_is_no_error(signals: FakeSignals, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        go(sleep, 1000)
+        asyncio.get_running_loop().call_later(1, signals.send, signal.SIGINT)
+        await sleep(1000)
+
+    assert run_virtual(main) is None
+    assert not caplog.records
+
+
+def test_without_a_deadline_everything_may_take_its_time() -> None:
+    log: list[str] = []
+
+    async def slow_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(10_000)
+            log.append("ended")
+
+    async def main() -> None:
+        await asyncio.sleep(1)
+
+    run_virtual(slow_end, main, exit_timeout=float("inf"))
+    assert log == ["ended"]

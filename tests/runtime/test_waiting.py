@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -178,5 +179,5 @@ async def test_an_error_of_the_stream_comes_out(clock: Clock, mode: Mode) -> Non
 async def test_bad_input_is_refused(clock: Clock) -> None:
     with pytest.raises(ValueError, match="'later'"):
         await read_line(asyncio.StreamReader(), mode="later")  # type: ignore[arg-type]
-    with open(__file__) as file, pytest.raises(TypeError, match="blocks"):
+    with Path(__file__).open() as file, pytest.raises(TypeError, match="blocks"):
         await read_line(file)  # type: ignore[arg-type]

@@ -1,0 +1,199 @@
+"""Real programs that do not end by themselves, and one that has everybody's orphans."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+LIMIT = 20.0
+
+PRELUDE = """
+import asyncio, os, signal, subprocess, sys, threading, time
+from lifecycle import Router, run
+from lifecycle.runtime import current, go, lifetime, on_shutdown, shutdown
+
+def say(*words):
+    print(*words, flush=True)
+"""
+
+
+def result_of(code: str, *prefix: str) -> tuple[int, str, str]:
+    script = PRELUDE + textwrap.dedent(code)
+    ended = subprocess.run(
+        [*prefix, sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+HANGS = {
+    "blocked loop": """
+        async def main():
+            os.kill(os.getpid(), signal.SIGTERM)
+            while True: pass
+        """,
+    "hook that blocks": """
+        async def main():
+            on_shutdown(lambda: time.sleep(1000))
+        """,
+    "hook that waits": """
+        async def main():
+            on_shutdown(asyncio.Event().wait)
+        """,
+    "task that ignores its cancellation": """
+        async def stubborn():
+            while True:
+                try:
+                    await asyncio.sleep(1000)
+                except asyncio.CancelledError:
+                    pass
+        async def main():
+            go(stubborn)
+            await asyncio.sleep(0)
+        """,
+    "main that ignores its cancellation": """
+        async def main():
+            shutdown()
+            while True:
+                try:
+                    await asyncio.sleep(1000)
+                except asyncio.CancelledError:
+                    pass
+        """,
+    "thread of the default executor": """
+        async def main():
+            go(time.sleep, 1000)
+            await asyncio.sleep(0.01)
+        """,
+}
+
+
+@pytest.mark.parametrize("how", HANGS)
+def test_the_deadline_ends_any_program_with_status_1(how: str) -> None:
+    status, _, err = result_of(textwrap.dedent(HANGS[how]) + "\nrun(main, exit_timeout=0.5)\n")
+    assert status == 1
+    assert "ended by force: not stopped within 0.5 s" in err
+
+
+def test_the_deadline_holds_for_a_lifetime_in_somebody_elses_loop() -> None:
+    status, _, err = result_of("""
+        from lifecycle.runtime import records
+        async def main():
+            async with lifetime() as life:
+                life._life.settings = records.Settings(exit_timeout=0.3)
+                life.shutdown()
+                time.sleep(1000)
+        asyncio.run(main())
+        """)
+    assert status == 1
+    assert "not stopped within 0.3 s" in err
+
+
+@pytest.mark.parametrize("how", ["hook that blocks", "thread of the default executor"])
+def test_the_stacks_are_dumped_once_also_where_the_loop_is_blocked_or_over(how: str) -> None:
+    program = textwrap.dedent(HANGS[how]) + "\nrun(main, shutdown_timeout=0.2, exit_timeout=1)\n"
+    status, _, err = result_of(program)
+    assert status == 1
+    assert err.count("not stopped after 0.2 s") == 1
+    assert "Thread 0x" in err
+    assert 'File "<string>"' in err
+
+
+def test_a_program_that_ends_in_time_leaves_nothing_running() -> None:
+    status, out, err = result_of("""
+        async def main():
+            go(asyncio.sleep, 1000)
+            await asyncio.sleep(0)
+            return "done"
+        say(run(main, exit_timeout=0.5))
+        time.sleep(0.7)
+        say(threading.active_count())
+        """)
+    assert (status, out, err) == (0, "done\n1\n", "")
+
+
+def test_the_deadline_is_announced() -> None:
+    status, out, _ = result_of("""
+        from lifecycle import hooks
+        hooks.forced_exit.connect(lambda sender, status, reason: say(status, reason))
+        async def main():
+            on_shutdown(lambda: time.sleep(1000))
+        run(main, exit_timeout=0.3)
+        """)
+    assert status == 1
+    assert out == "1 not stopped within 0.3 s\n"
+
+
+# -- as PID 1 -----------------------------------------------------------------------------------------------------
+
+
+def _can_be_pid_1() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    probe = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+needs_pid_1 = pytest.mark.skipif(
+    not _can_be_pid_1(), reason="needs `unshare --pid --fork --mount-proc`, which takes root"
+)
+AS_PID_1 = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+@needs_pid_1
+def test_as_pid_1_it_reaps_orphans_and_leaves_its_own_children_to_who_started_them() -> None:
+    status, out, err = result_of(
+        """
+        def zombies():
+            found = []
+            for name in filter(str.isdigit, os.listdir("/proc")):
+                with open(f"/proc/{name}/stat") as file:
+                    if file.read().rpartition(")")[2].split()[0] == "Z":
+                        found.append(int(name))
+            return found
+
+        async def main():
+            assert os.getpid() == 1
+            own = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+            subprocess.run(["sh", "-c", "sleep 0.1 & sleep 0.2 & echo orphans"])
+            while len(zombies()) < 3:
+                await asyncio.sleep(0.01)
+            while zombies() != [own.pid]:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(2.5)
+            process = await asyncio.create_subprocess_exec("sh", "-c", "exit 5")
+            say(own.wait(), await process.wait(), zombies())
+        run(main)
+        """,
+        *AS_PID_1,
+    )
+    assert (status, out, err) == (0, "orphans\n7 5 []\n", "")
+
+
+@needs_pid_1
+def test_as_pid_1_signals_end_it_all_the_same() -> None:
+    status, out, _ = result_of(
+        """
+        async def main():
+            on_shutdown(lambda: say("hook", current().reason))
+            subprocess.Popen(["sh", "-c", "kill -TERM 1"]).wait()
+            await asyncio.sleep(1000)
+        run(main)
+        """,
+        *AS_PID_1,
+    )
+    assert (status, out) == (0, "hook terminate\n")
+
+
+def test_only_pid_1_touches_children() -> None:
+    assert os.getpid() != 1
+    status, out, _ = result_of("""
+        async def main():
+            return signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
+        say(run(main))
+        """)
+    assert (status, out) == (0, "True\n")
