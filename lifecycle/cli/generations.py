@@ -7,6 +7,7 @@ matter, what leads to a restart is `session`'s.
 from __future__ import annotations
 
 import asyncio
+import time
 from signal import Signals
 from typing import TYPE_CHECKING, Protocol
 
@@ -92,7 +93,12 @@ class Generations:
         # Whether another run is wanted once this one has ended; whether this one shall end for it.
         self._wanted = asyncio.Event()
         self._interrupt = asyncio.Event()
+        # Set by `begin`; set unless suspended.
         self._begun = asyncio.Event()
+        self._free = asyncio.Event()
+        self._free.set()
+        #: How many children there were.
+        self.starts = 0
 
     def begin(self) -> None:
         """Let `run` start the first one."""
@@ -107,10 +113,12 @@ class Generations:
 
     def change(self, why: str) -> None:
         """Something changed: what follows while the command runs is the policy's matter."""
-        if not self.alive or self._busy == "restart":
-            later = "; it is suspended, so that waits for resume" if self.suspended else "; restarting"
-            self._voice.say(why + (later if self.alive else ""))
-            self._want(now=not self.suspended)
+        if self._held and self._busy != "drop":
+            self._voice.say(f"{why}; waits for resume")
+            self._want(now=False)
+        elif not self.alive or self._busy == "restart":
+            self._voice.say(f"{why}; restarting" if self.alive else why)
+            self._want(now=True)
         elif self._busy == "queue":
             self._voice.say(f"{why}; the command still runs, its next run is queued")
             self._want(now=False)
@@ -118,7 +126,7 @@ class Generations:
             self._voice.say(f"{why}; dropped, the command still runs")
 
     def restart(self, why: str) -> None:
-        """Start anew, whatever the policy and also if suspended."""
+        """Start anew, whatever the policy; what is suspended starts once it is resumed."""
         self._voice.say(f"{why}; restarting" if self.alive else why)
         self._want(now=True)
 
@@ -131,17 +139,17 @@ class Generations:
         self._launcher.signal(self._child, signum)
 
     async def suspend(self) -> None:
-        """Freeze the child, wherever it is; nothing happens where none runs."""
+        """Freeze the child, wherever it is, and start none until resumed."""
+        self._free.clear()
         if self._child is not None and self._child.status is Status.RUNNING:
             await self._child.suspend()
 
     async def resume(self) -> None:
         """Let the child go on, or start anew for what changed meanwhile."""
-        if self._child is None or not self.suspended:
-            return
+        self._free.set()
         if self._wanted.is_set() and self._busy == "restart":
             self._interrupt.set()
-        else:
+        elif self._child is not None and self._child.status is Status.SUSPENDED:
             await self._child.resume()
 
     # -- looking -----------------------------------------------------------------------------------------------
@@ -156,14 +164,18 @@ class Generations:
         """Whether there is a child that was not told to stop."""
         return self._child is not None and self._child.status in _ALIVE and not self._interrupt.is_set()
 
-    @property
-    def suspended(self) -> bool:
-        """Whether the child is frozen."""
-        return self._child is not None and self._child.status is Status.SUSPENDED
+    def describe(self) -> str:
+        """How the command does, for people."""
+        if self._child is None:
+            return "suspended; nothing runs" if self._held else "waiting for a change"
+        state = self._child.state()
+        since = f" for {time.time() - state.started_at:.0f} s" if state.started_at else ""
+        return f"{state.status}{since}, pid {state.pid}, started {self.starts} times"
 
-    def state(self) -> WorkerState | None:
-        """The child's record; None where there is none."""
-        return self._child.state() if self._child is not None else None
+    @property
+    def _held(self) -> bool:
+        """Whether all waits for `resume`."""
+        return not self._free.is_set()
 
     # -- the life ----------------------------------------------------------------------------------------------
 
@@ -173,8 +185,10 @@ class Generations:
         if self._postpone:
             self._voice.say("waiting for the first change")
             await self._wanted.wait()
+        await self._free.wait()
         while not await self._generation():
             await self._wanted.wait()
+            await self._free.wait()
 
     async def _generation(self) -> bool:
         """One run of the command; whether it was the last."""
@@ -187,7 +201,10 @@ class Generations:
             self._voice.bad(f"{error}; waiting for a change")
             self._changes = merge_files(FileBatch(changes), self._changes)
             return False
+        self.starts += 1
         try:
+            if self._held:
+                await self._child.suspend()
             await self._until_ended_or_interrupted(self._child)
             interrupted = self._child.status in _ALIVE
         finally:

@@ -7,11 +7,12 @@ import inspect
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle.cli.failures import DONE, FAILED, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import ModuleType
 
 __all__ = ["load", "run_target"]
@@ -89,7 +90,7 @@ def _made(factory: Any, target: str) -> tuple[Any, ...]:
     if not callable(factory) or inspect.iscoroutinefunction(factory):
         raise UsageError(f"{target} is {factory!r}, which is no plain function; leave --factory out to run it itself")
     made = factory()
-    several: tuple[Any, ...] = (*made,) if isinstance(made, list | tuple) else (made,)
+    several = tuple(cast("Iterable[Any]", made)) if isinstance(made, list | tuple) else (made,)
     strangers = [each for each in several if not _can_run(each)]
     if strangers or not several:
         raise UsageError(f"{target}() returned {made!r}; return async functions, routers or workers")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.settings import Settings
     from lifecycle.control import FileBatch, ReloadEvent, WebhookEvent
     from lifecycle.events import Change
+    from lifecycle.handlers import SuspendHandler
 
 __all__ = ["Session", "changed"]
 
@@ -60,19 +61,24 @@ class Session:
         rules: PathRules,
         generations: Restartable,
         voice: Voice,
+        *,
         python: str | None,
+        suspender: SuspendHandler | None = None,
     ) -> None:
         self._settings = settings
         self._rules = rules
         self._generations = generations
         self._voice = voice
+        self._suspender = suspender
         self._python = python
         # Files that could not be compiled when they changed; looked at again with every change.
         self._broken: frozenset[Path] = frozenset()
 
     async def files(self, batch: FileBatch) -> None:
         """Files changed: signal, restart, or keep what runs because a file is broken."""
-        changes = {path: change for path, change in batch.changes.items() if self._rules.action(path) != "ignore"}
+        changes: dict[Path, Change] = {
+            path: change for path, change in batch.changes.items() if self._rules.action(path) != "ignore"
+        }
         action = self._rules.strongest(changes)
         if action == "ignore":
             return
@@ -95,6 +101,8 @@ class Session:
     async def restart(self, _: object) -> None:
         """Stop the command and start it anew, also one that is suspended or that a change would only signal."""
         self._generations.restart("restart")
+        if self._suspender is not None:
+            await self._suspender.resume()
 
     def _as_a_change(self, why: str) -> None:
         if self._settings.change == "reload":

@@ -24,13 +24,14 @@ from lifecycle.cli.session import Session
 from lifecycle.cli.terminal import Foreground
 from lifecycle.control import Debounce, Router, merge_files
 from lifecycle.errors import SourceFailed
+from lifecycle.handlers import SuspendHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lifecycle.cli.settings import Settings
     from lifecycle.control import Emit
-    from lifecycle.sources import FileWatchSource, WebhookSource
+    from lifecycle.sources import WebhookSource
 
 __all__ = ["watch"]
 
@@ -74,6 +75,11 @@ class _Program:
             return FAILED
         return DONE
 
+    def tell_status(self, _: object) -> None:
+        """Say how the command does."""
+        watched = ", ".join(str(path) for path in self.settings.paths)
+        self.voice.say(f"{self.children.name}: {self.generations.describe()}\nwatching {watched}")
+
     def _take_the_child_along(self, _: object, **__: object) -> None:
         self.children.kill(self.generations.child)
 
@@ -100,13 +106,22 @@ def _prepare(settings: Settings, here: Path, voice: Voice) -> _Program:
     python = interpreter(arguments(settings.command, shell=settings.shell, env=children.env()), os.environ)
     rules = PathRules(settings, here, git=_honours_git(settings, voice))
     generations = Generations(children, voice, busy=settings.busy, postpone=settings.postpone)
-    session = Session(settings, rules, generations, voice, python)
-    router = _router(settings, session, generations)
-    router.add_source(_file_source(settings, rules))
+    suspender = SuspendHandler()
+    suspender.manage(generations)
+    session = Session(settings, rules, generations, voice, python=python, suspender=suspender)
+    router = _prompting(session, suspender, at_terminal=how == "pty") if settings.prompt else Router("watch")
+    program = _Program(settings, voice, router, children, generations)
+    if settings.prompt:
+        router.handle("command/status", program.tell_status, lane="command", replace=True)
+    _add_files(router, settings, session, rules)
+    if settings.webhook is not None:
+        router.handle("webhook/**", session.webhook)
+        router.add_source(_webhook_source(settings, voice))
     if how == "foreground":
         _follow_the_shell(router, children, generations)
-    _add_webhook(router, settings, session, voice)
-    return _Program(settings, voice, router, children, generations)
+    if how == "pty":
+        _follow_the_window(router, children)
+    return program
 
 
 def _require_paths(settings: Settings) -> None:
@@ -128,18 +143,13 @@ def _honours_git(settings: Settings, voice: Voice) -> bool:
     return False
 
 
-def _router(settings: Settings, session: Session, generations: Generations) -> Router:
-    """A router with a prompt or without one, and the routes that both have."""
-    if settings.prompt:
-        from lifecycle.interactive import new_interactive_router
+def _prompting(session: Session, suspender: SuspendHandler, *, at_terminal: bool) -> Router:
+    """A router with a prompt; with lines from a pipe where there is no terminal, and there Ctrl+C ends at once."""
+    from lifecycle.interactive import new_interactive_router
 
-        router = new_interactive_router(suspend=generations, prompt="lifecycle> ")
-        router.command("restart", session.restart, help="Stop the command and start it anew.")
-    else:
-        router = Router("watch")
-    window = Debounce(settings.wait, max_wait=max(_LONGEST_WAIT, settings.wait), merge=merge_files)
-    router.handle("file/*", session.files, debounce=window)
-    router.handle("lifecycle/reload", session.reload, replace=True)
+    router = new_interactive_router(suspend=suspender, signals=at_terminal, prompt="lifecycle> ")
+    router.command("restart", session.restart, help="Stop the command and start it anew.")
+    router.handle("lifecycle/reload", session.reload)
     return router
 
 
@@ -152,22 +162,26 @@ def _follow_the_shell(router: Router, children: Children, generations: Generatio
     router.add_source(SignalSource(signal.SIGCHLD, signal.SIGCONT))
 
 
-def _file_source(settings: Settings, rules: PathRules) -> FileWatchSource:
+def _follow_the_window(router: Router, children: Children) -> None:
+    """The command's own terminal has the size of ours."""
+    from lifecycle.sources import SignalSource
+
+    router.handle("signal/winch", lambda _: children.resize())
+    router.add_source(SignalSource(signal.SIGWINCH))
+
+
+def _add_files(router: Router, settings: Settings, session: Session, rules: PathRules) -> None:
     from lifecycle.sources import FileWatchSource
 
-    return FileWatchSource(
+    window = Debounce(settings.wait, max_wait=max(_LONGEST_WAIT, settings.wait), merge=merge_files)
+    router.handle("file/*", session.files, debounce=window)
+    source = FileWatchSource(
         *settings.paths,
-        filter=lambda _change, path: rules.action(Path(path)) != "ignore",
+        filter=lambda _, path: rules.action(path) != "ignore",
         step=settings.step,
         poll=settings.poll,
     )
-
-
-def _add_webhook(router: Router, settings: Settings, session: Session, voice: Voice) -> None:
-    if settings.webhook is None:
-        return
-    router.handle("webhook/**", session.webhook)
-    router.add_source(_webhook_source(settings, voice))
+    router.add_source(source)
 
 
 def _webhook_source(settings: Settings, voice: Voice) -> WebhookSource:

@@ -226,7 +226,7 @@ async def test_a_change_of_a_suspended_child_waits_for_resume(rig: Rig, clock: C
     await rig.generations.suspend()
     rig.change("a")
     await clock.advance(10)
-    assert (rig.starts, rig.generations.suspended) == (1, True)
+    assert (rig.starts, rig.child.status) == (1, Status.SUSPENDED)
 
     await rig.generations.resume()
     await clock.advance(2)
@@ -245,8 +245,21 @@ async def test_resume_without_a_change_goes_on(rig: Rig, clock: Clock) -> None:
 async def test_a_suspended_child_restarts_by_hand(rig: Rig, clock: Clock) -> None:
     await rig.generations.suspend()
     rig.generations.restart("restart")
+    await rig.generations.resume()
     await clock.advance(2)
-    assert (rig.starts, rig.generations.suspended) == (2, False)
+    assert (rig.starts, rig.child.status) == (2, Status.RUNNING)
+
+
+async def test_while_suspended_nothing_is_started(rig: Rig, clock: Clock) -> None:
+    rig.child.end(Status.FAILED, 1)
+    await rig.generations.suspend()
+    rig.change("a")
+    await clock.advance(10)
+    assert rig.starts == 1
+
+    await rig.generations.resume()
+    await clock.settle()
+    assert rig.starts == 2
 
 
 async def test_cancelling_stops_the_child_first(rig: Rig, clock: Clock) -> None:

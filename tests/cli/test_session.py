@@ -50,7 +50,7 @@ class Rig:
         self.said = io.StringIO()
         self.generations = FakeGenerations()
         rules = PathRules(settings, here)
-        self.session = Session(settings, rules, self.generations, Voice(stream=self.said), sys.executable)
+        self.session = Session(settings, rules, self.generations, Voice(stream=self.said), python=sys.executable)
 
     async def edit(self, **files: str) -> None:
         changes: dict[Path, Change] = {}
