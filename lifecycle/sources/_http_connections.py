@@ -20,9 +20,6 @@ __all__ = ["Connections"]
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: Seconds that a refused client has to stop sending before the connection is closed under it.
-_LINGER = 1.0
-
 #: aiohttp's own timer for idle connections, out of the way of ours.
 _NEVER = 3600.0
 
@@ -71,7 +68,7 @@ class Connections(web.Server):
             access_log=None,
             auto_decompress=False,
             keepalive_timeout=_NEVER,
-            lingering_time=_LINGER,
+            lingering_time=0,
             logger=_log,
         )
         self._clock = asyncio.get_running_loop()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import resource
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lifecycle.sources._http_connections import Connections
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from lifecycle.sources.webhook import Rules
 
 __all__ = ["HttpServer"]
+
+#: Seconds that a refused client has to read its answer and stop sending before the connection is closed under it.
+_LINGER = 1.0
 
 #: Seconds that a connection has to send its last answer when the server is closed.
 _LAST_ANSWERS = 0.5
@@ -88,9 +92,22 @@ class HttpServer:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self._connections.got(request.protocol)
         try:
-            return await self._requests.answer(request)
+            answer = await self._requests.answer(request)
         finally:
             self._connections.wait_for(request.protocol)
+        if not request.content.is_eof():
+            await _linger(request, answer)
+        return answer
+
+
+async def _linger(request: web.BaseRequest, answer: web.StreamResponse) -> None:
+    """Send ``answer`` although the body was not read: a socket closed with data unread would take the answer along."""
+    with suppress(ConnectionError, TimeoutError):
+        await answer.prepare(request)
+        await answer.write_eof()
+        async with asyncio.timeout(_LINGER):
+            while await request.content.readany():
+                pass
 
 
 def _descriptors() -> int:

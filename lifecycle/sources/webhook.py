@@ -194,8 +194,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def _verify_of(verify: Verifier | Verify | None) -> Verify | None:
-    own = getattr(verify, "verify", verify)
-    if own is None or callable(own):
+    if verify is None:
+        return None
+    own: Verify | None = getattr(verify, "verify", verify)
+    if callable(own):
         return own
     raise TypeError(f"{verify!r} cannot verify; give GitHub(secret) or a function of (headers, body, *, now)")
 

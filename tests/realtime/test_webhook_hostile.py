@@ -1,0 +1,368 @@
+"""Webhooks under senders who do not mean well, byte by byte: nobody gets in, nothing is lost, nothing is held."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.control import Router
+from lifecycle.sources import GitHub, Limits, WebhookSource
+from lifecycle.sources._http_connections import Connections
+from lifecycle.testing import Recorder, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from lifecycle.sources._http_bodies import Bodies
+
+SECRET = b"secret"
+
+
+class Wire:
+    """A connection on which a test sends what it likes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def status(self) -> int:
+        """The status of the next answer, whose headers and body are read away."""
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        for line in head.lower().split(b"\r\n"):
+            if line.startswith(b"content-length:"):
+                await self.reader.readexactly(int(line[15:]))
+        return int(head.split()[1])
+
+    async def wait_end(self) -> bytes:
+        """What comes until the other side hangs up."""
+        try:
+            return await self.reader.read()
+        except ConnectionError:
+            return b""
+
+    async def ends(self) -> bool:
+        await self.wait_end()
+        return True
+
+
+class Served:
+    def __init__(self, source: WebhookSource, seen: Recorder, stack: AsyncExitStack) -> None:
+        self.source, self.seen, self._stack = source, seen, stack
+
+    async def connect(self) -> Wire:
+        port = int(self.source.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        self._stack.push_async_callback(_hang_up, writer)
+        return Wire(reader, writer)
+
+    async def ask(self, data: bytes) -> int:
+        wire = await self.connect()
+        wire.send(data)
+        return await wire.status()
+
+    async def is_well(self) -> bool:
+        return await self.ask(request(b"well")) == 202
+
+
+async def _hang_up(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+@asynccontextmanager
+async def serving(**options: Any) -> AsyncGenerator[Served]:
+    options.setdefault("verify", GitHub(SECRET))
+    source, seen, router = WebhookSource(port=0, **options), Recorder(), Router()
+    router.add_source(source)
+    router.handle("webhook/**", seen)
+    async with running(router), AsyncExitStack() as stack, asyncio.timeout(30):
+        yield Served(source, seen, stack)
+
+
+def request(body: bytes = b"", *, extra: bytes = b"", path: bytes = b"/deploy") -> bytes:
+    signature = hmac.new(SECRET, body, hashlib.sha256).hexdigest().encode()
+    return b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nX-Hub-Signature-256: sha256=%b\r\n%b\r\n%b" % (
+        path,
+        len(body),
+        signature,
+        extra,
+        body,
+    )
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What is logged above info; there must be none of it, whatever a client does."""
+    caplog.set_level(logging.DEBUG)
+    return caplog
+
+
+def assert_quiet(caplog: pytest.LogCaptureFixture, above: int = logging.INFO) -> None:
+    assert [record.getMessage() for record in caplog.records if record.levelno > above] == []
+
+
+# -- what is no HTTP, and what is hardly HTTP --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"\x00" * 100 + b"\r\n\r\n",
+        b"POST /deploy HTTP/9.9\r\n\r\n",
+        b"POST /deploy HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /deploy HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        b"POST /deploy HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+        b"POST /deploy HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /deploy HTTP/1.1\r\nA\x00B: c\r\n\r\n",
+        b"POST /deploy HTTP/1.1\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
+        b"POST /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n",
+        b"POST /deploy HTTP/1.1\r\n" + b"".join(b"X%d: y\r\n" % n for n in range(1000)) + b"\r\n",
+        b"POST /d\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+async def test_what_is_no_request_is_refused_in_silence(data: bytes, quiet: pytest.LogCaptureFixture) -> None:
+    async with serving() as served:
+        wire = await served.connect()
+        wire.send(data)
+        assert 400 <= await wire.status() < 500
+        assert await served.is_well()
+    assert [event.body for event in served.seen.events] == [b"well"]
+    assert_quiet(quiet)
+
+
+async def test_an_error_says_nothing_of_what_was_sent() -> None:
+    async with serving() as served:
+        wire = await served.connect()
+        wire.send(b"POST <script> HTTP/9.9\r\n\r\n")
+        answer = await wire.wait_end()
+    assert b"script" not in answer
+    assert b"aiohttp" not in answer
+    assert answer.endswith(b'{"error": "the request is malformed"}')
+
+
+@pytest.mark.parametrize(
+    "value", [b"sha256=\xff\xfe\xfd", b"sha256=\xc3\xbc", b"\xe2\x82\xac", b"sha256=" + b"\xff" * 64, b"sha256=\x80"]
+)
+async def test_header_values_that_are_no_ascii_are_read_and_refused(
+    value: bytes, quiet: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as served:
+        assert await served.ask(b"POST /deploy HTTP/1.1\r\nHost: x\r\nX-Hub-Signature-256: %b\r\n\r\n" % value) == 401
+        assert await served.ask(request(b"body", extra=b"X-Other: \xff\r\nX-GitHub-Delivery: \xff\r\n")) == 202
+    event = served.seen.events[0]
+    assert event.headers["x-other"] == "\udcff"
+    assert event.id.isascii()
+    assert_quiet(quiet)
+
+
+async def test_a_second_signature_does_not_hide_the_first() -> None:
+    async with serving() as served:
+        assert await served.ask(request(b"body", extra=b"X-Hub-Signature-256: sha256=00\r\n")) == 401
+
+
+@pytest.mark.parametrize(
+    "path", [b"//", b"/a//b", b"/../etc", b"/%2e%2e", b"/*", b"/a%2Fb", b"/%00", b"/%ff", b"/%0d%0aX:y", b"*"]
+)
+async def test_paths_that_are_no_topics_are_not_found(path: bytes) -> None:
+    async with serving() as served:
+        assert await served.ask(request(b"x", path=path)) in {400, 404}
+    assert not served.seen.events
+
+
+async def test_connect_and_upgrade_lead_nowhere() -> None:
+    async with serving() as served:
+        assert await served.ask(b"CONNECT host:443 HTTP/1.1\r\nHost: host\r\n\r\n") in {400, 404, 405}
+        upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+        assert await served.ask(b"GET /deploy HTTP/1.1\r\nHost: x\r\n" + upgrade + b"\r\n") == 405
+        assert await served.is_well()
+
+
+# -- size --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_body_too_large_is_refused_before_any_of_it_was_sent() -> None:
+    async with serving(limits=Limits(body=1000)) as served:
+        assert await served.ask(b"POST /deploy HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n") == 413
+
+
+async def test_a_chunked_body_is_cut_at_the_limit_while_it_is_still_being_sent() -> None:
+    async with serving(limits=Limits(body=1000)) as served:
+        wire = await served.connect()
+        wire.send(b"POST /deploy HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        wire.send(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
+        wire.send(b"1\r\nx\r\n")
+        assert await wire.status() == 413
+
+
+async def test_a_chunked_body_within_the_limit_is_taken() -> None:
+    body = b"hello world"
+    head = request(body).replace(b"Content-Length: 11", b"Transfer-Encoding: chunked")[: -len(body)]
+    async with serving() as served:
+        wire = await served.connect()
+        for part in (head, b"5\r\nhello\r\n", b"6;x=y\r\n world\r\n", b"0\r\n\r\n"):
+            wire.send(part)
+            await asyncio.sleep(0.001)
+        assert await wire.status() == 202
+    assert served.seen.events[0].body == body
+
+
+async def test_malformed_chunks_are_refused(quiet: pytest.LogCaptureFixture) -> None:
+    head = b"POST /deploy HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with serving(limits=Limits(body_timeout=0.1)) as served:
+        assert await served.ask(head + b"zz\r\n") == 400
+        wire = await served.connect()
+        wire.send(head + b"5\r\nhello\r\n")
+        await asyncio.sleep(0.01)
+        wire.send(b"zz\r\n")
+        # aiohttp's parser does not tell the reader of a body that it has given up; the time limit ends it.
+        assert await wire.status() in {400, 408}
+    assert_quiet(quiet)
+
+
+async def test_a_client_that_asks_before_sending_is_answered_first() -> None:
+    """``Expect: 100-continue``: whoever is refused anyway never sends the body."""
+    body = b"x" * 100
+    expecting = request(body, extra=b"Expect: 100-continue\r\n")[: -len(body)]
+    async with serving(paths=["deploy"]) as served:
+        wire = await served.connect()
+        wire.send(expecting)
+        assert await wire.status() == 100
+        wire.send(body)
+        assert await wire.status() == 202
+        assert await served.ask(expecting.replace(b"/deploy", b"/other")) == 404
+        assert await served.ask(expecting.replace(b"100\r\n", b"10000000\r\n", 1)) == 413
+        assert await served.ask(expecting.replace(b"100-continue", b"a miracle")) == 417
+
+
+# -- who does not end what they began ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", [5, 40, -1])
+async def test_a_client_that_goes_away_half_way_leaves_nothing_behind(
+    cut: int, quiet: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as served:
+        for _ in range(20):
+            wire = await served.connect()
+            wire.send(request(b"half a body")[:cut])
+            await wire.writer.drain()
+            await asyncio.sleep(0.001)
+            wire.writer.transport.abort()
+        assert await served.is_well()
+    assert [event.body for event in served.seen.events] == [b"well"]
+    assert_quiet(quiet)
+
+
+async def test_a_client_that_does_not_send_headers_is_cut_off() -> None:
+    async with serving(limits=Limits(header_timeout=0.05)) as served:
+        silent, slow = await served.connect(), await served.connect()
+        slow.send(b"POST /deploy HTTP/1.1\r\nX: ")
+        assert await silent.wait_end() == b""
+        assert await slow.wait_end() == b""
+        assert not served.source._server._connections._waiting  # type: ignore[union-attr]
+
+
+async def test_a_client_that_keeps_dripping_headers_is_cut_off_too() -> None:
+    async with serving(limits=Limits(header_timeout=0.1)) as served:
+        wire = await served.connect()
+        ended = asyncio.create_task(wire.ends())
+        wire.send(b"POST /deploy HTTP/1.1\r\nX: ")
+        while not ended.done():
+            wire.send(b"x")
+            await asyncio.sleep(0.005)
+        assert await ended
+
+
+async def test_a_client_that_does_not_send_its_body_is_told_so() -> None:
+    async with serving(limits=Limits(body_timeout=0.05)) as served:
+        wire = await served.connect()
+        wire.send(request(b"half a body")[:-4])
+        assert await wire.status() == 408
+        assert await wire.ends()
+    assert not served.seen.events
+
+
+async def test_an_idle_connection_is_used_again_and_closed_in_the_end() -> None:
+    async with serving(limits=Limits(header_timeout=0.2)) as served:
+        wire = await served.connect()
+        for _ in range(3):
+            wire.send(request(b"x"))
+            assert await wire.status() == 202
+        assert await wire.wait_end() == b""
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with serving() as served:
+        wire = await served.connect()
+        wire.send(request(b"1") + request(b"2", path=b"/a//b") + request(b"3"))
+        assert [await wire.status() for _ in range(3)] == [202, 404, 202]
+    assert [event.body for event in served.seen.events] == [b"1", b"3"]
+
+
+async def test_hundreds_of_slow_clients_keep_nobody_out() -> None:
+    """Some send no headers, some half a body; a quick sender is served among them, and they are gone in the end."""
+    async with serving(limits=Limits(header_timeout=1.0, body_timeout=1.0)) as served:
+        wires = [await served.connect() for _ in range(300)]
+        for number, wire in enumerate(wires):
+            wire.send((b"POST /dep", request(b"half a body")[:-4], b"")[number % 3])
+        for _ in range(10):
+            assert await served.is_well()
+        assert all(await asyncio.gather(*(wire.ends() for wire in wires)))
+        server: Any = served.source._server
+        assert not server._connections._waiting
+        assert not server._requests._bodies._slow
+        assert server._requests._bodies._held == 0
+    assert {event.body for event in served.seen.events} == {b"well"}
+
+
+async def test_one_too_many_ends_the_wait_of_the_one_that_waits_for_longest() -> None:
+    async def answer(request: Any) -> Any:
+        raise AssertionError(request)
+
+    connections = Connections(answer, timeout=3600, most=3)
+    server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with AsyncExitStack() as stack:
+        readers = []
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.push_async_callback(_hang_up, writer)
+            readers.append(reader)
+        assert [await reader.read() for reader in readers[:2]] == [b"", b""]
+        assert len(connections._waiting) == 3
+        assert not any(reader.at_eof() for reader in readers[2:])
+        server.close()
+        connections.pre_shutdown()
+        await connections.shutdown(1)
+        connections.abort()
+
+
+async def test_slow_bodies_share_a_bounded_memory_and_the_oldest_gives_way() -> None:
+    async with serving(limits=Limits(body=1000, pending=2)) as served:
+        wires = [await served.connect() for _ in range(4)]
+        for wire in wires:
+            wire.send(request(b"x" * 1000)[:-200])
+            bodies: Bodies = served.source._server._requests._bodies  # type: ignore[union-attr]
+            await _until(lambda bodies=bodies: any(held > 0 for held in bodies._slow.values()))
+            await asyncio.sleep(0.02)
+        # 800 bytes each: two fit into 2000.
+        assert [await wire.status() for wire in wires[:2]] == [408, 408]
+        assert bodies._held == 1600
+        for wire in wires[2:]:
+            wire.send(b"x" * 200)
+            assert await wire.status() == 202
+
+
+async def _until(condition: Any) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
