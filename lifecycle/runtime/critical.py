@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lifecycle import hooks
 from lifecycle.runtime.lifetimes import current_life
-from lifecycle.runtime.records import name_of
+from lifecycle.runtime.records import check_callable, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,7 +30,11 @@ async def do(fn: Callable[..., Any], *args: Any) -> Any:
     """Run ``fn(*args)`` here and now, and announce its end on `hooks.critical_finished`.
 
     ``fn`` may be async or plain; a plain one runs in this thread. What it raises comes out.
+
+    Raises:
+        TypeError: for what is no function.
     """
+    check_callable(fn)
     loop = asyncio.get_running_loop()
     began = loop.time()
     failure: BaseException | None = None
@@ -61,6 +65,7 @@ async def do_detached(fn: Callable[..., Any], *args: Any) -> Any:
     When the caller is cancelled, this waits for ``fn`` to end and lets the cancellation through then; if ``fn``
     raised, its error comes out instead.
     """
+    check_callable(fn)
     return await see_through(asyncio.create_task(do(fn, *args), name=name_of(fn)))
 
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.runtime.background import call_anywhere
-from lifecycle.runtime.records import name_of
+from lifecycle.runtime.records import check_callable, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,8 +60,10 @@ class Group:
         """Start ``fn(*args)``, async or plain (in a thread), once fewer than ``limit`` run.
 
         Raises:
+            TypeError: for what is no function.
             RuntimeError: outside the block, or once the group is failing.
         """
+        check_callable(fn)
         await self._slots.__aenter__()
         work = self._run(fn, args)
         try:

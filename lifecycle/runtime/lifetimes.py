@@ -95,6 +95,7 @@ class Lifetime:
         drained like a main when the program stops.
 
         Raises:
+            TypeError: for what is no function.
             RuntimeError: in another thread than the loop's, or when the lifetime is over.
         """
         return self._life.go(fn, args, on_error, name)

@@ -21,7 +21,7 @@ from lifecycle.runtime.dumps import dump_stacks, tell_terminal
 from lifecycle.runtime.escalation import Escalation
 from lifecycle.runtime.forcing import force_exit
 from lifecycle.runtime.lifetimes import Lifetime, current_life
-from lifecycle.runtime.records import LifetimeState, Reason
+from lifecycle.runtime.records import LifetimeState, Reason, check_callable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -159,6 +159,7 @@ class Life:
         name: str | None,
     ) -> asyncio.Task[Any]:
         """`Lifetime.go`."""
+        check_callable(fn)
         if _running_loop() is not self.loop:
             raise RuntimeError("go() starts a task and must be called in the thread of the lifetime's event loop")
         if self._over:

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.runtime.ownership import owner
@@ -85,6 +84,8 @@ class _Reaper:
 
 def _zombies() -> Iterator[int]:
     """Children of this process that have ended and were not waited for."""
+    from pathlib import Path  # slow to import, and few programs are PID 1
+
     me = str(os.getpid())
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -96,7 +97,7 @@ def _zombies() -> Iterator[int]:
 
 def _asked_for() -> set[int]:
     """The children that a Popen of this program will ask for."""
-    from multiprocessing import popen_fork  # only here: few programs are PID 1
+    from multiprocessing import popen_fork
 
     kinds = (subprocess.Popen, popen_fork.Popen)
     mine: list[Any] = [each for each in gc.get_objects() if isinstance(each, kinds)]

@@ -82,21 +82,19 @@ def run(  # the settings of a program, each by its name
 
 
 def _drive(life: Life, work: Coroutine[Any, Any, _T]) -> _T:
-    """Run ``work`` to its end, also past a SystemExit or KeyboardInterrupt, which stop the loop from anywhere."""
+    """Run ``work`` to its end, also past what stops the loop from anywhere, such as a SystemExit in a task."""
     task = life.loop.create_task(work, name="lifecycle run")
-    escaped: BaseException | None = None
-    while True:
+    escaped: list[BaseException] = []
+    while not task.done():
         try:
-            result = life.loop.run_until_complete(task)
-            break
-        except (KeyboardInterrupt, SystemExit) as error:
-            if task.done():
-                raise
-            escaped = escaped or error
-            life.begin(Reason.STOP)
-    if escaped is not None:
-        raise escaped
-    return result
+            life.loop.run_until_complete(task)
+        except BaseException as error:  # noqa: BLE001  # raised below, once the shutdown is carried out
+            if not task.done():
+                escaped.append(error)
+                life.begin(Reason.STOP)
+    if escaped:
+        raise escaped[0] from None if task.cancelled() else task.exception()
+    return task.result()
 
 
 def _refuse_running_loop() -> None:

@@ -103,6 +103,20 @@ async def test_go_belongs_to_the_loops_thread(clock: Clock) -> None:
             await asyncio.to_thread(go, asyncio.sleep, 0)
 
 
+@pytest.mark.parametrize("call", ["go", "do", "do_detached", "group"])
+async def test_what_is_no_function_is_refused_and_a_made_call_is_closed(clock: Clock, call: str) -> None:
+    async def hand_over(fn: Any) -> None:
+        async with lifetime(), Group() as group:
+            calls: dict[str, Any] = {"go": go, "do": do, "do_detached": do_detached, "group": group.go}
+            result = calls[call](fn)
+            await result
+
+    with pytest.raises(TypeError, match="cannot be called"):
+        await hand_over("poll")
+    with pytest.raises(TypeError, match="a call already made"):
+        await hand_over(fail())
+
+
 # -- do -----------------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import signal
+import threading
 from contextlib import asynccontextmanager
 from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1
 from typing import TYPE_CHECKING, Any
@@ -349,3 +350,39 @@ def test_what_is_no_signal_or_cannot_be_caught_is_refused(given: Any) -> None:
 async def test_a_signal_that_nobody_took_is_an_error_of_the_test(signals: FakeSignals) -> None:
     with pytest.raises(LookupError, match="SIGINT"):
         signals.send()
+
+
+def test_outside_the_main_thread_a_source_says_that_it_hears_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    router = Router()
+    router.add_source(SignalSource(SIGUSR1))
+
+    async def main() -> None:
+        while not router.state().running:
+            await settled()
+
+    thread = threading.Thread(target=lambda: run(router, main))
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert "SIGUSR1 cannot be taken outside the main thread" in caplog.text
+
+
+async def test_program_8_a_lifetime_inside_another_framework(clock: Clock) -> None:
+    log: list[str] = []
+
+    async def poll() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            log.append("polling ends")
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        async with lifetime(signals=False) as life:
+            life.go(poll)
+            yield
+
+    async with lifespan():
+        await clock.advance(1)
+        log.append("serving ends")
+    assert log == ["serving ends", "polling ends"]

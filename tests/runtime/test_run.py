@@ -445,6 +445,19 @@ def test_a_sleep_that_the_stop_interrupts_is_no_error(signals: FakeSignals, capl
     assert not caplog.records
 
 
+def test_a_loop_that_is_stopped_is_an_error_after_the_shutdown() -> None:
+    log: list[str] = []
+
+    async def main() -> None:
+        on_shutdown(lambda: log.append("hook"))
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(1000)
+
+    with pytest.raises(RuntimeError, match="stopped before"):
+        run_virtual(main)
+    assert log == ["hook"]
+
+
 def test_without_a_deadline_everything_may_take_its_time() -> None:
     log: list[str] = []
 
