@@ -4,7 +4,7 @@
 what a lifetime consists of, ``endings`` has the shutdown in its order. `Lifetime` is what a program sees of it all.
 """
 
-from lifecycle.errors import Interrupted
+from lifecycle.errors import Interrupted, WorkerFailed
 from lifecycle.runtime.blocks import lifetime
 from lifecycle.runtime.critical import do, do_detached
 from lifecycle.runtime.groups import Group
@@ -19,6 +19,7 @@ __all__ = [
     "Lifetime",
     "LifetimeState",
     "Reason",
+    "WorkerFailed",
     "current",
     "do",
     "do_detached",
