@@ -25,5 +25,5 @@ def make_app() -> web.Application:
 
 if __name__ == "__main__":
     port = int(os.environ.get("PORT", "8000"))
-    print(f"serving http://127.0.0.1:{port}/ (changed: {os.environ.get('LIFECYCLE_CHANGES', '[]')})", flush=True)
-    web.run_app(make_app(), host="127.0.0.1", port=port, print=None, reuse_address=True)
+    ready = f"serving http://127.0.0.1:{port}/ (changed: {os.environ.get('LIFECYCLE_CHANGES', '[]')})"
+    web.run_app(make_app(), host="127.0.0.1", port=port, print=lambda _: print(ready, flush=True), reuse_address=True)

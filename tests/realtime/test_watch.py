@@ -120,10 +120,11 @@ def watch(here: Path) -> Iterator[Callable[..., Watch]]:
     for each in started:
         left = each.children() if each.process.poll() is None else []
         if each.process.poll() is None:
-            each.process.kill()
-        for child in left:
-            child.kill()
-        psutil.wait_procs([each.process, *left], LIMIT)
+            each.process.terminate()
+        _, stuck = psutil.wait_procs([each.process, *left], LIMIT)
+        for one in stuck:
+            one.kill()
+        psutil.wait_procs(stuck, LIMIT)
 
 
 class TestChanges:

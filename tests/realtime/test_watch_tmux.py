@@ -1,0 +1,187 @@
+"""`lifecycle watch` as a person has it: under a shell, in a terminal that is drawn."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LIMIT = 20.0
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.engine("tmux")
+
+
+def until(condition: Callable[[], Any], what: Callable[[], str]) -> Any:
+    deadline = time.monotonic() + LIMIT
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(what())
+        time.sleep(0.05)
+    return found
+
+
+class Screen:
+    """A shell in a terminal of 160 by 45."""
+
+    def __init__(self, here: Path) -> None:
+        self._socket = f"lifecycle-{uuid.uuid4().hex[:8]}"
+        # Not the environment of the test: a user's shell has no PYTHONUNBUFFERED.
+        keep = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
+        self._env = {**keep, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+        self._tmux(
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            "160",
+            "-y",
+            "45",
+            "-c",
+            str(here),
+            "env PS1='shell> ' bash --norc",
+        )
+        self.sees("shell>")
+
+    def _tmux(self, *argv: str) -> str:
+        command = ["tmux", "-L", self._socket, *argv]
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=self._env, timeout=LIMIT).stdout
+
+    def types(self, line: str) -> None:
+        self._tmux("send-keys", "-l", line)
+        self._tmux("send-keys", "Enter")
+
+    def presses(self, key: str) -> None:
+        self._tmux("send-keys", key)
+
+    def text(self) -> str:
+        """All that was shown, with wrapped lines joined."""
+        return self._tmux("capture-pane", "-p", "-J", "-S", "-500")
+
+    def sees(self, pattern: str, *, times: int = 1) -> list[str]:
+        def found() -> list[str]:
+            hits = re.findall(pattern, self.text())
+            return hits if len(hits) >= times else []
+
+        hits: list[str] = until(found, lambda: f"{pattern!r} x {times} is not there:\n{self.text()}")
+        return hits
+
+    def processes(self) -> list[psutil.Process]:
+        """What runs below the shell."""
+        shell = psutil.Process(int(self._tmux("display-message", "-p", "#{pane_pid}")))
+        return shell.children(recursive=True)
+
+    def close(self) -> None:
+        left = self.processes()
+        for each in left:
+            each.kill()
+        self._tmux("kill-server")
+        psutil.wait_procs(left, LIMIT)
+
+
+@pytest.fixture
+def screen(tmp_path: Path) -> Iterator[Screen]:
+    here = tmp_path / "here"
+    here.mkdir()
+    screen = Screen(here)
+    yield screen
+    screen.close()
+
+
+def watch(*argv: str) -> str:
+    return shlex.join([sys.executable, "-m", "lifecycle", "watch", *argv, "--", sys.executable, "app.py"])
+
+
+def test_ctrl_z_fg_and_bg_work_as_if_the_shell_had_started_it(screen: Screen, tmp_path: Path) -> None:
+    (tmp_path / "here" / "app.py").write_text("while True: print('got', input())\n")
+    screen.types(watch("--no-prompt"))
+    screen.sees("started")
+    screen.types("one")
+    screen.sees("got one")
+
+    screen.presses("C-z")
+    screen.sees("Stopped")
+    screen.types("echo the shell is $((40 + 2))")
+    screen.sees("the shell is 42")
+
+    screen.types("fg")
+    screen.sees("watch --no-prompt", times=3)
+    screen.types("two")
+    screen.sees("got two")
+
+    screen.presses("C-c")
+    screen.sees(r"shell>\s*$")
+    screen.types("echo ended with $?")
+    screen.sees("ended with 0")
+    assert screen.processes() == []
+
+
+def test_the_demo_does_what_its_first_lines_say(screen: Screen, tmp_path: Path) -> None:
+    """The page changes, a broken file keeps it, the curl line works as printed, the keys do what they say."""
+    shutil.copytree(ROOT / "examples", tmp_path / "here" / "examples")
+    site = tmp_path / "here" / "examples" / "site"
+    screen.types(f"{sys.executable} -m examples.demo")
+    [url] = screen.sees(r"open +(http://\S+/)")
+    screen.sees(r"serving http://.*\[\]")
+    assert "Change this line" in page(url)
+
+    edit(site / "page.html", "Change this line", "I changed it")
+    until(lambda: "I changed it" in page(url), screen.text)
+
+    edit(site / "app.py", "def index(", "def index(:")
+    screen.sees("SyntaxError")
+    assert "I changed it" in page(url)
+
+    edit(site / "app.py", "def index(:", "def index(")
+    screen.sees("serving", times=3)
+    [curl] = screen.sees(r"send +(curl .*)")
+    assert send(curl) == "202"
+    screen.sees("webhook: POST /reload; restarting")
+    screen.sees("serving", times=4)
+    assert send(curl.replace("sha256=", "sha256=00", 1)) == "401"
+
+    screen.types("status")
+    screen.sees(r"running for .*, pid \d+, started 4 times")
+    screen.presses("C-c")
+    screen.sees("suspended")
+    screen.types("resume")
+    screen.sees("resumed")
+    screen.types("help")
+    screen.sees("restart +Stop the command and start it anew")
+    screen.types("quit")
+    screen.sees(r"shell>\s*$")
+    assert screen.processes() == []
+
+
+def page(url: str) -> str:
+    """What a browser gets; nothing while the process starts anew."""
+    try:
+        with urllib.request.urlopen(url, timeout=LIMIT) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    file.write_text(file.read_text().replace(old, new))
+
+
+def send(curl: str) -> str:
+    """Run the line as printed, and return the status that it got."""
+    line = curl.replace("curl ", "curl -s -o /dev/null -w '%{http_code}' ", 1)
+    return subprocess.run(["bash", "-c", line], check=True, capture_output=True, text=True, timeout=LIMIT).stdout
