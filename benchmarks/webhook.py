@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-ROUNDS = 5
+ROUNDS = 9
 SECONDS = 1
 BODY = "x" * 1024
 

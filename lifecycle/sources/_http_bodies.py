@@ -15,7 +15,7 @@ from lifecycle.sources._http_refusals import Refused
 if TYPE_CHECKING:
     from lifecycle.sources.webhook import Limits
 
-__all__ = ["Bodies"]
+__all__ = ["Bodies", "next_chunk"]
 
 _MALFORMED = "the body is malformed"
 
@@ -82,7 +82,7 @@ class Bodies:
 
     async def _gather(self, request: web.BaseRequest, clock: asyncio.Timeout) -> bytes:
         body = bytearray()
-        while chunk := await request.content.readany():
+        while chunk := await next_chunk(request):
             body += chunk
             if len(body) > self._limit:
                 raise self._too_large()
@@ -101,6 +101,18 @@ class Bodies:
 
     def _too_large(self) -> Refused:
         return Refused(413, f"the body is larger than {self._limit} bytes")
+
+
+async def next_chunk(request: web.BaseRequest) -> bytes:
+    """What has come of the body since; ``b""`` at its end.
+
+    Raises:
+        ConnectionError: when the client is gone.
+    """
+    if request.transport is None:
+        # Otherwise aiohttp makes a RuntimeError of it.
+        raise ConnectionResetError("the client went away")
+    return await request.content.readany()
 
 
 async def _invite(request: web.BaseRequest) -> None:

@@ -11,6 +11,7 @@ import resource
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from lifecycle.sources._http_bodies import next_chunk
 from lifecycle.sources._http_connections import Connections
 from lifecycle.sources._http_requests import Requests
 
@@ -106,7 +107,7 @@ async def _linger(request: web.BaseRequest, answer: web.StreamResponse) -> None:
         await answer.prepare(request)
         await answer.write_eof()
         async with asyncio.timeout(_LINGER):
-            while await request.content.readany():
+            while await next_chunk(request):
                 pass
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from lifecycle.sources._http_paths import check_path
 
@@ -196,10 +196,10 @@ def _is_loopback(host: str) -> bool:
 def _verify_of(verify: Verifier | Verify | None) -> Verify | None:
     if verify is None:
         return None
-    own: Verify | None = getattr(verify, "verify", verify)
-    if callable(own):
-        return own
-    raise TypeError(f"{verify!r} cannot verify; give GitHub(secret) or a function of (headers, body, *, now)")
+    own: object = getattr(verify, "verify", verify)
+    if not callable(own):
+        raise TypeError(f"{verify!r} cannot verify; give GitHub(secret) or a function of (headers, body, *, now)")
+    return cast("Verify", own)
 
 
 def _paths(paths: Iterable[str] | None) -> frozenset[str] | None:
