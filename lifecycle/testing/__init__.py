@@ -10,6 +10,7 @@ from collections import deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from lifecycle.testing.signals import FakeSignals
 from lifecycle.testing.virtual import Clock, VirtualLoop
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from lifecycle.control import Delivery, Emit, Router
     from lifecycle.events import Topical
 
-__all__ = ["Clock", "ManualSource", "Recorder", "VirtualLoop", "running"]
+__all__ = ["Clock", "FakeSignals", "ManualSource", "Recorder", "VirtualLoop", "running"]
 
 
 class Recorder:
@@ -50,7 +51,9 @@ class ManualSource:
         """Send until cancelled or told to fail."""
         self._emit, self._failure = emit, asyncio.get_running_loop().create_future()
         while self._waiting:
-            self._waiting.popleft().set_result(None)
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
         try:
             await self._failure
         finally:
@@ -76,15 +79,17 @@ async def running(router: Router) -> AsyncGenerator[Router]:
 
     What `Router.run` raises comes out of the block.
     """
+    started = router._running.changed()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the public names only say that it has
     task = asyncio.get_running_loop().create_task(router.run(), name=f"running {router.name}")
     try:
-        while not router.state().running and not task.done():  # noqa: ASYNC110  # up after a few turns
-            await asyncio.sleep(0)
+        await asyncio.wait([started, task], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             yield router
-        router.stop()
+            router.stop()
     except BaseException:
         task.cancel()
         await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # the error of the block is the one that comes out
         raise
     await task

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from lifecycle.testing import Clock, Recorder
+    from lifecycle.testing import Clock, FakeSignals, Recorder
 
-__all__ = ["clock", "pytest_asyncio_loop_factories", "recorder"]
+__all__ = ["clock", "pytest_asyncio_loop_factories", "recorder", "signals"]
 
 
 @pytest.hookimpl(optionalhook=True, trylast=True)
@@ -42,3 +42,12 @@ def recorder() -> Recorder:
     from lifecycle.testing import Recorder
 
     return Recorder()
+
+
+@pytest.fixture
+def signals() -> Iterator[FakeSignals]:
+    """Signals that the system never sends: ``signals.send(SIGTERM)``; forced exits are kept in ``signals.exits``."""
+    from lifecycle.testing import FakeSignals
+
+    with FakeSignals() as fake:
+        yield fake
