@@ -25,6 +25,8 @@ from lifecycle.events import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lifecycle.control.patterns import Pattern
+
 __all__ = ["Command", "Commands", "Completer", "lifecycle_commands"]
 
 #: Candidates for the argument that is being typed: words, or a function from what is typed to words.
@@ -64,7 +66,8 @@ class Commands:
 
     def __iter__(self) -> Iterator[Command]:
         """Each command once, in the order of registration."""
-        return iter(dict.fromkeys(self._by_word.values()))
+        # By identity: a command whose candidates are a list has no hash.
+        return iter({id(each): each for each in self._by_word.values()}.values())
 
     def __contains__(self, word: str) -> bool:
         return word in self._by_word
@@ -93,6 +96,13 @@ class Commands:
         """Take out the command and its aliases; nothing happens if there is none."""
         command = self._by_word.get(name)
         self._by_word = {word: each for word, each in self._by_word.items() if each is not command}
+
+    def forget(self, pattern: Pattern) -> None:
+        """A route was removed: so is the command that leads to it, if there is one."""
+        room, _, name = pattern.topic.partition("/") if pattern.is_exact else ("", "", "")
+        command = self._by_word.get(name)
+        if room == "command" and command is not None and command.event is None:
+            self.remove(name)
 
     def get(self, word: str) -> Command | None:
         """The command with that name or alias."""
