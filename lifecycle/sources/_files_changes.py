@@ -110,8 +110,8 @@ class Watched:
         self._unproven = False
         hints = [(path, change.name == "modified") for change, path in reports]
         await asyncio.to_thread(self._tree.update, hints, self._take_due(now()))
-        self._plan(len(hints), now())
-        if self._watch.outdated_by(reports):
+        born = self._plan(len(hints), now())
+        if self._watch.outdated_by(reports) or (born and self._watch.cover.whole):
             await self.close()
             await self.open()
         return self._tree.take_changes()
@@ -128,7 +128,12 @@ class Watched:
         self._watch = Watch(cover, step=self._step)
         try:
             await self._watch.open()
-        except (FileNotFoundError, WatchBroken):
+        except PermissionError:
+            if last:
+                raise
+            await asyncio.to_thread(self._tree.look_for_unreadable)
+            return False
+        except WatchBroken:
             # Something vanished between the look and the watch.
             if last:
                 raise
@@ -154,11 +159,12 @@ class Watched:
         self._due = [(at, each) for at, each in self._due if at > now]
         return set[str]().union(*due)
 
-    def _plan(self, hints: int, now: float) -> None:
-        """Decide what to read again, and when."""
+    def _plan(self, hints: int, now: float) -> bool:
+        """Decide what to read again, and when; whether there are directories that were not known."""
         self._hints += hints
         if self._hints >= _MANY:
             self._hints = 0
             self._due.append((now + _MOMENT, self._tree.real_roots()))
         if born := self._tree.take_born():
             self._due.extend((now + pause, born) for pause in _AGAIN)
+        return bool(born)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from lifecycle.sources._files_links import entries_on_the_way
 from lifecycle.sources._files_marks import Folder, Marks, mark_of
+from lifecycle.sources._files_unreadable import may_read, unreadable_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -56,6 +57,8 @@ class Tree:
         # Entries that are links: what they lead to changes without a hint.
         self._links: set[tuple[Folder, str]] = set()
         self._born: set[str] = set()
+        # As far as they are known: nobody looks for them until a watch meets one.
+        self._unreadable: set[str] = set()
 
     def compare(self) -> None:
         """Look at everything; also the first look, which finds everything added."""
@@ -97,12 +100,38 @@ class Tree:
         ways = [*self._roots, *(folder.prefix + name for folder, name in self._links)]
         entries = {entry for way in ways for entry in entries_on_the_way(way)}
         if not self._recursive:
-            flat = roots | {os.path.dirname(each) for each in entries}
+            flat = {each for each in roots | {os.path.dirname(each) for each in entries} if may_read(each)}
             return Cover(frozenset(), frozenset(flat), frozenset(roots), frozenset(entries))
-        linked = {folder.folders[name].real for folder, name in self._links if name in folder.folders}
-        deep = {each for each in roots | linked if not any(_is_below(each, other) for other in roots | linked)}
+        deep, whole = self._around_unreadable(self._outermost())
         single = {os.path.dirname(each) for each in entries if not any(_is_below(each, other) for other in deep)}
-        return Cover(frozenset(deep), frozenset(single), frozenset(), frozenset(entries))
+        flat = whole | {each for each in single if may_read(each)}
+        return Cover(frozenset(deep), frozenset(flat), frozenset(whole), frozenset(entries))
+
+    def look_for_unreadable(self) -> None:
+        """Find the directories that cannot be watched, also those that are ignored; from now on `cover` avoids them."""
+        self._unreadable = unreadable_below(self._outermost())
+
+    def _outermost(self) -> set[str]:
+        """The directories below which all is watched: the roots and what links lead to, none within another."""
+        linked = {folder.folders[name].real for folder, name in self._links if name in folder.folders}
+        every = self.real_roots() | linked
+        return {each for each in every if not any(_is_below(each, other) for other in every)}
+
+    def _around_unreadable(self, outermost: set[str]) -> tuple[set[str], set[str]]:
+        """What to watch with all below it, and what by itself, so that no watch meets an unreadable directory."""
+        deep, whole, pending = set[str](), set[str](), list(outermost)
+        while pending:
+            each = pending.pop()
+            if each in self._unreadable:
+                continue
+            if not any(_is_below(other, each) for other in self._unreadable):
+                deep.add(each)
+            else:
+                whole.add(each)
+                home = self._homes[each][0]
+                inner = [folder for name, folder in home.folders.items() if (home, name) not in self._links]
+                pending.extend(folder.real for folder in inner)
+        return deep, whole
 
     # -- looking ------------------------------------------------------------------------------------------------
 

@@ -66,7 +66,8 @@ class Watch:
                     step=self._step_ms,
                     debounce=max(_LONGEST_BATCH * self._step_ms, _SHORTEST_BATCH_MS),
                     recursive=recursive,
-                    ignore_permission_denied=True,
+                    # It would hide every other error as well, a limit that is reached among them.
+                    ignore_permission_denied=False,
                 )
                 self._batches.append(batches)
                 self._ask(len(self._batches) - 1)
@@ -129,7 +130,7 @@ def _explained(error: Exception) -> OSError:
     for sign, limit in _LIMITS.items():
         if sign in text.lower():
             return OSError(errno.ENOSPC, _advice(limit))
-    return error if isinstance(error, OSError) and error.errno else WatchBroken(text)
+    return error if isinstance(error, PermissionError) else WatchBroken(text)
 
 
 def _advice(limit: str) -> str:

@@ -18,6 +18,7 @@ from lifecycle.events import Change, FileEvent
 from lifecycle.sources._files_changes import Polled, Watched
 from lifecycle.sources._files_rules import DEFAULT_IGNORES, Rules
 from lifecycle.sources._files_tree import Tree
+from lifecycle.sources._files_unreadable import may_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -142,6 +143,10 @@ class FileWatchSource:
             if not path.exists():
                 told = "there is nothing to watch here; make it first, or watch the directory above it"
                 raise FileNotFoundError(errno.ENOENT, told, str(path))
+            watched = path if path.is_dir() else path.resolve().parent
+            if not may_read(str(watched)):
+                told = "this process may not read the directory, so it cannot watch it; change its mode, or its owner"
+                raise PermissionError(errno.EACCES, told, str(watched))
         tree = Tree([str(path) for path in self.paths], self._rules, recursive=self._recursive)
         tree.compare()
         return tree

@@ -1,0 +1,568 @@
+"""FileWatchSource on real files, through a real router."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.backoff import Backoff
+from lifecycle.control import Router
+from lifecycle.errors import SourceFailed
+from lifecycle.sources import FileWatchSource
+from lifecycle.testing import running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from lifecycle.events import FileEvent
+
+LIMIT = 15
+
+
+class Seen:
+    """What was told, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[FileEvent] = []
+        self._news = asyncio.Condition()
+
+    async def __call__(self, event: FileEvent) -> None:
+        async with self._news:
+            self.events.append(event)
+            self._news.notify_all()
+
+    @property
+    def pairs(self) -> list[tuple[str, Path]]:
+        return [(event.change, event.path) for event in self.events]
+
+    def net(self) -> dict[Path, str]:
+        """The last change of each path."""
+        return {event.path: event.change for event in self.events}
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with self._news:
+            try:
+                await asyncio.wait_for(self._news.wait_for(condition), LIMIT)
+            except TimeoutError:
+                pytest.fail(f"not told; told was: {self.pairs}")
+
+    async def told(self, change: str, path: Path) -> None:
+        """Wait for an event, and forget all up to it."""
+        await self.until(lambda: (change, path) in self.pairs)
+
+    async def after(self, sentinel: Path) -> list[tuple[str, Path]]:
+        """All that was told before ``sentinel``, which is written now; then start afresh."""
+        sentinel.write_text("sentinel")
+        await self.told("added", sentinel)
+        before = [pair for pair in self.pairs if pair[1] != sentinel]
+        self.events.clear()
+        return before
+
+
+@contextlib.asynccontextmanager
+async def watching(*paths: Path, **settings: Any) -> AsyncIterator[Seen]:
+    router, seen = Router(), Seen()
+    router.handle("file/*", seen)
+    router.add_source(FileWatchSource(*paths, **{"step": 0.02, **settings}), backoff=Backoff(initial=0.01))
+    async with running(router):
+        yield seen
+
+
+def replace(path: Path, text: str) -> None:
+    """As editors save: write beside it, rename over it."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def link(path: Path, target: str) -> None:
+    """Swap a link in one step."""
+    beside = path.with_name(path.name + "_tmp")
+    beside.symlink_to(target)
+    beside.replace(path)
+
+
+async def test_a_file_is_told_of_when_added_modified_and_deleted(tmp_path: Path) -> None:
+    file = tmp_path / "file.txt"
+    async with watching(tmp_path) as seen:
+        file.write_text("one")
+        await seen.told("added", file)
+        assert await seen.after(tmp_path / "1") == [("added", file)]
+        file.write_text("two!")
+        await seen.told("modified", file)
+        assert set(await seen.after(tmp_path / "2")) == {("modified", file)}
+        file.unlink()
+        await seen.told("deleted", file)
+        assert await seen.after(tmp_path / "3") == [("deleted", file)]
+
+
+async def test_what_was_there_before_the_start_is_not_told_of(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("x")
+    async with watching(tmp_path) as seen:
+        assert await seen.after(tmp_path / "new") == []
+
+
+async def test_an_atomic_replacement_is_one_modification(tmp_path: Path) -> None:
+    file = tmp_path / "file.txt"
+    file.write_text("one")
+    async with watching(tmp_path) as seen:
+        for number in range(3):
+            replace(file, f"text {number}")
+            await seen.told("modified", file)
+            assert await seen.after(tmp_path / f"sentinel {number}") == [("modified", file)]
+
+
+async def test_a_named_file_survives_replacement_and_deletion_and_its_neighbours_are_not_told_of(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "app.toml"
+    file.write_text("one")
+    async with watching(file) as seen:
+        replace(file, "two")
+        await seen.told("modified", file)
+        (tmp_path / "neighbour").write_text("x")
+        seen.events.clear()
+        file.unlink()
+        await seen.told("deleted", file)
+        file.write_text("three")
+        await seen.told("added", file)
+        seen.events.clear()
+        file.write_text("in place")
+        await seen.told("modified", file)
+        assert {path for _, path in seen.pairs} == {file}
+
+
+async def test_a_named_file_survives_that_its_directory_is_made_again(tmp_path: Path) -> None:
+    file = tmp_path / "a" / "b" / "app.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("one")
+    async with watching(file) as seen:
+        for number in range(3):
+            shutil.rmtree(tmp_path / "a")
+            await seen.told("deleted", file)
+            file.parent.mkdir(parents=True)
+            file.write_text(f"number {number}")
+            await seen.told("added", file)
+            seen.events.clear()
+
+
+async def test_files_in_directories_just_made_are_all_told_of(tmp_path: Path) -> None:
+    wanted: set[Path] = set()
+
+    def make() -> None:
+        for number in range(300):
+            place = tmp_path / f"d{number}" / "in" / "side"
+            place.mkdir(parents=True)
+            for name in "ab":
+                (place / name).write_text(name)
+                wanted.add(place / name)
+
+    async with watching(tmp_path, step=0.005) as seen:
+        await asyncio.to_thread(make)
+        await seen.until(lambda: wanted <= {path for _, path in seen.pairs})
+        assert {path for _, path in seen.pairs} == wanted
+
+
+async def test_a_directory_moved_in_and_out_takes_its_files_along(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "watched", tmp_path / "outside"
+    inside.mkdir()
+    (outside / "deep").mkdir(parents=True)
+    (outside / "deep" / "file").write_text("x")
+    async with watching(inside) as seen:
+        outside.rename(inside / "moved")
+        await seen.told("added", inside / "moved" / "deep" / "file")
+        (inside / "moved" / "deep" / "more").write_text("x")
+        await seen.told("added", inside / "moved" / "deep" / "more")
+        (inside / "moved").rename(tmp_path / "gone")
+        await seen.told("deleted", inside / "moved" / "deep" / "file")
+        await seen.told("deleted", inside / "moved" / "deep" / "more")
+
+
+@pytest.mark.parametrize("how", [shutil.rmtree, lambda path: path.rename(path.with_name("away"))])
+async def test_a_watched_directory_that_is_made_again_is_watched_again(
+    tmp_path: Path, how: Callable[[Path], object]
+) -> None:
+    root = tmp_path / "src"
+    root.mkdir()
+    (root / "file").write_text("x")
+    async with watching(root) as seen:
+        how(root)
+        await seen.told("deleted", root / "file")
+        (root / "sub").mkdir(parents=True)
+        (root / "sub" / "file").write_text("x")
+        await seen.told("added", root / "sub" / "file")
+        (root / "sub" / "later").write_text("x")
+        await seen.told("added", root / "sub" / "later")
+
+
+async def test_a_watched_directory_that_is_made_again_at_once_is_watched_again(tmp_path: Path) -> None:
+    root = tmp_path / "src"
+    root.mkdir()
+    async with watching(root) as seen:
+        for number in range(5):
+            shutil.rmtree(root)
+            root.mkdir()
+            (root / f"file {number}").write_text("x")
+            await seen.told("added", root / f"file {number}")
+            (root / f"later {number}").write_text("x")
+            await seen.told("added", root / f"later {number}")
+
+
+async def test_what_came_and_went_was_never_there(tmp_path: Path) -> None:
+    async with watching(tmp_path, step=0.1) as seen:
+        for number in range(20):
+            (tmp_path / f"noise {number}").write_text("x")
+            (tmp_path / f"noise {number}").unlink()
+        assert await seen.after(tmp_path / "sentinel") == []
+
+
+# -- links -----------------------------------------------------------------------------------------------------
+
+
+def config_map(root: Path) -> Path:
+    """A mounted ConfigMap, as Kubernetes lays it out."""
+    (root / "..2026_1").mkdir(parents=True)
+    (root / "..2026_1" / "app.yaml").write_text("one")
+    (root / "..data").symlink_to("..2026_1")
+    (root / "app.yaml").symlink_to("..data/app.yaml")
+    return root / "app.yaml"
+
+
+def update_config_map(root: Path, number: int) -> None:
+    """As the kubelet does: a new directory, the link swapped, the old directory removed."""
+    (root / f"..2026_{number}").mkdir()
+    (root / f"..2026_{number}" / "app.yaml").write_text(f"number {number}")
+    link(root / "..data", f"..2026_{number}")
+    shutil.rmtree(root / f"..2026_{number - 1}")
+
+
+@pytest.mark.parametrize("named", ["the file", "the directory"])
+async def test_a_swapped_config_map_modifies_the_file_under_its_own_name(tmp_path: Path, named: str) -> None:
+    root = tmp_path / "config"
+    file = config_map(root)
+    async with watching(file if named == "the file" else root) as seen:
+        for number in (2, 3, 4):
+            update_config_map(root, number)
+            await seen.told("modified", file)
+            assert named == "the directory" or set(seen.pairs) == {("modified", file)}
+            seen.events.clear()
+
+
+async def test_a_swapped_link_to_the_watched_directory_compares_old_and_new(tmp_path: Path) -> None:
+    for release, names in (("1", "ab"), ("2", "bc")):
+        (tmp_path / release).mkdir()
+        for name in names:
+            (tmp_path / release / name).write_text(release)
+    current = tmp_path / "current"
+    current.symlink_to("1")
+    async with watching(current) as seen:
+        link(current, "2")
+        await seen.until(lambda: len(seen.events) == 3)
+        assert seen.net() == {current / "a": "deleted", current / "b": "modified", current / "c": "added"}
+        (tmp_path / "2" / "d").write_text("x")
+        await seen.told("added", current / "d")
+
+
+async def test_a_link_within_a_tree_to_a_directory_outside_is_followed_also_when_swapped(tmp_path: Path) -> None:
+    root, one, two = tmp_path / "root", tmp_path / "one", tmp_path / "two"
+    for directory in (root, one, two):
+        directory.mkdir()
+    (root / "inner").symlink_to(one)
+    async with watching(root) as seen:
+        (one / "file").write_text("x")
+        await seen.told("added", root / "inner" / "file")
+        link(root / "inner", str(two))
+        await seen.told("deleted", root / "inner" / "file")
+        (two / "other").write_text("x")
+        await seen.told("added", root / "inner" / "other")
+
+
+async def test_a_link_to_a_file_elsewhere_is_modified_when_that_file_is(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    target = tmp_path / "elsewhere"
+    target.write_text("one")
+    (tmp_path / "root" / "link").symlink_to(target)
+    async with watching(tmp_path / "root") as seen:
+        target.write_text("two!")
+        await seen.told("modified", tmp_path / "root" / "link")
+        seen.events.clear()
+        target.unlink()
+        await seen.told("deleted", tmp_path / "root" / "link")
+
+
+async def test_links_in_a_circle_are_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "up").symlink_to("..")
+    (tmp_path / "self").symlink_to("self")
+    async with watching(tmp_path) as seen:
+        (tmp_path / "a" / "file").write_text("x")
+        await seen.told("added", tmp_path / "a" / "file")
+        assert await seen.after(tmp_path / "sentinel") == [("added", tmp_path / "a" / "file")]
+
+
+# -- what counts -----------------------------------------------------------------------------------------------
+
+
+async def test_ignored_names_count_below_the_watched_directory_only(tmp_path: Path) -> None:
+    root = tmp_path / "node_modules" / ".venv"
+    (root / ".git").mkdir(parents=True)
+    (root / "node_modules_of_mine").mkdir()
+    async with watching(root) as seen:
+        (root / ".git" / "index").write_text("x")
+        (root / "node_modules").mkdir()
+        (root / "node_modules" / "module.js").write_text("x")
+        (root / "file.txt~").write_text("x")
+        (root / "node_modules_of_mine" / "file").write_text("x")
+        await seen.told("added", root / "node_modules_of_mine" / "file")
+        assert await seen.after(root / "z") == [("added", root / "node_modules_of_mine" / "file")]
+
+
+async def test_only_what_is_included_and_passes_the_filter_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+
+    def no_deletion(change: str, path: Path) -> bool:
+        return change != "deleted" and path.name != "no.py"
+
+    async with watching(tmp_path, include=["*.py", "src/**/*.toml"], filter=no_deletion) as seen:
+        for name in ("a.py", "no.py", "a.txt", "a.toml", "src/a.toml"):
+            (tmp_path / name).write_text("x")
+        await seen.until(lambda: len(seen.events) == 2)
+        (tmp_path / "a.py").unlink()
+        before = await seen.after(tmp_path / "z.py")
+        assert set(before) == {("added", tmp_path / "a.py"), ("added", tmp_path / "src" / "a.toml")}
+
+
+async def test_without_recursion_only_the_directory_itself_counts(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "sub").mkdir(parents=True)
+    async with watching(root, recursive=False) as seen:
+        (root / "sub" / "file").write_text("x")
+        (root / "file").write_text("x")
+        await seen.told("added", root / "file")
+        assert await seen.after(root / "z") == [("added", root / "file")]
+        shutil.rmtree(root)
+        root.mkdir()
+        (root / "again").write_text("x")
+        await seen.told("added", root / "again")
+
+
+async def test_paths_within_each_other_tell_a_change_once(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    file = tmp_path / "sub" / "file"
+    file.write_text("x")
+    async with watching(tmp_path, tmp_path / "sub", file) as seen:
+        file.write_text("other")
+        await seen.told("modified", file)
+        file.unlink()
+        await seen.told("deleted", file)
+        assert (await seen.after(tmp_path / "z")).count(("deleted", file)) == 1
+
+
+async def test_a_relative_path_is_told_of_as_an_absolute_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "src").mkdir()
+    monkeypatch.chdir(tmp_path)
+    async with watching(Path("src")) as seen:
+        (tmp_path / "src" / "a").write_text("x")
+        await seen.told("added", tmp_path / "src" / "a")
+
+
+async def test_polling_tells_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    async with watching(tmp_path, poll=0.05) as seen:
+        (tmp_path / "sub").mkdir()
+        (tmp_path / "sub" / "inner").write_text("x")
+        file.write_text("x")
+        await seen.told("added", file)
+        file.write_text("y")
+        await seen.told("modified", file)
+        shutil.rmtree(tmp_path / "sub")
+        await seen.told("deleted", tmp_path / "sub" / "inner")
+
+
+# -- what goes wrong -------------------------------------------------------------------------------------------
+
+
+async def test_a_path_that_does_not_exist_fails_the_start_and_is_named(tmp_path: Path) -> None:
+    router = Router()
+    router.add_source(FileWatchSource(tmp_path / "nowhere"))
+    with pytest.raises(SourceFailed, match="nowhere") as failed:
+        await asyncio.wait_for(router.run(), LIMIT)
+    assert isinstance(failed.value.__cause__, FileNotFoundError)
+
+
+async def test_a_name_that_is_no_text_is_told_of_and_stops_nothing(tmp_path: Path) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe"))
+    async with watching(tmp_path) as seen:
+        odd.write_text("x")
+        await seen.told("added", odd)
+        (tmp_path / "even").write_text("x")
+        await seen.told("added", tmp_path / "even")
+
+
+async def test_a_source_that_failed_tells_after_its_restart_what_happened_meanwhile(tmp_path: Path) -> None:
+    failures = deque([ValueError("the filter fails once")])
+
+    def filter_(_change: str, _path: Path) -> bool:
+        if failures:
+            (tmp_path / "meanwhile").write_text("x")
+            raise failures.popleft()
+        return True
+
+    async with watching(tmp_path, filter=filter_) as seen:
+        (tmp_path / "a").write_text("x")
+        await seen.told("added", tmp_path / "meanwhile")
+
+
+@pytest.fixture
+async def as_anybody() -> AsyncIterator[Path]:
+    """A directory of a user who is not root, who runs the test."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name).resolve()
+        async with watching(directory) as seen:
+            # What is imported on the way may be out of reach later.
+            await seen.after(directory / "first")
+        if os.geteuid() != 0:
+            yield directory
+            return
+        os.chown(directory, 65534, 65534)
+        os.seteuid(65534)
+        try:
+            yield directory
+        finally:
+            os.seteuid(0)
+
+
+@pytest.mark.parametrize("bad", ["", *"abcdef"])
+async def test_unreadable_directories_are_passed_over_and_no_other(as_anybody: Path, bad: str) -> None:
+    root = as_anybody / "root"
+    for name in "abcdef":
+        (root / name / "in").mkdir(parents=True)
+    for name in (bad, ".git"):
+        (root / name / "closed").mkdir(parents=True)
+        (root / name / "closed").chmod(0)
+    async with watching(root) as seen:
+        files = {root / name / "in" / "file" for name in "abcdef"}
+        for file in files:
+            file.write_text("x")
+        await seen.until(lambda: {path for _, path in seen.pairs} == files)
+        (root / bad / "new" / "deep").mkdir(parents=True)
+        (root / bad / "new" / "deep" / "file").write_text("x")
+        await seen.told("added", root / bad / "new" / "deep" / "file")
+        (root / bad / "new" / "deep" / "later").write_text("x")
+        await seen.told("added", root / bad / "new" / "deep" / "later")
+
+
+async def test_a_directory_that_may_not_be_read_fails_the_start_and_is_named(as_anybody: Path) -> None:
+    (as_anybody / "closed").mkdir()
+    (as_anybody / "closed").chmod(0)
+    with pytest.raises(PermissionError, match="closed"):
+        await FileWatchSource(as_anybody / "closed").__aenter__()
+
+
+IN_A_NAMESPACE = """
+import asyncio, sys
+from pathlib import Path
+from lifecycle.sources import FileWatchSource
+
+limit, figure, root = sys.argv[1:]
+Path("/proc/sys/user/", limit).write_text(figure)
+
+async def main():
+    async with FileWatchSource(root):
+        pass
+
+try:
+    asyncio.run(main())
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.engine("unshare")
+@pytest.mark.parametrize(
+    ("limit", "figure", "named"),
+    [("max_inotify_watches", "5", "max_user_watches"), ("max_inotify_instances", "0", "max_user_instances")],
+)
+async def test_a_limit_that_is_reached_is_named_with_how_to_raise_it(
+    tmp_path: Path, limit: str, figure: str, named: str
+) -> None:
+    for number in range(20):
+        (tmp_path / str(number)).mkdir()
+    command = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        sys.executable,
+        "-c",
+        IN_A_NAMESPACE,
+        limit,
+        figure,
+        str(tmp_path),
+    ]
+    told = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    if "unshare" in told.stderr:
+        pytest.skip(f"user namespaces are not allowed here: {told.stderr.strip()}")
+    assert f"sysctl fs.inotify.{named}=" in told.stdout, told.stderr
+    present = Path(f"/proc/sys/fs/inotify/{named}").read_text().strip()
+    assert present in told.stdout
+
+
+# -- in general ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_happens_the_last_change_of_each_path_says_whether_it_is_there(
+    tmp_path: Path, seed: int
+) -> None:
+    """Random operations on a small tree, some at once and some after a while."""
+    chance = random.Random(seed)
+    root = tmp_path / "root"
+    root.mkdir()
+    known: dict[Path, str] = {}
+    async with watching(root, step=chance.choice([0.001, 0.01, 0.05])) as seen:
+        for number in range(150):
+            with contextlib.suppress(OSError, shutil.Error):
+                _operate(chance, root, number)
+            if chance.random() < 0.1:
+                await asyncio.sleep(chance.random() * 0.05)
+
+        def settled() -> bool:
+            known.update(seen.net())
+            there = {path for path, change in known.items() if change != "deleted"}
+            return there == {path for path in root.rglob("*") if path.is_file()}
+
+        await seen.after(root / f"sentinel {seed}") if settled() else await seen.until(settled)
+        await seen.until(settled)
+
+
+def _operate(chance: random.Random, root: Path, number: int) -> None:
+    places = [root, *(root / a for a in "xyz"), *(root / a / b for a in "xyz" for b in "pq")]
+    place, other = chance.choice(places), chance.choice(places)
+    name = chance.choice("abc")
+    match chance.randrange(8):
+        case 0 | 1:
+            place.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text("x" * number)
+        case 2:
+            (place / name).unlink()
+        case 3:
+            replace(place / name, "y" * number)
+        case 4:
+            (place / name).rename(other / chance.choice("abc"))
+        case 5 if place != root:
+            place.rename(other / chance.choice("xyzpq"))
+        case 6 if place != root:
+            shutil.rmtree(place)
+        case _:
+            (place / chance.choice("pq")).mkdir(parents=True)
