@@ -91,7 +91,18 @@ if TYPE_CHECKING:
         TickerSource,
         WebhookSource,
     )
-    from lifecycle.workers import BaseWorker, Exit, ProcessWorker, Status, WorkerState
+    from lifecycle.workers import (
+        BaseWorker,
+        Exit,
+        Gate,
+        ProcessWorker,
+        Status,
+        TaskWorker,
+        ThreadWorker,
+        WorkerState,
+        handover,
+        stop_and_wait,
+    )
 
 _ROOMS = {
     "lifecycle.control": (
@@ -110,7 +121,9 @@ _ROOMS = {
         "BaseSource FileWatchSource GitHub HealthCheckSource InputSource Limits PromptSource QueueSource SignalSource "
         "TickerSource WebhookSource"
     ),
-    "lifecycle.workers": "BaseWorker Exit ProcessWorker Status WorkerState",
+    "lifecycle.workers": (
+        "BaseWorker Exit Gate ProcessWorker Status TaskWorker ThreadWorker WorkerState handover stop_and_wait"
+    ),
 }
 
 __all__ = [
@@ -128,6 +141,7 @@ __all__ = [
     "FileBatch",
     "FileEvent",
     "FileWatchSource",
+    "Gate",
     "GitHub",
     "Group",
     "HealthCheckSource",
@@ -156,8 +170,10 @@ __all__ = [
     "StatusEvent",
     "SuspendEvent",
     "SuspendHandler",
+    "TaskWorker",
     "TerminateEvent",
     "TerminateHandler",
+    "ThreadWorker",
     "TickEvent",
     "TickerSource",
     "UnknownCommandEvent",
@@ -170,6 +186,7 @@ __all__ = [
     "do",
     "do_detached",
     "go",
+    "handover",
     "lifetime",
     "log",
     "merge_files",
@@ -182,6 +199,7 @@ __all__ = [
     "run",
     "shutdown",
     "sleep",
+    "stop_and_wait",
     "timeout",
 ]
 

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from typing import TYPE_CHECKING, ClassVar
 
 from lifecycle import hooks
 from lifecycle.errors import InvalidTransition, WorkerFailed
-from lifecycle.states import Machine
 from lifecycle.workers.environment import check_env
-from lifecycle.workers.records import End, Exit, WorkerState
-from lifecycle.workers.status import TABLE, Status, final_status
+from lifecycle.workers.graces import Grace
+from lifecycle.workers.machines import StatusMachine
+from lifecycle.workers.records import End, WorkerState
+from lifecycle.workers.status import Status
+from lifecycle.workers.verdicts import Circumstances, exit_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
     from types import TracebackType
     from typing import Self
+
+    from lifecycle.workers.records import Exit, ProbeResult
 
 __all__ = ["BaseWorker"]
 
@@ -43,6 +46,8 @@ class BaseWorker:
     kind: ClassVar[str] = "worker"
     #: The signal that `_terminate` sends first, where it sends one.
     _stop_signal: int | None = None
+    #: Seconds that it has to end once `_terminate` was told to force it; then it is abandoned.
+    _last_wait: ClassVar[float] = 1.0
 
     def __init__(self, name: str, *, stop_timeout: float = 10.0) -> None:
         if not name:
@@ -51,15 +56,14 @@ class BaseWorker:
             raise ValueError(f"stop_timeout={stop_timeout!r} is no number of seconds; give 0 or more")
         self.name = name
         self._stop_timeout = stop_timeout
-        self._machine: Machine[Status] = Machine(name, TABLE, Status.CREATED)
+        self._machine = StatusMachine(name)
         self._env: dict[str, str] = {}
         self._pid: int | None = None
         self._created_at = time.time()
         self._started_at: float | None = None
-        # By the loop's clock: when start() was called, and when the grace period of a stop is over.
+        # By the loop's clock: when start() was called.
         self._began: float | None = None
-        self._kill_at = math.inf
-        self._grace: asyncio.Timeout | None = None
+        self._grace = Grace()
         # The start, the life and the termination: each is there from its beginning on, and at most once.
         self._starting: asyncio.Task[WorkerFailed | None] | None = None
         self._life: asyncio.Future[End | None] | None = None
@@ -77,6 +81,11 @@ class BaseWorker:
     def status(self) -> Status:
         """Where it is in its life."""
         return self._machine.state
+
+    @property
+    def suspendable(self) -> bool:
+        """Whether it can be suspended and resumed, when it runs."""
+        return callable(getattr(self, "suspend", None)) and callable(getattr(self, "resume", None))
 
     # -- for a subclass -----------------------------------------------------------------------------------------
 
@@ -96,6 +105,10 @@ class BaseWorker:
     async def _terminate(self, *, force: bool) -> None:
         """Ask it to end, or with ``force`` make it end; MUST NOT wait for the end, which shows in its life."""
         raise NotImplementedError
+
+    def _whereabouts(self) -> str:
+        """Where it hangs, for the log entry that reports it abandoned."""
+        return repr(self._life)
 
     # -- the life -----------------------------------------------------------------------------------------------
 
@@ -133,7 +146,7 @@ class BaseWorker:
         if self.status in (Status.CREATED, Status.PENDING):
             self._finish(End())
             return
-        self._hurry(self._stop_timeout if timeout is None else timeout)
+        self._grace.shorten(self._stop_timeout if timeout is None else timeout)
         if self._termination is None:
             assert self._starting is not None, "only what was started is still to be ended"
             self._machine.to(Status.STOPPING)
@@ -161,18 +174,33 @@ class BaseWorker:
 
     def state(self) -> WorkerState:
         """What there is to know about it now."""
-        history, ended = self._machine.history, self._exit
+        return self._record(self.name)
+
+    def _record(  # its supervisor knows more of it than it does itself
+        self,
+        name: str,
+        *,
+        restarts: int = 0,
+        circuit: str = "closed",
+        health: ProbeResult | None = None,
+        children: tuple[WorkerState, ...] = (),
+    ) -> WorkerState:
+        ended, changed = self._exit, self._machine.last
         return WorkerState(
-            name=self.name,
+            name=name,
             kind=self.kind,
-            status=self.status,
+            status=self._machine.state,
             pid=self._pid,
             exit_code=ended.exit_code if ended else None,
             error=_text(ended.error) if ended and ended.error else None,
+            restarts=restarts,
+            circuit=circuit,
+            health=health,
             created_at=self._created_at,
             started_at=self._started_at,
-            updated_at=history[-1].at if history else self._created_at,
+            updated_at=changed.at if changed else self._created_at,
             abandoned=self._abandoned,
+            children=children,
         )
 
     def set_env(self, name: str, value: str) -> None:
@@ -204,7 +232,7 @@ class BaseWorker:
 
     async def _fail_to_start(self, error: Exception) -> WorkerFailed:
         if self._life is not None:
-            self._hurry(self._stop_timeout)
+            self._grace.shorten(self._stop_timeout)
             await self._wind_down(self._life)
         failed = error if isinstance(error, WorkerFailed) else WorkerFailed(f"{self.name!r} cannot start: {error}")
         if failed is not error:
@@ -220,8 +248,7 @@ class BaseWorker:
     async def _end(self) -> None:
         """The termination, in a task of its own: it goes on whoever gives up waiting for it."""
         if self._starting is not None and not self._starting.done():
-            await self._in_grace(self._starting)
-            self._abandoned = not self._starting.done()
+            self._abandoned = not await self._grace.wait(self._starting)
         if self._life is not None:
             await self._wind_down(self._life)
         self._finish(End.of(self._life))
@@ -230,29 +257,14 @@ class BaseWorker:
         """Ask, wait, kill, wait a little; what is still alive then is abandoned."""
         if not life.done():
             await self._try_terminate(force=False)
-        await self._in_grace(life)
-        if life.done():
+        if await self._grace.wait(life):
             return
         self._forced = True
         await self._try_terminate(force=True)
-        _, alive = await asyncio.wait({life}, timeout=1.0)
+        _, alive = await asyncio.wait({life}, timeout=self._last_wait)
         if alive:
             self._abandoned = True
-            _log.error("%r cannot be ended and is left to itself: %r", self.name, life)
-
-    async def _in_grace(self, future: asyncio.Future[End | None] | asyncio.Task[WorkerFailed | None]) -> None:
-        try:
-            async with asyncio.timeout_at(self._kill_at) as self._grace:
-                await asyncio.wait({future})
-        except TimeoutError:
-            pass
-        finally:
-            self._grace = None
-
-    def _hurry(self, timeout: float) -> None:
-        self._kill_at = min(self._kill_at, asyncio.get_running_loop().time() + timeout)
-        if self._grace is not None and not self._grace.expired():
-            self._grace.reschedule(self._kill_at)
+            _log.error("%r cannot be ended and is left to itself: %s", self.name, self._whereabouts())
 
     async def _try_terminate(self, *, force: bool) -> None:
         try:
@@ -264,25 +276,14 @@ class BaseWorker:
 
     def _finish(self, end: End, *, because: WorkerFailed | None = None) -> None:
         asked = self.status in (Status.CREATED, Status.PENDING, Status.STOPPING)
-        forced = self._forced or self._abandoned
-        status = final_status(end, asked=asked, forced=forced, sent=self._stop_signal)
-        error = end.error
-        if because is not None:
-            status, error = Status.FAILED, because
-        elif status is Status.KILLED:
-            error = WorkerFailed(
-                f"{self.name!r} did not stop in time and was {'abandoned' if self._abandoned else 'killed'}"
-            )
-        elif status is not Status.FAILED:
-            error = None
-        if self.status is Status.SUSPENDED and status is not Status.FAILED:
-            self._machine.to(Status.RUNNING, "somebody else resumed it")
-        signum = -end.exit_code if end.exit_code is not None and end.exit_code < 0 else None
+        how = Circumstances(asked, self._forced, self._abandoned, self._stop_signal, because)
         age = 0.0 if self._began is None else asyncio.get_running_loop().time() - self._began
-        self._exit = Exit(status, error, end.exit_code, signum, age, end.stderr)
-        self._machine.to(status)
+        ended = self._exit = exit_of(self.name, end, how, duration=age)
+        if self.status is Status.SUSPENDED and ended.status is not Status.FAILED:
+            self._machine.to(Status.RUNNING, "somebody else resumed it")
+        self._machine.to(ended.status)
         self._over.set()
-        self._tell(self._exit)
+        self._tell(ended)
 
     def _tell(self, ended: Exit) -> None:
         if ended.status is Status.FAILED:

@@ -1,0 +1,37 @@
+"""What can be said of a function before it is called: whether it is async, and what it has to be given."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["is_async", "name_of", "needed"]
+
+
+def is_async(fn: object) -> bool:
+    """Whether calling ``fn`` gives a coroutine."""
+    call = getattr(fn, "__call__", None)  # noqa: B004  # its kind is asked for, not whether there is one
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
+
+
+def needed(fn: Callable[..., Any]) -> int | None:
+    """How many positional arguments ``fn`` cannot do without; None if it needs keywords, or nobody can know."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    required = [each for each in parameters if each.default is each.empty and each.kind not in _VARIABLE]
+    if any(each.kind is each.KEYWORD_ONLY for each in required):
+        return None
+    return len(required)
+
+
+def name_of(fn: object) -> str:
+    """What people call it."""
+    return getattr(fn, "__qualname__", None) or repr(fn)
+
+
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

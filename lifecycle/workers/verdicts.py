@@ -1,0 +1,48 @@
+"""The end of a worker, put into words: what its kind saw and what was asked of it become one `Exit`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lifecycle.errors import WorkerFailed
+from lifecycle.workers.records import Exit
+from lifecycle.workers.status import Status, final_status
+
+if TYPE_CHECKING:
+    from lifecycle.workers.records import End
+
+__all__ = ["Circumstances", "exit_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What was going on when a worker ended."""
+
+    #: A stop was asked for.
+    asked: bool
+    #: It was killed after its grace period.
+    forced: bool = False
+    #: It could not even be killed.
+    abandoned: bool = False
+    #: The signal that asked it to stop, of a process.
+    sent: int | None = None
+    #: Why it could not start.
+    because: WorkerFailed | None = None
+
+
+def exit_of(name: str, end: End, how: Circumstances, *, duration: float) -> Exit:
+    """The verdict on ``end``."""
+    status = final_status(end, asked=how.asked, forced=how.forced or how.abandoned, sent=how.sent)
+    if how.because is not None:
+        status = Status.FAILED
+    signum = -end.exit_code if end.exit_code is not None and end.exit_code < 0 else None
+    return Exit(status, _error(name, status, end, how), end.exit_code, signum, duration, end.stderr)
+
+
+def _error(name: str, status: Status, end: End, how: Circumstances) -> BaseException | None:
+    if how.because is not None:
+        return how.because
+    if status is Status.KILLED:
+        return WorkerFailed(f"{name!r} did not stop in time and was {'abandoned' if how.abandoned else 'killed'}")
+    return end.error if status is Status.FAILED else None

@@ -1,0 +1,274 @@
+"""An async function as a worker: its end, its stop, its gate; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.errors import InvalidTransition
+from lifecycle.workers import Gate, Status, TaskWorker, handover, stop_and_wait
+
+if TYPE_CHECKING:
+    from lifecycle.testing import Clock
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_runs_until_its_function_returns(clock: Clock) -> None:
+    worker = TaskWorker("nap", partial(asyncio.sleep, 3))
+    await worker.start()
+    assert worker.state().kind == "task"
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.error, exit_.exit_code, exit_.duration) == ("finished", None, None, 3)
+
+
+async def test_what_its_function_raises_is_its_end(clock: Clock) -> None:
+    async def crash() -> None:
+        raise ValueError("boom")
+
+    worker = TaskWorker("crash", crash)
+    await worker.start()
+    exit_ = await worker.wait()
+    assert exit_.status is Status.FAILED
+    assert isinstance(exit_.error, ValueError)
+    assert worker.state().error == "boom"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+async def test_even_an_exit_of_the_program_is_its_end_and_no_more(clock: Clock, error: BaseException) -> None:
+    async def leave() -> None:
+        raise error
+
+    worker = TaskWorker("leaver", leave)
+    await worker.start()
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.error) == ("failed", error)
+
+
+async def test_a_stop_cancels_it(clock: Clock) -> None:
+    worker = TaskWorker("w", forever)
+    await worker.start()
+    exit_ = await stop_and_wait(worker)
+    assert (exit_.status, exit_.error) == ("stopped", None)
+
+
+async def test_a_cancellation_of_its_own_making_fails_it(clock: Clock) -> None:
+    async def odd() -> None:
+        raise asyncio.CancelledError
+
+    worker = TaskWorker("odd", odd)
+    await worker.start()
+    assert (await worker.wait()).status is Status.FAILED
+
+
+async def test_an_error_while_stopping_fails_it(clock: Clock) -> None:
+    async def clumsy() -> None:
+        try:
+            await forever()
+        finally:
+            raise OSError("cannot flush")
+
+    async with TaskWorker("clumsy", clumsy) as worker:
+        await clock.settle()
+    assert (await worker.wait()).status is Status.FAILED
+
+
+async def test_returning_on_request_is_a_stop(clock: Clock) -> None:
+    async def polite() -> None:
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            return
+
+    async with TaskWorker("polite", polite) as worker:
+        await clock.settle()
+    assert (await worker.wait()).status is Status.STOPPED
+
+
+async def test_one_that_swallows_cancellation_is_abandoned_on_time_and_reported_with_its_stack(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    release = asyncio.Event()
+
+    async def deep_down() -> None:
+        await release.wait()
+
+    async def stubborn() -> None:
+        while not release.is_set():
+            try:
+                await deep_down()
+            except asyncio.CancelledError:
+                continue
+
+    worker = TaskWorker("mule", stubborn, stop_timeout=2)
+    await worker.start()
+    await clock.settle()
+    exit_ = await stop_and_wait(worker)
+
+    assert (exit_.status, worker.state().abandoned, clock.time()) == ("killed", True, 2)
+    assert "'mule' did not stop in time and was abandoned" in str(exit_.error)
+    assert "'mule' cannot be ended and is left to itself: mule, at" in caplog.text
+    assert "in deep_down" in caplog.text
+    release.set()
+    await clock.settle()
+
+
+async def test_a_second_cancellation_at_the_end_of_the_grace_period_may_end_it(clock: Clock) -> None:
+    async def slow() -> None:
+        try:
+            await forever()
+        finally:
+            await asyncio.sleep(math.inf)
+
+    worker = TaskWorker("slow", slow, stop_timeout=2)
+    await worker.start()
+    await clock.settle()
+    exit_ = await stop_and_wait(worker)
+    assert (exit_.status, worker.state().abandoned, clock.time()) == ("killed", False, 2)
+
+
+async def test_it_can_be_given_no_grace_or_all_the_time_in_the_world(clock: Clock) -> None:
+    async def tidy() -> None:
+        try:
+            await forever()
+        finally:
+            await asyncio.sleep(10_000)
+
+    worker = TaskWorker("tidy", tidy, stop_timeout=math.inf)
+    await worker.start()
+    await clock.settle()
+    assert (await stop_and_wait(worker)).status is Status.STOPPED
+    assert clock.time() == 10_000
+
+
+async def test_it_reads_what_it_was_handed_over(clock: Clock) -> None:
+    seen: list[Any] = []
+
+    async def work() -> None:
+        seen.append(handover())
+
+    worker = TaskWorker("w", work)
+    worker.set_env("LIFECYCLE_RESUME_ID", "abc")
+    worker.set_env("LIFECYCLE_PREV_EXIT", "-9")
+    worker.set_env("LIFECYCLE_ATTEMPT", "2")
+    await worker.start()
+    await worker.wait()
+    assert (seen[0].resume_id, seen[0].prev_exit, seen[0].attempt) == ("abc", -9, 2)
+    assert seen[0]["LIFECYCLE_PREV_EXIT"] == "-9"
+    assert dict(handover()) == {}
+    assert (handover().resume_id, handover().prev_exit, handover().attempt) == ("", 0, 1)
+
+
+# -- suspension ---------------------------------------------------------------------------------------------------
+
+
+class Counter:
+    """A loop with a gate: a step a second."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    async def run(self, gate: Gate) -> None:
+        while True:
+            await gate.checkpoint()
+            await asyncio.sleep(1)
+            self.steps += 1
+
+
+async def test_suspension_holds_its_loop_at_the_gate_and_keeps_what_it_has(clock: Clock) -> None:
+    counter = Counter()
+    async with TaskWorker("counter", counter.run) as worker:
+        assert worker.suspendable
+        await clock.advance(3.5)
+        await worker.suspend()
+        assert (clock.time(), counter.steps, worker.status) == (4, 4, "suspended")
+        await clock.advance(100)
+        assert counter.steps == 4
+        await worker.resume()
+        await clock.advance(2)
+        assert (counter.steps, worker.status) == (6, "running")
+
+
+async def test_both_requests_twice_are_one(clock: Clock) -> None:
+    async with TaskWorker("counter", Counter().run) as worker:
+        await asyncio.gather(worker.suspend(), worker.suspend())
+        await worker.suspend()
+        await worker.resume()
+        await worker.resume()
+        assert worker.status == "running"
+
+
+async def test_a_stop_ends_a_suspension_at_once(clock: Clock) -> None:
+    async with TaskWorker("counter", Counter().run) as worker:
+        await worker.suspend()
+        began = clock.time()
+    assert ((await worker.wait()).status, clock.time()) == ("stopped", began)
+
+
+async def test_who_gives_up_waiting_leaves_it_running(clock: Clock) -> None:
+    counter = Counter()
+
+    async def busy(gate: Gate) -> None:
+        await asyncio.sleep(10)
+        await counter.run(gate)
+
+    async with TaskWorker("busy", busy) as worker:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await worker.suspend()
+        assert worker.status == "running"
+        await clock.advance(15)
+        assert counter.steps == 6
+
+
+async def test_one_that_ends_instead_of_reaching_its_gate_says_so(clock: Clock) -> None:
+    async def short(gate: Gate) -> None:
+        await asyncio.sleep(1)
+
+    worker = TaskWorker("short", short)
+    await worker.start()
+    with pytest.raises(InvalidTransition, match="'short' ended before it reached its gate"):
+        await worker.suspend()
+    assert (await worker.wait()).status is Status.FINISHED
+
+
+async def test_without_a_gate_it_cannot_be_suspended(clock: Clock) -> None:
+    async with TaskWorker("w", forever) as worker:
+        assert not worker.suspendable
+        with pytest.raises(InvalidTransition, match="takes no gate"):
+            await worker.suspend()
+        assert worker.status == "running"
+
+
+async def test_what_does_not_run_cannot_be_suspended() -> None:
+    worker = TaskWorker("w", Counter().run)
+    with pytest.raises(InvalidTransition, match="'w' cannot go from created to suspended"):
+        await worker.suspend()
+
+
+# -- bad input ----------------------------------------------------------------------------------------------------
+
+
+async def two(a: int, b: int) -> None: ...
+async def keyword(*, a: int) -> None: ...
+def plain() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "told"),
+    [
+        (plain, "is no async function"),
+        (None, "is no async function"),
+        (two, "has to take no argument, or one"),
+        (keyword, "has to take no argument, or one"),
+    ],
+)
+async def test_functions_that_it_cannot_call_are_refused(fn: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        TaskWorker("w", fn)
