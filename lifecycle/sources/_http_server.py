@@ -118,12 +118,14 @@ def _descriptors() -> int:
 
 def _explained(error: OSError, host: str, port: int) -> OSError:
     """The same error, for somebody who has to do something about it."""
-    if error.errno == errno.EADDRINUSE:
+    # From Python 3.12 on, asyncio has no number for an address that is not there.
+    number = error.errno or errno.EADDRNOTAVAIL
+    if number == errno.EADDRINUSE:
         told = f"port {port} of {host} is taken by another program; stop that, or give another port (0: any free one)"
-    elif error.errno == errno.EACCES:
+    elif number == errno.EACCES:
         told = f"port {port} of {host} needs rights that this process does not have; give a port above 1023"
-    elif error.errno == errno.EADDRNOTAVAIL:
+    elif number == errno.EADDRNOTAVAIL:
         told = f"{host} is no address of this machine; give one that is, such as 127.0.0.1"
     else:
         told = f"cannot listen at port {port} of {host}: {error.strerror or error}"
-    return OSError(error.errno, told)
+    return OSError(number, told)

@@ -263,6 +263,24 @@ async def test_a_client_that_goes_away_half_way_leaves_nothing_behind(
     assert_quiet(quiet)
 
 
+async def test_a_client_that_is_gone_before_its_body_is_waited_for_is_no_failure(
+    quiet: pytest.LogCaptureFixture,
+) -> None:
+    """Data and end in one turn of the loop: the request begins when the connection is gone already."""
+    async with serving() as served:
+        wire = await served.connect()
+        connections: Connections = served.source._server._connections  # type: ignore[union-attr]
+        await _until(lambda: connections.connections)
+        (theirs,) = connections.connections
+        theirs.data_received(request(b"half a body")[:-4])
+        assert theirs.transport is not None
+        theirs.transport.abort()
+        await wire.ends()
+        assert await served.is_well()
+    assert [event.body for event in served.seen.events] == [b"well"]
+    assert_quiet(quiet)
+
+
 async def test_a_client_that_does_not_send_headers_is_cut_off() -> None:
     async with serving(limits=Limits(header_timeout=0.05)) as served:
         silent, slow = await served.connect(), await served.connect()
