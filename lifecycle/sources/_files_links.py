@@ -35,7 +35,7 @@ def entries_on_the_way(path: str) -> set[str]:
             found.add(entry)
             rest.extendleft(reversed(_parts(target)))
             here = "/" if target.startswith("/") else here
-        elif rest and os.path.lexists(entry):
+        elif target is None and rest and os.path.lexists(entry):
             here = entry
         else:
             found.add(entry)

@@ -1,0 +1,175 @@
+"""BaseSource: what goes in comes out, in order, until it is closed and empty."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.control import Router
+from lifecycle.errors import SourceClosed
+from lifecycle.events import Event
+from lifecycle.sources import BaseSource
+from lifecycle.testing import running
+
+if TYPE_CHECKING:
+    from lifecycle.testing import Clock, Recorder
+
+A, B, C = Event("a"), Event("b"), Event("c")
+
+
+async def nothing(_: Any) -> Any:
+    """An emit that takes everything."""
+
+
+async def test_events_come_out_in_the_order_they_went_in(recorder: Recorder) -> None:
+    source, router = BaseSource("push"), Router()
+    router.handle("*", recorder)
+    router.add_source(source)
+    async with running(router):
+        for event in (A, B, C):
+            await source.emit(event)
+        source.close()
+    assert recorder.events == [A, B, C]
+
+
+async def test_a_full_buffer_takes_no_more_until_something_is_taken(clock: Clock, recorder: Recorder) -> None:
+    source = BaseSource("push", buffer=1)
+    assert source.try_emit(A)
+    assert not source.try_emit(B)
+    waiting = asyncio.create_task(source.emit(B))
+    await clock.settle()
+    assert not waiting.done()
+    assert not source.try_emit(C)
+
+    async def emit(event: Any) -> Any:
+        recorder(event)
+
+    running_ = asyncio.create_task(source.run(emit))
+    await waiting
+    source.close()
+    await running_
+    assert recorder.events == [A, B]
+
+
+async def test_those_who_wait_get_their_turn_in_order(clock: Clock, recorder: Recorder) -> None:
+    source = BaseSource("push", buffer=1)
+    events = [Event(f"n/{number}") for number in range(20)]
+    waiting = [asyncio.create_task(source.emit(event)) for event in events]
+    await clock.settle()
+    waiting[5].cancel()
+    await clock.settle()
+
+    async def emit(event: Any) -> Any:
+        recorder(event)
+
+    run = asyncio.create_task(source.run(emit))
+    await asyncio.gather(*waiting, return_exceptions=True)
+    source.close()
+    await run
+    assert recorder.events == [*events[:5], *events[6:]]
+
+
+async def test_after_close_nothing_goes_in_and_what_is_in_comes_out(recorder: Recorder) -> None:
+    source = BaseSource("push")
+    await source.emit(A)
+    source.close()
+    source.close()
+    with pytest.raises(SourceClosed, match="'b' was not taken"):
+        await source.emit(B)
+    with pytest.raises(SourceClosed):
+        source.try_emit(B)
+
+    async def emit(event: Any) -> Any:
+        recorder(event)
+
+    await source.run(emit)
+    assert recorder.events == [A]
+
+
+async def test_close_refuses_those_who_wait(clock: Clock) -> None:
+    source = BaseSource("push", buffer=1)
+    await source.emit(A)
+    waiting = asyncio.create_task(source.emit(B))
+    await clock.settle()
+    source.close()
+    with pytest.raises(SourceClosed):
+        await waiting
+
+
+async def test_threads_hand_over_and_wait_for_room(recorder: Recorder) -> None:
+    source = BaseSource("push", buffer=1)
+
+    loop = asyncio.get_running_loop()
+
+    def produce() -> None:
+        for number in range(100):
+            source.emit_threadsafe(Event(f"n/{number}"))
+        loop.call_soon_threadsafe(source.close)
+
+    async def emit(event: Any) -> Any:
+        recorder(event)
+
+    await asyncio.gather(asyncio.to_thread(produce), source.run(emit))
+    assert recorder.topics == [f"n/{number}" for number in range(100)]
+
+
+async def test_a_thread_that_waits_is_refused_when_the_source_stops_running() -> None:
+    source = BaseSource("push", buffer=1)
+    blocked = asyncio.Event()
+
+    async def emit(_: Any) -> Any:
+        blocked.set()
+        await asyncio.Event().wait()
+
+    run = asyncio.create_task(source.run(emit))
+    await source.emit(A)
+    await blocked.wait()
+    await source.emit(B)
+    thread = asyncio.create_task(asyncio.to_thread(source.emit_threadsafe, C))
+    # The thread has asked: its request is what makes the loop stir.
+    while not source._waiting:
+        await asyncio.sleep(0)
+    run.cancel()
+    with pytest.raises(SourceClosed):
+        await thread
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+
+async def test_emit_threadsafe_in_the_loops_own_thread_would_wait_for_itself() -> None:
+    source = BaseSource("push")
+    with pytest.raises(RuntimeError, match=r"use emit\(\) or try_emit\(\)"):
+        source.emit_threadsafe(A)
+
+
+def test_a_thread_cannot_reach_a_source_without_a_loop_or_with_a_closed_one() -> None:
+    source = BaseSource("push")
+    with pytest.raises(RuntimeError, match="in no loop yet"):
+        source.emit_threadsafe(A)
+
+    async def run() -> None:
+        source.close()
+        await source.run(nothing)
+
+    asyncio.run(run())
+    errors: list[BaseException] = []
+
+    def late() -> None:
+        try:
+            source.emit_threadsafe(A)
+        except SourceClosed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    thread.join()
+    assert len(errors) == 1
+
+
+@pytest.mark.parametrize("buffer", [0, -1])
+def test_a_buffer_without_room_is_refused(buffer: int) -> None:
+    with pytest.raises(ValueError, match="has no room"):
+        BaseSource("push", buffer=buffer)

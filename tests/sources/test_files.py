@@ -1,0 +1,192 @@
+"""What the file watch decides without the system's help: which names count, what two looks at a tree make of it."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.errors import InvalidPattern
+from lifecycle.sources import DEFAULT_IGNORES, FileWatchSource
+from lifecycle.sources._files_links import entries_on_the_way
+from lifecycle.sources._files_rules import Rules
+from lifecycle.sources._files_tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+def skips(ignore: Sequence[str], below: str) -> bool:
+    """Whether the entry at ``below``, or a directory above it, is ignored: as a tree asks, from the top."""
+    rules, parts = Rules((), ignore), below.split("/")
+    return any(rules.skips(part, "/".join(parts[: depth + 1])) for depth, part in enumerate(parts))
+
+
+@pytest.mark.parametrize(
+    ("ignore", "below", "expected"),
+    [
+        (["build"], "build", True),
+        (["build"], "a/build/b", True),
+        (["build"], "rebuild/builder", False),
+        (["*.log"], "a/b.log", True),
+        (["*.log"], "logs.d/b", False),
+        (["docs/_build"], "docs/_build/x", True),
+        (["docs/_build"], "a/docs/_build/x", False),
+        (["**/docs/_build"], "a/docs/_build/x", True),
+        (["./build/"], "build/x", True),
+        (["/build"], "build/x", True),
+        (["a/*.txt"], "a/b/c.txt", False),
+        (DEFAULT_IGNORES, ".git/HEAD", True),
+        (DEFAULT_IGNORES, "a/__pycache__/b.pyc", True),
+        (DEFAULT_IGNORES, "src/.main.py.swp", True),
+        (DEFAULT_IGNORES, "movie.swf", False),
+        (DEFAULT_IGNORES, "4913", False),
+        (DEFAULT_IGNORES, ".github/workflows/ci.yml", False),
+        (DEFAULT_IGNORES, "gitlab/.gitignore", False),
+        ([], ".git/HEAD", False),
+    ],
+)
+def test_whole_names_are_ignored(ignore: Sequence[str], below: str, expected: bool) -> None:
+    assert skips(ignore, below) is expected
+
+
+@pytest.mark.parametrize(
+    ("include", "below", "expected"),
+    [
+        ([], "a", True),
+        (["*.py"], "a/b.py", True),
+        ("*.py", "a/b.py", True),
+        (["*.py"], "a/b.pyx", False),
+        (["src/**/*.toml"], "src/a.toml", True),
+        (["src/**/*.toml"], "src/a/b/c.toml", True),
+        (["src/**/*.toml"], "a.toml", False),
+        (["Makefile", "*.mk"], "a/Makefile", True),
+    ],
+)
+def test_only_included_files_are_wanted(include: Sequence[str], below: str, expected: bool) -> None:
+    assert Rules(include, ()).wants(below.rpartition("/")[2], below) is expected
+
+
+def look(tree: Tree, *hints: Path) -> dict[str, str]:
+    tree.update([(str(path), False) for path in hints])
+    return {path.rpartition("/")[2]: change for path, change in tree.take_changes().items()}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    tree = Tree([str(tmp_path)], Rules((), DEFAULT_IGNORES), recursive=True)
+    tree.compare()
+    tree.take_changes()
+    return tree
+
+
+def test_one_hint_at_the_top_of_what_is_new_finds_all_below_it(tree: Tree, tmp_path: Path) -> None:
+    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    for place in ("a/1", "a/b/2", "a/b/c/3"):
+        (tmp_path / place).write_text("x")
+    assert look(tree, tmp_path / "a" / "b" / "c" / "3") == {"1": "added", "2": "added", "3": "added"}
+    assert look(tree, tmp_path / "a") == {}
+    assert tree.take_born() == {str(tmp_path / "a")}
+
+
+def test_directories_may_nest_deeper_than_calls(tree: Tree, tmp_path: Path) -> None:
+    deepest = tmp_path.joinpath(*["d"] * 1500)
+    here = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for _ in range(1500):
+            os.mkdir("d", dir_fd=here)
+            inner = os.open("d", os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = inner
+        os.close(os.open("file", os.O_CREAT, dir_fd=here))
+    finally:
+        os.close(here)
+    assert look(tree, tmp_path / "d") == {"file": "added"}
+    assert deepest.exists()
+    # As shutil.rmtree() cannot before Python 3.13.
+    subprocess.run(["rm", "-rf", tmp_path / "d" / "d" / "d"], check=True)
+    assert look(tree, tmp_path / "d" / "d" / "d") == {"file": "deleted"}
+
+
+def test_a_file_that_becomes_a_directory_is_deleted_and_its_files_are_added(tree: Tree, tmp_path: Path) -> None:
+    (tmp_path / "thing").write_text("x")
+    assert look(tree, tmp_path / "thing") == {"thing": "added"}
+    (tmp_path / "thing").unlink()
+    (tmp_path / "thing").mkdir()
+    (tmp_path / "thing" / "inner").write_text("x")
+    assert look(tree, tmp_path / "thing") == {"thing": "deleted", "inner": "added"}
+    shutil.rmtree(tmp_path / "thing")
+    (tmp_path / "thing").write_text("x")
+    assert look(tree, tmp_path / "thing") == {"thing": "added", "inner": "deleted"}
+
+
+def test_what_changed_between_two_reports_is_one_net_change(tree: Tree, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    tree.compare()
+    file.unlink()
+    tree.compare()
+    assert tree.take_changes() == {}
+    file.write_text("x")
+    tree.compare()
+    tree.take_changes()
+    file.unlink()
+    tree.compare()
+    file.write_text("x")
+    tree.compare()
+    assert tree.take_changes() == {str(file): "modified"}
+
+
+def test_a_modification_that_nothing_shows_counts_when_it_is_reported(tree: Tree, tmp_path: Path) -> None:
+    """Two writes of the same size within one tick of the clock that stamps files look the same."""
+    file = tmp_path / "file"
+    file.write_text("1")
+    tree.update([(str(file), False)])
+    tree.take_changes()
+    tree.update([(str(file), True)])
+    assert tree.take_changes() == {str(file): "modified"}
+
+
+def test_what_is_neither_file_nor_directory_is_not_told_of(tree: Tree, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "broken").symlink_to("nowhere")
+    assert look(tree, tmp_path / "pipe", tmp_path / "broken") == {}
+
+
+def test_the_entries_on_the_way_are_links_and_the_end(tmp_path: Path) -> None:
+    (tmp_path / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "real" / "deep" / "file").write_text("x")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "real" / "up").symlink_to("../link/deep")
+    way = entries_on_the_way(str(tmp_path / "link" / "up" / "file"))
+    assert way == {str(tmp_path / each) for each in ("link", "real/up", "real/deep/file")}
+    assert entries_on_the_way(str(tmp_path / "real" / "no" / "more")) == {str(tmp_path / "real" / "no")}
+    (tmp_path / "circle").symlink_to("circle")
+    assert entries_on_the_way(str(tmp_path / "circle" / "x")) == {str(tmp_path / "circle")}
+
+
+def test_no_path_is_refused() -> None:
+    with pytest.raises(ValueError, match="no path to watch"):
+        FileWatchSource()
+
+
+@pytest.mark.parametrize("wrong", [{"step": 0}, {"step": -1}, {"step": math.inf}, {"poll": 0}, {"poll": math.nan}])
+def test_times_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="give seconds above 0"):
+        FileWatchSource("src", **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"include": ["[a"]}, {"ignore": ["a\\"]}, {"ignore": [""]}])
+def test_globs_that_cannot_be_read_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidPattern):
+        FileWatchSource("src", **wrong)
+
+
+def test_a_filter_that_cannot_be_called_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"filter='\*\.py'"):
+        FileWatchSource("src", filter="*.py")  # type: ignore[arg-type]  # the mistake under test

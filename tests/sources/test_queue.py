@@ -1,0 +1,62 @@
+"""QueueSource: what the queue yields, until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.events import Event
+from lifecycle.sources import QueueSource
+
+if TYPE_CHECKING:
+    from lifecycle.testing import Clock, Recorder
+
+
+async def test_none_ends_it_and_what_follows_stays_in_the_queue(recorder: Recorder) -> None:
+    events: asyncio.Queue[Any] = asyncio.Queue()
+    for item in (Event("a"), Event("b"), None, Event("c")):
+        events.put_nowait(item)
+
+    async def emit(event: Any) -> Any:
+        recorder(event)
+
+    await QueueSource(events).run(emit)
+    assert recorder.topics == ["a", "b"]
+    assert events.qsize() == 1
+
+
+async def test_each_event_is_done_when_it_was_taken(clock: Clock) -> None:
+    events: asyncio.Queue[Any] = asyncio.Queue()
+    events.put_nowait(Event("a"))
+
+    async def emit(_: Any) -> Any:
+        await asyncio.sleep(5)
+
+    run = asyncio.create_task(QueueSource(events).run(emit))
+    await asyncio.wait_for(events.join(), 10)
+    assert clock.time() == 5
+    events.put_nowait(None)
+    await run
+
+
+if sys.version_info >= (3, 13):
+
+    async def test_a_queue_that_is_shut_down_is_emptied_first(recorder: Recorder) -> None:
+        events: asyncio.Queue[Any] = asyncio.Queue()
+        events.put_nowait(Event("a"))
+        events.shutdown()
+
+        async def emit(event: Any) -> Any:
+            recorder(event)
+
+        await QueueSource(events).run(emit)
+        assert recorder.topics == ["a"]
+
+
+def test_another_kind_of_queue_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"is no asyncio\.Queue"):
+        QueueSource(queue.Queue())  # type: ignore[arg-type]  # the mistake under test
