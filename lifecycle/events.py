@@ -7,7 +7,7 @@ field ``topic`` with a default.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass
 from signal import Signals
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -91,6 +91,15 @@ class _Word:
     """An event that says all by its class: every one of a class is equal to every other."""
 
     # A record's making costs a third of a millisecond at import; that of seven words costs it once.
+
+
+def _refuse(_self: object, name: str, _value: object = None) -> None:
+    raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+# What a record refuses by itself only for its own class, not for those that inherit.
+setattr(_Word, "__setattr__", _refuse)  # noqa: B010  # a type checker takes the method for read-only
+setattr(_Word, "__delattr__", _refuse)  # noqa: B010
 
 
 # -- what a program is asked to do ------------------------------------------------------------------------------
@@ -226,7 +235,7 @@ class EndOfInputEvent(_Word):
 class TickEvent:
     """A timer fired; ``time`` is aware, ``count`` starts at 1 and skips ticks that were missed."""
 
-    topics: ClassVar[str] = "tick/*"
+    topics: ClassVar[str] = "tick/**"
 
     time: datetime
     count: int
@@ -273,7 +282,7 @@ class FileBatch:
 class HealthEvent:
     """A health check's result."""
 
-    topics: ClassVar[str] = "health/*/*"
+    topics: ClassVar[str] = "health/**"
 
     name: str
     healthy: bool
@@ -321,7 +330,7 @@ class WebhookEvent:
 class StatusEvent:
     """A watched worker or supervisor changed; ``state`` is its record after the change."""
 
-    topics: ClassVar[str] = "status/*"
+    topics: ClassVar[str] = "status/**"
 
     component: str
     old: str

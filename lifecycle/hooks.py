@@ -90,7 +90,7 @@ handler_finished = _hook("handler_finished", "A handler returned. ``event``, ``p
 handler_failed = _hook("handler_failed", "A handler raised. ``event``, ``pattern``, ``error``.")
 source_failed = _hook("source_failed", "A source raised. ``source``, ``error``, ``restart_in`` (seconds or None).")
 
-# -- states: the sender is the machine's owner ------------------------------------------------------------------
+# -- states: the sender is the machine --------------------------------------------------------------------------
 
 state_changed = _hook("state_changed", "A state machine moved. ``machine``, ``transition``.")
 

@@ -110,7 +110,7 @@ class Machine(Generic[S]):
         self._state, self._since = target, now
         self._history.append(transition)
         self._wake()
-        hooks.state_changed.announce(self.name, machine=self, transition=transition)
+        hooks.state_changed.announce(self, machine=self, transition=transition)
         return True
 
     async def reach(self, *states: S) -> S:

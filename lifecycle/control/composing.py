@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from lifecycle.control.types import AsyncHandler, Handler, Middleware
 
-__all__ = ["Chain", "as_async", "name_of", "wrap"]
+__all__ = ["Chain", "as_async", "is_async", "name_of", "wrap"]
 
 #: Marks a plain function that always returns an awaitable, so that it is not wrapped once more.
 _AWAITABLE = "returns_awaitable"
@@ -38,15 +38,26 @@ def as_async(handler: Handler) -> AsyncHandler:
     _check(handler)
     if inspect.iscoroutinefunction(handler):
         return handler
-    method = getattr(handler, "__call__", None)  # noqa: B004  # the method itself is wanted: awaiting it is faster
-    if inspect.iscoroutinefunction(method):
-        return method
-    return _awaiting(handler)
+    return _method(handler) or _awaiting(handler)
+
+
+def is_async(handler: Handler) -> bool:
+    """Whether it can be known beforehand that calling ``handler`` gives something to await."""
+    return inspect.iscoroutinefunction(handler) or _method(handler) is not None
+
+
+def _method(handler: Handler) -> AsyncHandler | None:
+    """The async method of an object that is called like a function: awaiting it is faster than the object."""
+    # Of a class it would be the function of its instances.
+    method = None if isinstance(handler, type) else getattr(handler, "__call__", None)  # noqa: B004
+    return method if inspect.iscoroutinefunction(method) else None
 
 
 def _check(handler: Handler) -> None:
     if not callable(handler):
         raise TypeError(f"{handler!r} is no handler: give a function of one argument, the event")
+    if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
+        raise TypeError(f"{name_of(handler)} is a generator and would never run: a handler has no `yield`")
     try:
         signature = inspect.signature(handler)
     except ValueError:  # some callables written in C have none

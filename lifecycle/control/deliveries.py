@@ -21,6 +21,16 @@ _numbers = itertools.count(1)
 current: ContextVar[Delivery | None] = ContextVar("lifecycle_delivery", default=None)
 
 
+#: How many forefathers an ended delivery keeps.
+_GENERATIONS = 16
+
+
+def was_cancelled() -> bool:
+    """Whether somebody cancelled the running task; user code may also raise CancelledError of its own accord."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def delivery() -> Delivery:
     """The delivery whose handler is running here.
 
@@ -52,7 +62,7 @@ class Delivery:
         #: Counts up within the process.
         self.id = next(_numbers)
         self.event = event
-        #: What was being handled when this was emitted; its own parent is forgotten once it has ended.
+        #: What was being handled when this was emitted; forefathers beyond a few generations are forgotten.
         self.parent = parent
         #: 1, and more where a durable source delivers again.
         self.attempt = 1
@@ -102,19 +112,27 @@ class Delivery:
         waiters.append(waiter)
         try:
             yield from waiter
-        finally:
+        except asyncio.CancelledError:
             if waiter in waiters:
                 waiters.remove(waiter)
+            raise
 
     def end(self, error: BaseException | None = None) -> None:
         """Say how it ended; for whoever carries the event, once."""
         self._done = True
         self._error = error
         if self.parent is not None:
-            # Or a program whose every event causes the next would keep all of them.
-            self.parent.parent = None
+            self._forget_ancestors()
         if self._waiters is not None:
             self._wake()
+
+    def _forget_ancestors(self) -> None:
+        """Cut the line of parents, or a program whose every event causes the next would keep all of them."""
+        ancestor: Delivery | None = self
+        for _ in range(_GENERATIONS):
+            ancestor = ancestor.parent if ancestor is not None else None
+        if ancestor is not None:
+            ancestor.parent = None
 
     def merge_into(self, call: Delivery) -> None:
         """Let the end of ``call`` be the end of this one."""

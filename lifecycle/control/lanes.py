@@ -42,6 +42,8 @@ class Owner(Protocol):
 
     #: Whether handlers may run; while not, events wait in their lanes.
     working: bool
+    #: In whose name hooks announce.
+    sender: object
 
     def start(self, work: Coroutine[object, object, None], lane: Lane) -> asyncio.Task[None]:
         """Run ``work`` in a task that the owner awaits."""
@@ -70,6 +72,7 @@ class Lane:
         "limit",
         "name",
         "queue",
+        "users",
     )
 
     def __init__(self, name: str, concurrency: int, buffer: int, owner: Owner) -> None:
@@ -85,10 +88,12 @@ class Lane:
         self._handling = 0
         # Tasks that were cancelled for a newer event; they end with what they are doing.
         self._cancelled: set[asyncio.Task[None]] = set()
-        # Called, each once, when there is room.
-        self._waiting: deque[Callable[[], None]] = deque()
-        # The lane that a handler of this one waits for.
-        self._blocked_on: Lane | None = None
+        # Called, each once, when there is room; one that has no use for it says so by returning False.
+        self._waiting: deque[Callable[[], bool]] = deque()
+        # The lanes that handlers of this one wait for, one entry a wait.
+        self._blocked_on: list[Lane] = []
+        #: Routes that share it; one that no route uses is forgotten.
+        self.users = 0
 
     @property
     def is_idle(self) -> bool:
@@ -152,60 +157,62 @@ class Lane:
             LaneFull: when the wait would be for itself: the event comes from a handler of this lane, or from one of
                 a lane that this one waits for; or when the router does not run.
         """
-        home = self._home_of(delivery)
-        if not self._owner.working:
-            raise LaneFull(f"{self._full(delivery)}, and the router is not running")
-        if home is not None:
-            home._blocked_on = self  # noqa: SLF001  # lanes
+        home = _home()
+        if home is not None and (home is self or home._would_wait_for_itself(self)):  # noqa: SLF001  # lanes
+            raise LaneFull(f"{self._full(delivery)}, and its own handler would wait for itself")
+        blocked = [] if home is None else home._blocked_on  # noqa: SLF001  # lanes
+        blocked.append(self)
+        place = len(self._waiting)
         try:
             while self.is_full:
-                await self._room()
+                if not self._owner.working:
+                    raise LaneFull(f"{self._full(delivery)}, and the router is not running")
+                await self._room(place)
+                # Somebody may have come in before: then it is first in line again.
+                place = 0
         finally:
-            if home is not None:
-                home._blocked_on = None  # noqa: SLF001  # lanes
+            blocked.remove(self)
 
-    async def _room(self) -> None:
+    async def _room(self, place: int) -> None:
         """Wait for one event to leave; a turn that a cancelled waiter cannot use goes to the next."""
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def wake() -> None:
-            if room.done():
-                self._next_waiting()
-            else:
+        def wake() -> bool:
+            if not room.done():
                 room.set_result(None)
+                return True
+            return False
 
-        self.when_room(wake)
+        self._waiting.insert(place, wake)
         try:
             await room
         except asyncio.CancelledError:
-            if room.cancelled():
+            if not room.cancelled():
+                self.room_made()
+            elif wake in self._waiting:
                 self._waiting.remove(wake)
-            else:
-                self._next_waiting()
             raise
 
-    def _next_waiting(self) -> None:
-        if self._waiting:
-            self._waiting.popleft()()
+    def _would_wait_for_itself(self, target: Lane) -> bool:
+        """Whether one more handler of this lane that waits for ``target`` closes a circle in which nobody moves."""
+        if len(self._blocked_on) + 1 < self.concurrency:
+            return False
+        reached = [target]
+        for lane in reached:
+            blocked = lane._blocked_on  # noqa: SLF001  # lanes
+            if len(blocked) >= lane.concurrency:
+                reached += [each for each in blocked if each not in reached]
+        return self in reached
 
-    def _home_of(self, delivery: Delivery) -> Lane | None:
-        """The lane whose handler emits here and now; refuses to wait in a circle."""
-        emitter = current.get()
-        if emitter is None or emitter.done or emitter.route is None:
-            return None
-        home = emitter.route.lane
-        lane: Lane | None = self
-        if home is None:
-            return None
-        while lane is not None:
-            if lane is home:
-                raise LaneFull(f"{self._full(delivery)}, and its own handler would wait for itself")
-            lane = lane._blocked_on  # noqa: SLF001  # lanes
-        return home if home.concurrency == 1 else None
-
-    def when_room(self, call: Callable[[], None]) -> None:
-        """Call ``call`` once, when an event has left the queue."""
+    def when_room(self, call: Callable[[], bool]) -> None:
+        """Call ``call`` once, when there is room; where it returns False, the next in line has its turn."""
         self._waiting.append(call)
+
+    def room_made(self) -> None:
+        """Wake the first of those who wait and still want to."""
+        while self._waiting:
+            if self._waiting.popleft()():
+                return
 
     def _full(self, delivery: Delivery) -> str:
         return f"no room for {delivery.event.topic!r}: lane {self.name!r} is full with {len(self.queue)} waiting"
@@ -219,6 +226,11 @@ class Lane:
         """Give up what waits."""
         while self.queue:
             self._owner.drop(self.queue.popleft(), reason)
+        # Whoever waited finds room now, or learns that the router has stopped.
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        for wake in waiting:
+            wake()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
@@ -237,8 +249,8 @@ class Lane:
         try:
             while queue and owner.working:
                 delivery = tasks[task] = queue.popleft()
-                if waiting:
-                    waiting.popleft()()
+                if waiting and len(queue) < self.limit:
+                    self.room_made()
                 route = delivery.route
                 assert route is not None
                 enter(delivery)
@@ -256,7 +268,7 @@ class Lane:
                     delivery.end()
                     if finished.receivers:
                         duration = clock() - began
-                        finished.announce(owner, event=delivery.event, pattern=route.text, duration=duration)
+                        finished.announce(owner.sender, event=delivery.event, pattern=route.text, duration=duration)
                 if self._cancelled and task in self._cancelled:
                     break
                 turn -= 1
@@ -265,9 +277,15 @@ class Lane:
                     tasks[task] = None
                     await asyncio.sleep(0)
         finally:
-            self._handling -= 1
-            self.limit += 1
-            self._ended(task)
+            self._leave(task)
+
+    def _leave(self, task: asyncio.Task[None]) -> None:
+        """A hand is free: what it would take at once may come in."""
+        self._handling -= 1
+        self.limit += 1
+        if not self.is_full:
+            self.room_made()
+        self._ended(task)
 
     def _was_asked(self, delivery: Delivery, task: asyncio.Task[None]) -> bool:
         """Whether a cancellation was for this task; if so, says what it was. Otherwise it is the handler's error."""
@@ -278,3 +296,11 @@ class Lane:
             self._owner.drop(delivery, "the router was stopped")
             return True
         return False
+
+
+def _home() -> Lane | None:
+    """The lane whose handler emits here and now."""
+    emitter = current.get()
+    if emitter is None or emitter.done or emitter.route is None:
+        return None
+    return emitter.route.lane

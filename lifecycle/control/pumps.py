@@ -7,18 +7,20 @@ import inspect
 import logging
 from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack, aclosing
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lifecycle import hooks
 from lifecycle.control.composing import name_of
-from lifecycle.control.deliveries import current
+from lifecycle.control.deliveries import current, was_cancelled
 from lifecycle.errors import SourceFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lifecycle.backoff import Backoff
-    from lifecycle.control.types import Emit, Source
+    from lifecycle.control.traffic import Traffic
+    from lifecycle.control.types import Source
 
 __all__ = ["Pump", "RestartSource", "check_source", "source_name"]
 
@@ -54,12 +56,14 @@ def check_source(source: Any) -> None:
 class Pump:
     """Keeps one source running while its router runs."""
 
-    def __init__(self, source: Source, restart: RestartSource, backoff: Backoff, emit: Emit) -> None:
+    def __init__(self, source: Source, restart: RestartSource, backoff: Backoff, traffic: Traffic) -> None:
         self.source = source
         self.name = source_name(source)
         self._restart = restart
         self._backoff = backoff
-        self._emit = emit
+        self._traffic = traffic
+        # Whether it waits to be started again: then it holds nothing, and ends at once.
+        self._resting = False
         self._task: asyncio.Task[None] | None = None
         # When the last failures were, for a backoff that gives up after too many.
         self._failures: list[float] = []
@@ -75,11 +79,15 @@ class Pump:
         return self._task
 
     def stop(self) -> None:
-        """Ask the source to end: one with ``close()`` delivers what it holds first, any other is cancelled."""
+        """Ask the source to end: one with a plain ``close()`` delivers what it holds first, any other is cancelled."""
         close = getattr(self.source, "close", None)
-        if callable(close) and hasattr(self.source, "run"):
+        if self._resting or not callable(close) or not hasattr(self.source, "run") or iscoroutinefunction(close):
+            self.cancel()
+            return
+        try:
             close()
-        else:
+        except Exception:  # noqa: BLE001  # a source of the program's; the others have to end too
+            _log.exception("source %r could not be closed; it is cancelled", self.name)
             self.cancel()
 
     def cancel(self) -> None:
@@ -89,6 +97,7 @@ class Pump:
 
     async def _run(self, ready: Callable[[SourceFailed | None], None]) -> None:
         current.set(None)
+        self._resting = False
         loop = asyncio.get_running_loop()
         started, retry = False, 0
 
@@ -103,7 +112,7 @@ class Pump:
             try:
                 await self._attempt(mark)
             except (Exception, asyncio.CancelledError) as error:
-                if isinstance(error, asyncio.CancelledError) and _asked():
+                if isinstance(error, asyncio.CancelledError) and was_cancelled():
                     raise
                 if not started:
                     failure = SourceFailed(f"source {self.name!r} could not start: {_told(error)}")
@@ -114,7 +123,9 @@ class Pump:
                 delay = self._report(error, retry, loop.time())
                 if delay is None:
                     return
+                self._resting = True
                 await asyncio.sleep(delay)
+                self._resting = False
                 retry += 1
             else:
                 return
@@ -124,24 +135,25 @@ class Pump:
         async with AsyncExitStack() as stack:
             if hasattr(source, "__aenter__") and hasattr(source, "__aexit__"):
                 await stack.enter_async_context(source)
-            mark()
             if hasattr(source, "run"):
-                await source.run(self._emit)
+                mark()
+                await source.run(self._traffic.accept)
             else:
-                await self._iterate(source() if callable(source) else source)
+                iterator = self._iterator(source)
+                if hasattr(iterator, "aclose"):
+                    await stack.enter_async_context(aclosing(iterator))
+                mark()
+                emit = self._traffic.accept
+                async for event in iterator:
+                    await emit(event)
 
-    async def _iterate(self, events: object) -> None:
-        if not isinstance(events, AsyncIterable):
-            if inspect.iscoroutine(events):
-                events.close()
-            raise TypeError(f"source {self.name!r} gave {events!r}; it must give an async iterable of events")
-        iterator: Any = events.__aiter__()  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]  # of whatever
-        async with AsyncExitStack() as stack:
-            if hasattr(iterator, "aclose"):
-                await stack.enter_async_context(aclosing(iterator))
-            emit = self._emit
-            async for event in iterator:
-                await emit(event)
+    def _iterator(self, source: Any) -> Any:
+        events: Any = source if hasattr(source, "__aiter__") else source()
+        if isinstance(events, AsyncIterable):
+            return events.__aiter__()  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]  # of whatever
+        if inspect.iscoroutine(events):
+            events.close()
+        raise TypeError(f"source {self.name!r} gave {events!r}; it must give an async iterable of events")
 
     def _report(self, error: BaseException, retry: int, now: float) -> float | None:
         """Log and announce a failure; the seconds until the next start, None if there is none."""
@@ -151,14 +163,8 @@ class Pump:
         delay = None if self._restart == "never" or once_only or spent else self._backoff.delay(retry)
         told = "it is not started again" if delay is None else f"it is started again in {delay:.1f} s"
         _log.error("source %r failed: %s; %s", self.name, _told(error), told, exc_info=error)
-        hooks.source_failed.announce(self, source=self.source, error=error, restart_in=delay)
+        hooks.source_failed.announce(self._traffic.sender, source=self.source, error=error, restart_in=delay)
         return delay
-
-
-def _asked() -> bool:
-    """Whether somebody cancelled the running task; a source may also raise CancelledError of its own accord."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _told(error: BaseException) -> str:

@@ -55,7 +55,7 @@ class Router:
         self.commands = Commands()
         self._table = Table()
         self._hot = self._table.hot
-        self._traffic = Traffic(self._table, buffer)
+        self._traffic = Traffic(self._table, buffer, self)
         self._running = Running(self._traffic, drain_timeout)
         self._middleware: list[Middleware] = []
 
@@ -92,6 +92,7 @@ class Router:
         if concurrency < 1:
             raise ValueError(f"concurrency={concurrency!r} would never run a handler; give 1 or more")
         route = Route(as_pattern(pattern), handler, middleware, caller())
+        self._table.check_free(route, replace=replace)
         route.busy, route.concurrency = _busy(busy), concurrency
         if lane is not None:
             self._traffic.share(route, lane)
@@ -140,13 +141,15 @@ class Router:
         Raises:
             RouteNotFound: when nothing is registered under ``pattern``.
         """
-        self._traffic.retire(self._table.remove(as_pattern(pattern).text))
+        route = self._table.remove(as_pattern(pattern))
+        self._traffic.retire(route)
+        self.commands.forget(route.pattern)
 
     def fallback(self, handler: Handler) -> Handler:
         """Give events that nobody took to ``handler`` (one at a time; a later call replaces it)."""
         route = Route(Pattern("**"), handler, (), caller())
-        route.text = "(fallback)"
-        self._traffic.fallback = route
+        route.text, route.is_fallback = "(fallback)", True
+        self._traffic.fall_back_to(route)
         return handler
 
     def use(self, *middleware: Middleware) -> None:
@@ -249,7 +252,7 @@ class Router:
         use_commands = getattr(source, "use_commands", None)
         if use_commands is not None:
             use_commands(self.commands)
-        self._running.add(Pump(source, restart, backoff or Backoff(), self._traffic.accept))
+        self._running.add(Pump(source, restart, backoff or Backoff(), self._traffic))
 
     def remove_source(self, source: Source) -> None:
         """Take a source out and end it.

@@ -71,7 +71,9 @@ class Route:
         "failed",
         "handled",
         "handler",
+        "is_fallback",
         "is_plain",
+        "is_retired",
         "lane",
         "pattern",
         "place",
@@ -96,6 +98,8 @@ class Route:
         self.window: Window | None = None
         # Whether its way is a queue and nothing else; decided when it is registered.
         self.is_plain = True
+        # Whether it has what nobody takes, or was removed and only works off what it had accepted.
+        self.is_fallback = self.is_retired = False
         self.routed = self.handled = self.failed = self.dropped = 0
 
     def __repr__(self) -> str:
@@ -144,11 +148,11 @@ class Plan:
             self.call = _tapped(self.call, taps)
 
     def after(self, route: Route) -> Route | None:
-        """The next most specific route."""
-        for here, following in zip(self.routes, self.routes[1:], strict=False):
-            if here is route:
-                return following
-        return None
+        """The next most specific route that is still there."""
+        if route not in self.routes:
+            return None
+        later = self.routes[self.routes.index(route) + 1 :]
+        return next((each for each in later if not each.is_retired), None)
 
 
 def _direct(routes: tuple[Route, ...]) -> AsyncHandler:

@@ -36,25 +36,55 @@ class Running:
         self._pump_tasks: set[asyncio.Task[None]] = set()
         #: Whether all sources have started and the end has not begun.
         self.is_up = False
+        # Those who wait to be told.
+        self._waiting: list[asyncio.Future[None]] = []
 
     async def run(self, name: str) -> None:
         """Run until `stop`, cancelled, or a source that cannot start."""
         if self._ending is not None:
             raise RouterRunning(f"router {name!r} is running already; stop() it first, or make a second router")
         self._ending = asyncio.get_running_loop().create_future()
-        self._traffic.working = True
-        for lane in self._traffic.lanes():
-            lane.go_on()
+        self._open()
         try:
             await self._start()
             await self._ending
         finally:
-            # Cancelled: nothing is drained. Otherwise everything is, also when a source could not start.
-            self.is_up = False
-            if self._ending.done() and not self._ending.cancelled():
+            try:
+                await self._come_to_rest(self._ending)
+            finally:
+                self._ending = None
+
+    def _open(self) -> None:
+        """Let handlers run, on what was emitted before too."""
+        self._traffic.working = True
+        for route in self._traffic.table.routes.values():
+            if route.window is not None:
+                route.window.closed = False
+        for lane in self._traffic.lanes():
+            lane.go_on()
+
+    async def _come_to_rest(self, ending: asyncio.Future[None]) -> None:
+        """Cancelled: nothing is drained. Otherwise everything is, also when a source could not start."""
+        self._up(now=False)
+        try:
+            # Cancelling it does nothing where it is done, and else lets nobody end what has ended.
+            if not ending.cancel() and not ending.cancelled():
                 await self._drain()
+        finally:
             await self._close()
-            self._ending = None
+
+    def _up(self, *, now: bool) -> None:
+        self.is_up = now
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
+
+    def changed(self) -> asyncio.Future[None]:
+        """Done when `is_up` is told anew."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        return waiter
 
     def stop(self) -> None:
         """Begin the end; nothing happens if it does not run."""
@@ -79,7 +109,7 @@ class Running:
             if not self._ending.done() and not pump.running:
                 started = self._launch(pump)
                 await asyncio.wait([started, self._ending], return_when=asyncio.FIRST_COMPLETED)
-        self.is_up = not self._ending.done()
+        self._up(now=not self._ending.done())
 
     def _launch(self, pump: Pump) -> asyncio.Future[None]:
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -144,10 +174,10 @@ class Running:
                 lane.clear("the router was stopped")
             for route in list(traffic.routes()):
                 if route.window is not None:
+                    route.window.closed = True
                     for call in route.window.discard():
                         given_up += 1
                         traffic.drop(call, "the router was stopped")
-                    route.window.closed = False
             if given_up:
                 _log.warning("the router stopped with %d events undelivered; they are counted as dropped", given_up)
 

@@ -63,15 +63,10 @@ class Table:
         Raises:
             RouteConflict: when the pattern is taken and ``replace`` is false.
         """
-        pattern = route.pattern
-        old = self._exact.get(pattern.topic) if pattern.is_exact else self.routes.get(pattern.text)
+        old = self.check_free(route, replace=replace)
         if old is not None:
-            if not replace:
-                raise RouteConflict(
-                    f"{pattern.text!r} registered at {_at(route)} conflicts with {old.text!r} registered at "
-                    f"{_at(old)}: they are the same pattern. Remove one, or say replace=True"
-                )
-            self.remove(old.text)
+            self.remove(old.pattern)
+        pattern = route.pattern
         self.routes[pattern.text] = route
         if pattern.is_exact:
             self._exact[pattern.topic] = route
@@ -80,15 +75,34 @@ class Table:
         self.forget()
         return old
 
-    def remove(self, text: str) -> Route:
-        """Take out the route of pattern ``text``.
+    def check_free(self, route: Route, *, replace: bool) -> Route | None:
+        """The route that ``route`` would replace.
+
+        Raises:
+            RouteConflict: when there is one and ``replace`` is false.
+        """
+        old = self._same(route.pattern)
+        if old is not None and not replace:
+            raise RouteConflict(
+                f"{route.text!r} registered at {_at(route)} conflicts with {old.text!r} registered at "
+                f"{_at(old)}: they are the same pattern. Remove one, or say replace=True"
+            )
+        return old
+
+    def _same(self, pattern: Pattern) -> Route | None:
+        """The route of that pattern; quoted or not, an exact one is the same as another of its topic."""
+        return self._exact.get(pattern.topic) if pattern.is_exact else self.routes.get(pattern.text)
+
+    def remove(self, pattern: Pattern) -> Route:
+        """Take out the route of ``pattern``.
 
         Raises:
             RouteNotFound: when there is none.
         """
-        route = self.routes.pop(text, None)
+        route = self._same(pattern)
         if route is None:
-            raise RouteNotFound(f"no route is registered under {text!r}; router.routes() lists those that are")
+            raise RouteNotFound(f"no route is registered under {pattern.text!r}; router.routes() lists those that are")
+        del self.routes[route.text]
         if route.pattern.is_exact:
             del self._exact[route.pattern.topic]
         else:
@@ -178,4 +192,5 @@ def _checked(event: Topical, topic: object) -> str:
             f"the topic {topic[:40]!r}… has {len(topic):,} characters, and {MAX_TOPIC} is the most; "
             "put what is long into the event's data"
         )
-    return str(topic)
+    # Not str(topic): an enum's members answer with their name.
+    return str.__str__(topic)

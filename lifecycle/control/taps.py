@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
-from lifecycle.control.composing import name_of
-from lifecycle.control.deliveries import Delivery
+from lifecycle.control.composing import is_async, name_of
+from lifecycle.control.deliveries import Delivery, was_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +29,8 @@ class Tap:
     """A handler that looks on.
 
     A plain function is called at once, before the event goes on. An async one has a lane of its own, so that it may
-    take its time: an event that finds this lane full is not shown to it, and counted in ``missed``.
+    take its time: an event that finds this lane full is not shown to it, and counted in ``missed``. A direct
+    dispatch has no lanes: it waits for an async tap too.
     """
 
     def __init__(self, route: Route, lane: Lane, detach: Callable[[Tap], None]) -> None:
@@ -41,10 +41,7 @@ class Tap:
         self._call = route.call
         # In its lane, as in a direct dispatch, its errors stay its own.
         route.call = self.look
-        handler = route.handler
-        called = getattr(handler, "__call__", None)  # noqa: B004  # an object called like a function
-        is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called)
-        self._plain: Handler | None = None if is_async else handler
+        self._plain: Handler | None = None if is_async(route.handler) else route.handler
 
     @property
     def pattern(self) -> Pattern:
@@ -72,6 +69,10 @@ class Tap:
         """Let it see an event that is dispatched directly."""
         try:
             await self._call(event)
+        except asyncio.CancelledError:
+            if was_cancelled():
+                raise
+            self._report(event)
         except Exception:  # noqa: BLE001  # it looks on: its errors are logged and stay its own
             self._report(event)
 
@@ -94,8 +95,10 @@ class Subscription:
         self._events: deque[Topical] = deque()
         self._maxsize = maxsize
         self._arrived = asyncio.Event()
+        self._entered = False
 
     async def __aenter__(self) -> Self:
+        self._entered = True
         self._tap = self._attach(self._take)
         return self
 
@@ -112,6 +115,8 @@ class Subscription:
 
     async def __anext__(self) -> Topical:
         while not self._events:
+            if not self._entered:
+                raise RuntimeError("nothing is subscribed yet; write `async with router.subscribe(…) as events`")
             if self._tap is None:
                 raise StopAsyncIteration
             self._arrived.clear()

@@ -32,8 +32,10 @@ _log = logging.getLogger("lifecycle.control")
 class Traffic:
     """Moves events through windows and lanes, and counts them; the owner of all lanes of one router."""
 
-    def __init__(self, table: Table, buffer: int) -> None:
+    def __init__(self, table: Table, buffer: int, sender: object) -> None:
         self.table = table
+        # The router: in its name hooks announce.
+        self.sender = sender
         self._hot = table.hot
         self.buffer = buffer
         # Handlers run only while this is true; until then events wait in their lanes.
@@ -68,10 +70,9 @@ class Traffic:
             yield self.fallback
 
     def counts(self) -> list[int]:
-        """Routed, handled, failed and dropped, over all routes that are and were."""
+        """Routed, handled, failed and dropped, over all routes that are and were, and the fallback."""
         self._bury()
-        live = [*self.table.routes.values(), *self._retired]
-        counted = ((each.routed, each.handled, each.failed, each.dropped) for each in live)
+        counted = ((each.routed, each.handled, each.failed, each.dropped) for each in self.routes())
         return [sum(column) for column in zip(self._gone, *counted, strict=True)]
 
     def lane_of(self, route: Route) -> Lane:
@@ -94,6 +95,7 @@ class Traffic:
                 f"lane {name!r} runs {lane.concurrency} at once, and {route.text!r} asks for {route.concurrency}; "
                 "give all its routes the same concurrency"
             )
+        lane.users += 1
         route.lane = lane
 
     def open_window(self, route: Route, settings: Debounce) -> None:
@@ -110,8 +112,15 @@ class Traffic:
 
         window = route.window = Window(settings, release)
 
+    def fall_back_to(self, route: Route) -> None:
+        """Let ``route`` have what nobody takes, in place of the one that had it."""
+        old, self.fallback = self.fallback, route
+        if old is not None:
+            self.retire(old)
+
     def retire(self, route: Route) -> None:
         """A route was removed: what it has accepted is still delivered to it."""
+        route.is_retired = True
         if route.window is not None:
             route.window.closed = True
             route.window.flush()
@@ -125,9 +134,18 @@ class Traffic:
             if route.window or (route.lane is not None and not route.lane.is_idle):
                 left.append(route)
             else:
+                self._leave(route)
                 counts = (route.routed, route.handled, route.failed, route.dropped)
                 self._gone = [old + new for old, new in zip(self._gone, counts, strict=True)]
         self._retired = left
+
+    def _leave(self, route: Route) -> None:
+        """A shared lane goes with the last of its routes."""
+        lane = route.lane
+        if lane is not None and self.named.get(lane.name) is lane:
+            lane.users -= 1
+            if not lane.users:
+                del self.named[lane.name]
 
     # -- the way in --------------------------------------------------------------------------------------------
 
@@ -154,7 +172,7 @@ class Traffic:
         if route.is_plain:
             lane = route.lane or self.lane_of(route)
             if len(lane.queue) >= lane.limit:
-                await self._room(lane, delivery)
+                await self._room(lane, delivery, route)
             lane.put(delivery)
         else:
             self._place(delivery, route)
@@ -166,7 +184,10 @@ class Traffic:
         Raises:
             LaneFull: when there is no room; then nobody has seen the event.
         """
-        route = self.table.plan(event).first or self.fallback
+        try:
+            route = self.table.plan(event).first or self.fallback
+        except InvalidTopic:
+            route = None
         if route is not None and route.is_plain and self.lane_of(route).is_full:
             raise LaneFull(f"no room for {event.topic!r}: lane {self.lane_of(route).name!r} is full")
         delivery = self._admit(event)
@@ -179,10 +200,7 @@ class Traffic:
         try:
             plan = self.table.plan(event)
         except InvalidTopic as error:
-            self.unrouted += 1
-            refused = Delivery(event, current.get())
-            refused.end(error)
-            return refused
+            return self._refuse(Delivery(event, current.get()), error)
         for tap in plan.taps:
             tap.show(event)
         route = plan.first
@@ -191,21 +209,29 @@ class Traffic:
         route.routed += 1
         delivery = Delivery(event, current.get(), route, plan)
         if hooks.event_routed.receivers:
-            hooks.event_routed.announce(self, event=event, pattern=route.text, delivery=delivery)
+            hooks.event_routed.announce(self.sender, event=event, pattern=route.text, delivery=delivery)
         return delivery
 
-    def _unrouted(self, delivery: Delivery, error: NotHandled | None = None) -> Delivery:
-        """Nobody took it: the fallback may, or it has failed."""
-        event = delivery.event
-        self.unrouted += 1
-        hooks.event_unrouted.announce(self, event=event)
-        if self.fallback is not None and delivery.route is not self.fallback:
-            delivery.route, delivery.plan = self.fallback, None
-        else:
-            delivery.route = None
-            delivery.end(error or NotHandled(f"no route matches {event.topic!r}, and there is no fallback"))
-            _log.debug("nobody took %s", event.topic)
+    def _unrouted(self, delivery: Delivery) -> Delivery:
+        """No route matches: the fallback has it, or it has failed."""
+        if self.fallback is None:
+            none = NotHandled(f"no route matches {delivery.event.topic!r}, and there is no fallback")
+            return self._refuse(delivery, none)
+        self._count_unrouted(delivery)
+        delivery.route = self.fallback
         return delivery
+
+    def _refuse(self, delivery: Delivery, error: NotHandled) -> Delivery:
+        """Nobody took it, and nobody will."""
+        _log.debug("nobody took an event: %s", error)
+        delivery.route = None
+        delivery.end(error)
+        self._count_unrouted(delivery)
+        return delivery
+
+    def _count_unrouted(self, delivery: Delivery) -> None:
+        self.unrouted += 1
+        hooks.event_unrouted.announce(self.sender, event=delivery.event)
 
     def _place(self, delivery: Delivery, route: Route) -> None:
         """Into the window, or into the lane, which has room."""
@@ -218,14 +244,20 @@ class Traffic:
             self._report(delivery, route, error)
         else:
             if hooks.event_merged.receivers:
-                hooks.event_merged.announce(self, event=delivery.event, pattern=route.text, delivery=delivery)
+                hooks.event_merged.announce(self.sender, event=delivery.event, pattern=route.text, delivery=delivery)
 
-    async def _room(self, lane: Lane, delivery: Delivery) -> None:
+    async def _room(self, lane: Lane, delivery: Delivery, route: Route) -> None:
         try:
             await lane.wait_room(delivery)
+        except LaneFull:
+            # The emitter still has it: as far as the counts know, it never came.
+            route.routed -= 1
+            raise
         except asyncio.CancelledError:
             if self.draining:
                 lane.put(delivery)
+            else:
+                self.drop(delivery, "whoever sent it was cancelled while there was no room")
             raise
 
     # -- what became of it: the lanes call these ---------------------------------------------------------------
@@ -249,25 +281,40 @@ class Traffic:
             self._report(delivery, route, error)
 
     async def _pass_on(self, delivery: Delivery, route: Route, error: NotHandled) -> None:
-        following = None if delivery.plan is None else delivery.plan.after(route)
-        if following is not None:
-            following.routed += 1
-        else:
-            self._unrouted(delivery, error)
-            if delivery.route is None:
-                return
-            following, delivery.route = delivery.route, route
+        following = self._next(delivery, route, error)
+        if following is None:
+            return
         lane = self.lane_of(following)
         try:
             if following.is_plain and lane is not route.lane and lane.is_full:
                 await lane.wait_room(delivery)
-            delivery.route = following
-            if following.is_plain:
-                lane.put(delivery)
-            else:
-                self._place(delivery, following)
         except LaneFull as full:
             self._report(delivery, following, full)
+            return
+        except asyncio.CancelledError:
+            self.drop(delivery, "its handler was cancelled while it passed the event on")
+            raise
+        delivery.route = following
+        if following.is_plain:
+            lane.put(delivery)
+        else:
+            self._place(delivery, following)
+
+    def _next(self, delivery: Delivery, route: Route, error: NotHandled) -> Route | None:
+        """Who gets what ``route`` passed on; None where nobody does, and the delivery has ended."""
+        following = None if delivery.plan is None else delivery.plan.after(route)
+        if following is not None:
+            following.routed += 1
+        elif route.is_fallback:
+            # It was counted as unrouted when it came here.
+            delivery.end(error)
+        elif self.fallback is None:
+            self._refuse(delivery, error)
+        else:
+            self._count_unrouted(delivery)
+            delivery.plan = None
+            following = self.fallback
+        return following
 
     def _report(self, delivery: Delivery, route: Route, error: BaseException) -> None:
         """An error of a handler ends its delivery and nothing else."""
@@ -275,7 +322,7 @@ class Traffic:
         topic = delivery.event.topic
         _log.error("%s failed on %s (route %r)", name_of(route.handler), topic, route.text, exc_info=error)
         delivery.end(error)
-        hooks.handler_failed.announce(self, event=delivery.event, pattern=route.text, error=error)
+        hooks.handler_failed.announce(self.sender, event=delivery.event, pattern=route.text, error=error)
 
     def drop(self, delivery: Delivery, reason: str) -> None:
         """Give an event up, counted."""
@@ -286,4 +333,4 @@ class Traffic:
         route.dropped += 1
         _log.debug("%s (route %r)", error, route.text)
         delivery.end(error)
-        hooks.event_dropped.announce(self, event=delivery.event, pattern=route.text, reason=str(error))
+        hooks.event_dropped.announce(self.sender, event=delivery.event, pattern=route.text, reason=str(error))

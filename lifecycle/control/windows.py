@@ -9,11 +9,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from lifecycle import hooks
 from lifecycle.control.composing import as_async, name_of
-from lifecycle.control.deliveries import Delivery
+from lifecycle.control.deliveries import Delivery, was_cancelled
 from lifecycle.errors import NotHandled
 from lifecycle.events import Change, FileBatch, FileEvent
 
@@ -139,16 +139,23 @@ class Window:
         if not self._release(key, burst.call):
             self._bursts[key] = burst
 
-    def retry(self, key: Hashable) -> None:
-        """Release a burst that found no room, if it still waits."""
+    def retry(self, key: Hashable) -> bool:
+        """Release a burst that found no room; False if it does not wait for it any more."""
         burst = self._bursts.get(key)
-        if burst is not None and burst.timer is None:
-            self._let_go(key)
+        if burst is None or burst.timer is not None:
+            return False
+        self._let_go(key)
+        return True
 
     def flush(self) -> None:
-        """Release everything now."""
-        for key in list(self._bursts):
-            self._let_go(key)
+        """Release everything now; what waits for room already goes on waiting."""
+        for key, burst in list(self._bursts.items()):
+            if burst.timer is not None:
+                self._let_go(key)
+
+    def calls(self) -> list[Delivery]:
+        """The calls that are still to be made."""
+        return [burst.call for burst in self._bursts.values()]
 
     def discard(self) -> list[Delivery]:
         """Give up what is held; the calls that will not be made."""
@@ -169,39 +176,47 @@ class Debounced:
         self._call = as_async(handler)
         self._name = name_of(handler)
         self._window = Window(settings, self._start)
-        # One call a key at a time.
-        self._running: dict[Hashable, asyncio.Task[None]] = {}
+        # One call a key at a time, and the tasks that make them.
+        self._running: dict[Hashable, Delivery] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, event: Topical) -> None:
         """Take ``event`` into the window."""
         self._window.fold(event)
 
     async def flush(self) -> None:
-        """Deliver what is pending now, and wait until its calls have ended."""
+        """Deliver what is pending now, and wait until its calls have ended; what comes meanwhile is not waited for."""
+        calls = [*self._running.values(), *self._window.calls()]
         self._window.flush()
-        while self._running:
-            await asyncio.wait(list(self._running.values()))
-            self._window.flush()
+        while any(not call.done for call in calls):
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     def _start(self, key: Hashable, call: Delivery) -> bool:
         if key in self._running:
             return False
         task = asyncio.get_running_loop().create_task(self._run(call), name=f"debounced {self._name}")
-        self._running[key] = task
-        task.add_done_callback(lambda _: self._ended(key))
-        return True
+        self._running[key] = call
+        self._tasks.add(task)
 
-    def _ended(self, key: Hashable) -> None:
-        del self._running[key]
-        self._window.retry(key)
+        def ended(task: asyncio.Task[None]) -> None:
+            del self._running[key]
+            self._tasks.discard(task)
+            if not call.done:  # cancelled before it began
+                call.end(asyncio.CancelledError())
+            self._window.retry(key)
+
+        task.add_done_callback(ended)
+        return True
 
     async def _run(self, call: Delivery) -> None:
         try:
             await self._call(call.event)
         except NotHandled as passed:
             call.end(passed)
-        except Exception as error:  # noqa: BLE001  # reported as any handler's error
+        except (Exception, asyncio.CancelledError) as error:  # reported as any handler's error
             call.end(error)
+            if isinstance(error, asyncio.CancelledError) and was_cancelled():
+                raise
             _log.exception("the debounced handler %s failed on %s", self._name, call.event.topic)
             hooks.handler_failed.announce(self, event=call.event, pattern=None, error=error)
         else:
@@ -243,21 +258,20 @@ class _MergeFiles:
     """Folds file events into one batch; see `merge_files`."""
 
     def __call__(self, pending: FileEvent | FileBatch, new: FileEvent | FileBatch) -> FileBatch:
-        batch = self.first(pending)
+        is_growing = isinstance(pending, FileBatch) and isinstance(pending.changes, _Growing)
+        batch = cast("FileBatch", pending) if is_growing else self.first(pending)
+        changes = cast("_Growing", batch.changes)
         for path, change in _changes(new).items():
-            old = batch.changes.get(path)
+            old = changes.get(path)
             net = change if old is None else _NET.get((old, change), change)
-            assert isinstance(batch.changes, _Growing)
             if net is None:
-                del batch.changes[path]
+                del changes[path]
             else:
-                batch.changes[path] = net
+                changes[path] = net
         return batch
 
     def first(self, event: FileEvent | FileBatch) -> FileBatch:
         """A batch of ``event`` alone, so that a handler gets a batch also where a burst was one event."""
-        if isinstance(event, FileBatch) and isinstance(event.changes, _Growing):
-            return event
         return FileBatch(_Growing(_changes(event)))
 
 

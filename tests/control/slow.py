@@ -1,0 +1,104 @@
+"""What api.md says of patterns, written down as slowly and plainly as possible: the yardstick for the real one."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+# Few characters, so that patterns and topics often meet; among them all that mean something in patterns or in regexes.
+LETTERS = "ab*?[]^!-\\.|&é"
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether ``topic`` is one of those that ``pattern`` stands for."""
+    return _segments(_split(pattern), topic.split("/"))
+
+
+def _split(pattern: str) -> list[str]:
+    """Segments, still as text; a slash inside a class does not occur in well-formed patterns."""
+    return pattern.split("/")
+
+
+def _segments(pattern: list[str], topic: list[str]) -> bool:
+    if not pattern:
+        return not topic
+    if pattern[0] == "**":
+        return any(_segments(pattern[1:], topic[skip:]) for skip in range(len(topic) + 1))
+    return bool(topic) and _chars(pattern[0], topic[0]) and _segments(pattern[1:], topic[1:])
+
+
+def _chars(pattern: str, text: str) -> bool:
+    if not pattern:
+        return not text
+    char, rest = pattern[0], pattern[1:]
+    if char == "*":
+        return any(_chars(rest, text[skip:]) for skip in range(len(text) + 1))
+    if char == "\\":
+        return text[:1] == rest[0] and _chars(rest[1:], text[1:])
+    if not text:
+        return False
+    if char == "?":
+        return _chars(rest, text[1:])
+    if char == "[":
+        inside, rest = _class(rest, text[0])
+        return inside and _chars(rest, text[1:])
+    return char == text[0] and _chars(rest, text[1:])
+
+
+def _class(pattern: str, char: str) -> tuple[bool, str]:
+    negated = pattern[0] in "!^"
+    at, inside = int(negated), False
+    while pattern[at] != "]":
+        low, at = _member(pattern, at)
+        high = low
+        if pattern[at] == "-" and pattern[at + 1] != "]":
+            high, at = _member(pattern, at + 1)
+        inside = inside or low <= char <= high
+    return inside is not negated, pattern[at + 1 :]
+
+
+def _member(pattern: str, at: int) -> tuple[str, int]:
+    return (pattern[at + 1], at + 2) if pattern[at] == "\\" else (pattern[at], at + 1)
+
+
+# -- what to try -------------------------------------------------------------------------------------------------
+
+
+def _quoted(char: str) -> str:
+    return f"\\{char}"
+
+
+_plain = st.sampled_from("ab.|&é^!-")
+_member_text = st.one_of(st.sampled_from("ab.|&é"), st.sampled_from("]^!-\\[").map(_quoted))
+
+
+@st.composite
+def _range(draw: st.DrawFn) -> str:
+    low, high = sorted((draw(st.sampled_from("abcé")), draw(st.sampled_from("abcé"))))
+    return f"{low}-{high}"
+
+
+@st.composite
+def _class_text(draw: st.DrawFn) -> str:
+    members = draw(st.lists(st.one_of(_member_text, _range()), min_size=1, max_size=3))
+    trailing = draw(st.sampled_from(["", "-"]))
+    return f"[{draw(st.sampled_from(['', '!', '^']))}{''.join(members)}{trailing}]"
+
+
+_wild = st.one_of(
+    _plain,
+    st.sampled_from("*?[]\\ab").map(_quoted),
+    st.sampled_from("**?"),
+    _class_text(),
+)
+_segment = st.one_of(
+    st.text(_plain, max_size=3),
+    st.just("*"),
+    st.just("**"),
+    st.lists(_wild, max_size=4).map("".join),
+)
+
+#: Well-formed patterns.
+patterns = st.lists(_segment, min_size=1, max_size=5).map("/".join).filter(bool)
+
+#: Topics, some of which look like patterns.
+topics = st.lists(st.text(LETTERS, max_size=4), min_size=1, max_size=5).map("/".join).filter(bool)

@@ -1,0 +1,674 @@
+"""Lanes: order, how many at once, what happens when that many are at work, and waiting that ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle.control import Dropped, Event, LaneFull, NotHandled, Router
+from lifecycle.testing import ManualSource, Recorder, running
+
+if TYPE_CHECKING:
+    from lifecycle.testing import Clock
+
+
+class Work:
+    """A handler that takes a second, and notes who begins and ends."""
+
+    def __init__(self, seconds: float = 1.0) -> None:
+        self.seconds = seconds
+        self.log: list[str] = []
+        self.now = self.most = 0
+
+    @property
+    def ended(self) -> list[Any]:
+        return [int(line.removeprefix("end ")) for line in self.log if line.startswith("end")]
+
+    async def __call__(self, event: Event) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.log.append(f"begin {event.data}")
+        try:
+            await asyncio.sleep(self.seconds)
+            self.log.append(f"end {event.data}")
+        except asyncio.CancelledError:
+            self.log.append(f"cancelled {event.data}")
+            raise
+        finally:
+            self.now -= 1
+
+
+async def test_a_lane_keeps_strict_order(clock: Clock) -> None:
+    router, work = Router(), Work()
+    router.handle("a/*", work)
+    async with running(router):
+        for number in range(5):
+            await router.emit(Event(f"a/{number}", number))
+        await clock.advance(10)
+    assert work.ended == [0, 1, 2, 3, 4]
+    assert work.most == 1
+
+
+async def test_as_many_handlers_run_at_once_as_the_lane_allows(clock: Clock) -> None:
+    router, work = Router(), Work()
+    router.handle("a", work, concurrency=3)
+    async with running(router):
+        for number in range(7):
+            await router.emit(Event("a", number))
+        await clock.advance(2.5)
+        assert sorted(work.ended) == [0, 1, 2, 3, 4, 5]
+        assert work.most == 3
+
+
+async def test_lanes_do_not_wait_for_each_other(clock: Clock, recorder: Recorder) -> None:
+    router = Router()
+    router.handle("slow", Work(30))
+    router.handle("fast", recorder)
+    async with running(router):
+        await router.emit(Event("slow", 0))
+        await router.emit(Event("fast"))
+        await clock.settle()
+        assert recorder.topics == ["fast"]
+        router.remove("slow")
+        await clock.advance(30)
+
+
+async def test_routes_that_name_the_same_lane_share_it_and_keep_order(clock: Clock) -> None:
+    router, work = Router(), Work()
+    router.handle("a", work, lane="one")
+    router.handle("b", work, lane="one")
+    async with running(router):
+        for number, topic in enumerate("abba"):
+            await router.emit(Event(topic, number))
+        await clock.advance(5)
+    assert work.ended == [0, 1, 2, 3]
+    assert work.most == 1
+    assert [info.lane for info in router.routes()] == ["one", "one"]
+
+
+def test_a_shared_lane_has_one_concurrency() -> None:
+    router = Router()
+    router.handle("a", Work(), lane="one", concurrency=2)
+    with pytest.raises(ValueError, match="'one' runs 2 at once"):
+        router.handle("b", Work(), lane="one")
+
+
+def test_a_shared_lane_is_forgotten_with_its_last_route() -> None:
+    router = Router()
+    for name in ("a", "b"):
+        router.handle(name, Work(), lane="one", concurrency=2)
+    router.remove("a")
+    router.remove("b")
+    router.handle("c", Work(), lane="one", concurrency=5)
+    assert len(router._traffic.named) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"concurrency": -1}, {"busy": "skip"}])
+def test_settings_that_make_no_sense_are_refused_at_registration(wrong: dict[str, Any]) -> None:
+    router = Router()
+    with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
+        router.handle("a", Work(), **wrong)
+    assert router.routes() == []
+
+
+@pytest.mark.parametrize("wrong", [{"buffer": -1}, {"drain_timeout": -0.5}])
+def test_a_router_refuses_negative_settings(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
+        Router(**wrong)
+
+
+# -- queue -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize("buffer", [0, 1, 3])
+async def test_a_full_lane_holds_its_source_back_and_loses_nothing(clock: Clock, buffer: int, concurrency: int) -> None:
+    router, work, given = Router(buffer=buffer), Work(), 0
+
+    async def source() -> Any:
+        nonlocal given
+        for number in range(8):
+            given = number
+            yield Event("a", number)
+
+    router.handle("a", work, concurrency=concurrency)
+    router.add_source(source)
+    async with running(router):
+        await clock.settle()
+        # At work, waiting in the queue, and one in the hands of the source.
+        assert given == buffer + concurrency
+        await clock.advance(20)
+        assert sorted(work.ended) == list(range(8))
+
+
+async def test_a_full_lane_holds_back_no_other_source(clock: Clock, recorder: Recorder) -> None:
+    router, blocked, free = Router(buffer=1), ManualSource("blocked"), ManualSource("free")
+    router.handle("slow", Work(10))
+    router.handle("fast", recorder)
+    router.add_source(blocked)
+    router.add_source(free)
+    async with running(router):
+        sending = [asyncio.create_task(blocked.send(Event("slow", number))) for number in range(4)]
+        await clock.settle()
+        for _ in range(50):
+            await (await free.send(Event("fast")))
+        assert len(recorder.events) == 50
+        assert not all(task.done() for task in sending)
+        await clock.advance(60)
+        assert all(task.done() for task in sending)
+
+
+@pytest.mark.parametrize("buffer", [0, 1])
+async def test_many_who_wait_for_room_all_get_it_also_when_some_give_up(clock: Clock, buffer: int) -> None:
+    router, work = Router(buffer=buffer), Work()
+    router.handle("a", work)
+    async with running(router):
+        waiting = [asyncio.create_task(router.emit(Event("a", number))) for number in range(10)]
+        await clock.settle()
+        for number in (4, 6, 9):
+            waiting[number].cancel()
+        await clock.advance(20)
+        assert work.ended == [0, 1, 2, 3, 5, 7, 8]
+        await asyncio.wait(waiting)
+    assert router.state().routed == 10
+    assert router.state().dropped == 3
+
+
+async def test_room_goes_to_the_next_when_the_one_woken_is_cancelled_at_that_moment(clock: Clock) -> None:
+    router, gate = Router(buffer=1), asyncio.Event()
+    seen: list[int] = []
+
+    async def handler(event: Event) -> None:
+        await gate.wait()
+        if event.data == 1:
+            # Room was just made for the first who waits; before it can move it is cancelled.
+            waiting[2].cancel()
+        seen.append(event.data)
+
+    router.handle("a", handler)
+    async with running(router):
+        waiting = [asyncio.create_task(router.emit(Event("a", number))) for number in range(4)]
+        await clock.settle()
+        gate.set()
+        await clock.settle()
+        assert seen in ([0, 1, 3], [0, 1, 2, 3])
+        await asyncio.wait(waiting)
+
+
+async def test_emit_nowait_raises_when_there_is_no_room_and_nobody_has_seen_the_event(
+    clock: Clock, recorder: Recorder
+) -> None:
+    router, work = Router(buffer=1), Work()
+    router.handle("a", work)
+    router.tap("a", recorder)
+    async with running(router):
+        router.emit_nowait(Event("a", 0))
+        await clock.settle()
+        router.emit_nowait(Event("a", 1))
+        with pytest.raises(LaneFull, match="lane 'a' is full"):
+            router.emit_nowait(Event("a", 2))
+        await clock.advance(3)
+    assert work.ended == [0, 1]
+    assert len(recorder.events) == 2
+    assert router.state().routed == 2
+
+
+async def test_a_handler_never_waits_for_its_own_full_lane(clock: Clock) -> None:
+    router, errors = Router(buffer=2), list[BaseException]()
+
+    async def again(event: Event) -> None:
+        if event.data == 0:
+            with pytest.raises(LaneFull, match="wait for itself") as caught:
+                for number in range(1, 9):
+                    await router.emit(Event("a", number))
+            errors.append(caught.value)
+
+    router.handle("a", again)
+    async with running(router):
+        await (await router.emit(Event("a", 0)))
+        await clock.settle()
+    assert len(errors) == 1
+    state = router.state()
+    assert (state.routed, state.handled) == (3, 3)
+
+
+@pytest.mark.parametrize("hands", [1, 2])
+async def test_lanes_that_wait_for_each_other_in_a_circle_say_so_instead(clock: Clock, hands: int) -> None:
+    router, told = Router(buffer=1), list[str]()
+
+    def passing(target: str) -> Any:
+        async def handler(event: Event) -> None:
+            for _ in range(4):
+                try:
+                    await router.emit(Event(target, event.data - 1))
+                except LaneFull as error:
+                    told.append(str(error))
+            await asyncio.sleep(0.1)
+
+        return handler
+
+    router.handle("a", passing("b"), concurrency=hands)
+    router.handle("b", passing("c"), concurrency=hands)
+    router.handle("c", passing("a"), concurrency=hands)
+    async with running(router):
+        await router.emit(Event("a", 3))
+        # Nobody stops making more; what matters is that time goes on for all of them.
+        before = router.state().handled
+        await clock.advance(50)
+        assert router.state().handled > before + 50
+        assert any("wait for itself" in text for text in told)
+        for name in "abc":
+            router.remove(name)
+        await clock.advance(10)
+
+
+# -- drop --------------------------------------------------------------------------------------------------------
+
+
+async def test_drop_gives_up_what_comes_while_the_handler_works(clock: Clock) -> None:
+    router, work, announced = Router(), Work(), list[str]()
+
+    @hooks.event_dropped.connect
+    def note(_sender: object, *, event: Event, pattern: str, reason: str) -> None:
+        announced.append(f"{event.data} {pattern}")
+
+    router.handle("a", work, busy="drop")
+    try:
+        async with running(router):
+            deliveries = [await router.emit(Event("a", number)) for number in range(3)]
+            with pytest.raises(Dropped):
+                await deliveries[2]
+            await clock.advance(1)
+            await (await router.emit(Event("a", 3)))
+    finally:
+        hooks.event_dropped.disconnect(note)
+    assert work.ended == [0, 3]
+    assert announced == ["1 a", "2 a"]
+    assert router.state().dropped == 2
+
+
+async def test_drop_counts_the_hands_that_a_lane_has(clock: Clock) -> None:
+    router, work = Router(), Work()
+    router.handle("a", work, busy="drop", concurrency=2)
+    async with running(router):
+        for number in range(4):
+            await router.emit(Event("a", number))
+        await clock.advance(5)
+    assert work.ended == [0, 1]
+
+
+# -- restart -----------------------------------------------------------------------------------------------------
+
+
+async def test_restart_cancels_what_runs_and_two_never_overlap(clock: Clock) -> None:
+    router = Router()
+    work = Work()
+
+    async def build(event: Event) -> None:
+        try:
+            await work(event)
+        except asyncio.CancelledError:
+            work.now += 1
+            await asyncio.sleep(0.5)  # it takes its time to stop
+            work.log.append(f"cleaned {event.data}")
+            work.now -= 1
+            raise
+
+    router.handle("a", build, busy="restart")
+    async with running(router):
+        first = await router.emit(Event("a", 0))
+        await clock.advance(0.2)
+        middle = [await router.emit(Event("a", number)) for number in range(1, 5)]
+        await clock.advance(0.2)
+        last = await router.emit(Event("a", 5))
+        await clock.advance(5)
+        for superseded in (first, *middle):
+            with pytest.raises(Dropped):
+                await superseded
+        await last
+    assert work.log == ["begin 0", "cancelled 0", "cleaned 0", "begin 5", "end 5"]
+    assert work.most == 1
+    state = router.state()
+    assert (state.routed, state.handled, state.failed, state.dropped) == (6, 1, 0, 5)
+
+
+async def test_restart_of_a_handler_that_does_not_listen_waits_for_it(clock: Clock) -> None:
+    router, log = Router(), list[str]()
+
+    async def stubborn(event: Event) -> None:
+        for _ in range(3):
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                log.append("asked")
+        log.append(f"end {event.data}")
+
+    router.handle("a", stubborn, busy="restart")
+    async with running(router):
+        await router.emit(Event("a", 0))
+        await clock.advance(0.5)
+        await router.emit(Event("a", 1))
+        await clock.advance(10)
+    assert log == ["asked", "end 0", "end 1"]
+    assert router.state().handled == 2
+
+
+async def test_restart_leaves_other_routes_of_a_shared_lane_alone(clock: Clock) -> None:
+    router, other, own = Router(), Work(), Work()
+    router.handle("other", other, lane="one")
+    router.handle("own", own, lane="one", busy="restart")
+    async with running(router):
+        await router.emit(Event("other", 0))
+        await clock.advance(0.5)
+        for number in range(3):
+            await router.emit(Event("own", number))
+        await clock.advance(5)
+    assert other.log == ["begin 0", "end 0"]
+    assert own.log == ["begin 2", "end 2"]
+
+
+async def test_a_restart_that_fails_while_it_is_cancelled_is_a_failure(clock: Clock) -> None:
+    router = Router()
+
+    async def fails(event: Event) -> None:
+        try:
+            await asyncio.sleep(event.data)
+        except asyncio.CancelledError:
+            raise RuntimeError("could not clean up") from None
+
+    router.handle("a", fails, busy="restart")
+    async with running(router):
+        first = await router.emit(Event("a", 5))
+        await clock.settle()
+        second = await router.emit(Event("a", 0))
+        with pytest.raises(RuntimeError, match="could not clean up"):
+            await first
+        await second
+
+
+# -- handlers that misbehave -------------------------------------------------------------------------------------
+
+
+async def test_a_handler_that_raises_ends_its_delivery_and_nothing_else(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    router, announced = Router(), list[tuple[Any, ...]]()
+
+    @hooks.handler_failed.connect
+    def note(sender: object, *, event: Event, pattern: str, error: BaseException) -> None:
+        announced.append((sender, event.data, pattern, type(error)))
+
+    async def fails(event: Event) -> None:
+        if event.data == 1:
+            raise KeyError("missing")
+
+    router.handle("a/*", fails)
+    try:
+        async with running(router):
+            deliveries = [await router.emit(Event("a/b", number)) for number in range(3)]
+            await deliveries[0]
+            with pytest.raises(KeyError, match="missing"):
+                await deliveries[1]
+            await deliveries[2]
+            assert router.state().running
+    finally:
+        hooks.handler_failed.disconnect(note)
+    assert announced == [(router, 1, "a/*", KeyError)]
+    state = router.state()
+    assert (state.routed, state.handled, state.failed) == (3, 2, 1)
+    logged = caplog.text
+    assert "a/b" in logged
+    assert "'a/*'" in logged
+    assert "KeyError" in logged
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_a_failure(clock: Clock) -> None:
+    router = Router()
+
+    async def gives_up(event: Event) -> None:
+        if event.data == 0:
+            raise asyncio.CancelledError
+
+    router.handle("a", gives_up)
+    async with running(router):
+        first = await router.emit(Event("a", 0))
+        second = await router.emit(Event("a", 1))
+        await second
+        assert isinstance(first.error, asyncio.CancelledError)
+    assert router.state().failed == 1
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_keyboard_interrupt_and_system_exit_pass_through(kind: type[BaseException]) -> None:
+    router = Router()
+
+    def leave(_event: Event) -> None:
+        raise kind
+
+    async def main() -> None:
+        async with running(router):
+            await (await router.emit(Event("a")))
+
+    router.handle("a", leave)
+    with pytest.raises(kind):
+        asyncio.run(main())
+
+
+async def test_a_handler_that_never_waits_leaves_others_their_turn(clock: Clock, recorder: Recorder) -> None:
+    router, endless = Router(buffer=10), 0
+
+    def again(event: Event) -> None:
+        nonlocal endless
+        endless += 1
+        if not recorder.events:
+            router.emit_nowait(event)
+
+    router.handle("a", again)
+    router.handle("b", recorder)
+    async with running(router):
+        await router.emit(Event("a"))
+        await router.emit(Event("b"))
+        await clock.settle()
+    assert recorder.topics == ["b"]
+    assert endless < 5000
+
+
+# -- passing on --------------------------------------------------------------------------------------------------
+
+
+async def test_not_handled_passes_the_event_to_the_next_most_specific_route(clock: Clock) -> None:
+    router, log = Router(), list[str]()
+
+    def passing(name: str) -> Any:
+        def handler(_event: Event) -> None:
+            log.append(name)
+            raise NotHandled(name)
+
+        return handler
+
+    router.handle("**", lambda _: log.append("**"))
+    router.handle("a/b", passing("a/b"))
+    router.handle("a/*", passing("a/*"), debounce=0.5)
+    async with running(router):
+        delivery = await router.emit(Event("a/b"))
+        await delivery
+        assert clock.time() == pytest.approx(0.5)
+    await router.dispatch(Event("a/b"))
+    assert log == ["a/b", "a/*", "**"] * 2
+    state = router.state()
+    assert (state.routed, state.handled, state.failed, state.unrouted) == (3, 1, 0, 0)
+
+
+async def test_what_all_have_passed_is_unrouted_and_not_handled(clock: Clock) -> None:
+    router = Router()
+
+    def passes(_event: Event) -> None:
+        raise NotHandled("not mine")
+
+    router.handle("a", passes)
+    router.handle("*", passes)
+    async with running(router):
+        delivery = await router.emit(Event("a"))
+        with pytest.raises(NotHandled, match="not mine"):
+            await delivery
+    with pytest.raises(NotHandled, match="not mine"):
+        await router.dispatch(Event("a"))
+    assert router.state().unrouted == 1
+    assert router.state().failed == 0
+
+
+async def test_dropped_is_counted_and_not_passed_on(clock: Clock, recorder: Recorder) -> None:
+    router = Router()
+
+    def drops(_event: Event) -> None:
+        raise Dropped("enough")
+
+    router.handle("a", drops)
+    router.handle("**", recorder)
+    async with running(router):
+        delivery = await router.emit(Event("a"))
+        with pytest.raises(Dropped, match="enough"):
+            await delivery
+    with pytest.raises(Dropped):
+        await router.dispatch(Event("a"))
+    assert recorder.events == []
+    assert router.state().dropped == 1
+
+
+async def test_the_fallback_gets_what_nobody_took(clock: Clock, recorder: Recorder) -> None:
+    router = Router()
+
+    def passes(_event: Event) -> None:
+        raise NotHandled
+
+    router.handle("a", passes)
+    router.fallback(recorder)
+    async with running(router):
+        for topic in ("a", "nobody"):
+            await (await router.emit(Event(topic)))
+    assert recorder.topics == ["a", "nobody"]
+    state = router.state()
+    assert (state.unrouted, state.handled) == (2, 2)
+    with pytest.raises(NotHandled):
+        await router.dispatch(Event("nobody"))
+
+
+async def test_a_fallback_that_passes_too_ends_the_way(clock: Clock) -> None:
+    router = Router()
+
+    @router.fallback
+    def passes(_event: Event) -> None:
+        raise NotHandled("nor I")
+
+    async with running(router):
+        delivery = await router.emit(Event("a"))
+        with pytest.raises(NotHandled, match="nor I"):
+            await delivery
+    assert router.state().unrouted == 1
+
+
+async def test_a_new_fallback_replaces_the_old_which_keeps_what_it_had(clock: Clock, recorder: Recorder) -> None:
+    router, old = Router(), Work()
+    router.fallback(old)
+    async with running(router):
+        kept = [await router.emit(Event("x", number)) for number in range(2)]
+        router.fallback(recorder)
+        await (await router.emit(Event("y", 2)))
+        for delivery in kept:
+            await delivery
+    assert old.ended == [0, 1]
+    assert recorder.topics == ["y"]
+    assert router.state().handled == 3
+
+
+async def test_an_event_is_not_passed_on_to_a_route_that_was_removed(clock: Clock, recorder: Recorder) -> None:
+    router = Router()
+
+    async def passes_late(_event: Event) -> None:
+        await asyncio.sleep(1)
+        raise NotHandled
+
+    router.handle("a", passes_late)
+    router.handle("*", recorder)
+    async with running(router):
+        delivery = await router.emit(Event("a"))
+        await clock.settle()
+        router.remove("*")
+        with pytest.raises(NotHandled):
+            await delivery
+    assert recorder.events == []
+
+
+async def test_passing_on_into_a_full_lane_waits_for_room(clock: Clock) -> None:
+    router, work = Router(buffer=1), Work()
+
+    def passes(_event: Event) -> None:
+        raise NotHandled
+
+    router.handle("a", passes)
+    router.handle("*", work)
+    async with running(router):
+        deliveries = [await router.emit(Event("a", number)) for number in range(6)]
+        for delivery in deliveries:
+            await delivery
+    assert work.ended == list(range(6))
+
+
+async def test_a_cancelled_router_ends_also_what_was_being_passed_on(clock: Clock) -> None:
+    router = Router(buffer=0)
+
+    def passes(_event: Event) -> None:
+        raise NotHandled
+
+    router.handle("a", passes)
+    router.handle("*", Work(1000))
+    task = asyncio.create_task(router.run())
+    deliveries = [await _when_room(router, Event("a", number), clock) for number in range(2)]
+    await clock.settle()
+    task.cancel()
+    await asyncio.wait([task])
+    assert [delivery.done for delivery in deliveries] == [True, True]
+    assert router.state().dropped == 2
+
+
+async def _when_room(router: Router, event: Event, clock: Clock) -> Any:
+    await clock.settle()
+    return await router.emit(event)
+
+
+# -- removal -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_removed_route_still_gets_what_it_had_accepted(clock: Clock) -> None:
+    router, work = Router(), Work()
+    router.handle("a", work)
+    router.handle("b", debounced := Recorder(), debounce=10)
+    async with running(router):
+        for number in range(3):
+            await router.emit(Event("a", number))
+        await router.emit(Event("b"))
+        router.remove("a")
+        router.remove("b")
+        with pytest.raises(NotHandled):
+            await router.emit(Event("a"))
+        await clock.advance(5)
+        assert debounced.topics == ["b"]
+    assert work.ended == [0, 1, 2]
+    assert router.state().handled == 4
+
+
+async def test_a_handler_may_remove_itself_and_add_another(clock: Clock, recorder: Recorder) -> None:
+    router = Router()
+
+    def swap(_event: Event) -> None:
+        router.remove("a")
+        router.handle("a", recorder)
+
+    router.handle("a", swap)
+    async with running(router):
+        for _ in range(3):
+            await (await router.emit(Event("a")))
+    assert len(recorder.events) == 2

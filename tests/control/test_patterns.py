@@ -1,0 +1,134 @@
+"""Patterns: what they match, which is the more specific one, and what a malformed one is told."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import example, given
+
+from lifecycle.control import InvalidPattern, Pattern
+from lifecycle.errors import LifecycleError
+from tests.control import slow
+
+
+@given(slow.patterns, slow.topics)
+@example("**/**", "a")
+@example("a/**", "a")
+@example("a/**/b/**/c", "a/b/b/c/c")
+@example("[!a]", "")
+@example("[^a-b]*", "é")
+@example("*\\*", "a*")
+@example("***", "ab")
+@example("**a", "a")
+@example("a//", "a//")
+def test_a_pattern_matches_what_a_slow_reader_of_the_rules_says(pattern: str, topic: str) -> None:
+    assert Pattern(pattern).matches(topic) is slow.matches(pattern, topic)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "expected"),
+    [
+        ("file/*", "file/modified", True),
+        ("file/*", "file/a/b", False),
+        ("file/*", "file", False),
+        ("file/*", "file/", True),
+        ("file/?", "file/", False),
+        ("a?c", "a/c", False),
+        ("**", "a/b/c", True),
+        ("a/**", "a", True),
+        ("a/**", "ab", False),
+        ("**/c", "c", True),
+        ("**/c", "a/b/c", True),
+        ("a/**/c", "a/c", True),
+        ("a/**/**/c", "a/c", True),
+        ("a**c", "abc", True),
+        ("a**c", "a/c", False),
+        ("signal.*", "signal/terminate", False),
+        ("signal.*", "signal.x", True),
+        ("a.c", "abc", False),
+        ("\\*", "*", True),
+        ("\\*", "a", False),
+        ("\\a", "a", True),
+        ("[abc]x", "bx", True),
+        ("[a-c]x", "dx", False),
+        ("[!a]x", "bx", True),
+        ("[^a]x", "ax", False),
+        ("[\\]]", "]", True),
+        ("[a-]", "-", True),
+        ("[-a]", "-", True),
+        ("[a!]", "!", True),
+        ("[.]", "a", False),
+        ("x\ny", "x\ny", True),
+        ("*", "x\ny", True),
+        ("a$", "a$", True),
+        ("(a|b)", "a", False),
+    ],
+)
+def test_a_pattern_matches_as_documented(pattern: str, topic: str, expected: bool) -> None:
+    assert Pattern(pattern).matches(topic) is expected
+
+
+def test_a_topic_is_never_read_as_a_pattern() -> None:
+    assert not Pattern("a/b").matches("a/*")
+    assert Pattern("a/\\*").matches("a/*")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "exact"),
+    [("a/b", True), ("a/\\*", True), ("a/", True), ("a/*", False), ("[a]", False), ("**", False), ("a?", False)],
+)
+def test_only_a_pattern_without_wildcards_is_exact(pattern: str, exact: bool) -> None:
+    assert Pattern(pattern).is_exact is exact
+    assert str(Pattern(pattern)) == pattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "position"),
+    [
+        ("a/[bc", 2),
+        ("[", 0),
+        ("a/b\\", 3),
+        ("[a/b]", 0),
+        ("ab[]", 2),
+        ("ab[!]", 2),
+        ("x/[z-a]", 3),
+        ("[a\\", 2),
+        ("a/**/[b-", 5),
+    ],
+)
+def test_a_malformed_pattern_is_refused_with_the_position_named(pattern: str, position: int) -> None:
+    with pytest.raises(InvalidPattern, match=rf"position {position}\b") as caught:
+        Pattern(pattern)
+    assert repr(pattern) in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, LifecycleError)
+
+
+@pytest.mark.parametrize("pattern", ["", None, 7, b"a/b", ["a"]])
+def test_what_is_no_text_is_no_pattern(pattern: object) -> None:
+    with pytest.raises(InvalidPattern, match=re.escape(repr(pattern))):
+        Pattern(pattern)  # type: ignore[arg-type]  # that is the point
+
+
+def test_patterns_with_the_same_text_are_equal() -> None:
+    assert Pattern("a/*") == Pattern("a/*")
+    assert len({Pattern("a/*"), Pattern("a/*"), Pattern("a/?")}) == 2
+    assert Pattern("a") != "a"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic"),
+    [
+        ("*a*a*a*a*a*a*a*a*b", "a" * 1000),
+        ("?*?*?*?*?*?*?*b", "a" * 1000),
+        ("[ab]*[ab]*[ab]*[ab]*[ab]*c", "ab" * 500),
+        ("**/a/**/a/**/a/**/a/**/b", "/".join("a" * 500)),
+        ("**/*a*/**/*a*/**/*a*/**/b", "/".join("a" * 500)),
+        ("/".join(["**", "a*"] * 30) + "/b", "/".join("a" * 500)),
+    ],
+)
+def test_a_hostile_topic_takes_no_exponential_time(pattern: str, topic: str) -> None:
+    # A matcher that goes back further than one star would still be at it when the test's time is over.
+    parsed = Pattern(pattern)
+    assert not any([parsed.matches(topic) for _ in range(20)])

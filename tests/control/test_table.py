@@ -1,0 +1,193 @@
+"""The index and the table: the right routes, in the right order, whatever was registered when."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifecycle.control import Event, Pattern, RouteConflict, RouteNotFound, Router
+from lifecycle.control.index import Index
+from lifecycle.control.table import Table
+from tests.control import slow
+
+
+def take(_event: Any) -> None:
+    """A handler."""
+
+
+def winners(router: Router, topic: str) -> list[str]:
+    return [info.pattern for info in router.explain(topic)]
+
+
+def router_of(patterns: list[str]) -> Router:
+    router = Router()
+    for pattern in patterns:
+        router.handle(pattern, take, replace=True)
+    return router
+
+
+@given(st.lists(slow.patterns, max_size=12, unique=True), st.lists(slow.topics, min_size=1, max_size=6))
+def test_the_index_finds_what_a_plain_search_finds(patterns: list[str], topics: list[str]) -> None:
+    index = Index[str]()
+    for pattern in patterns:
+        index.add(Pattern(pattern), pattern)
+    for topic in topics:
+        assert sorted(index.find(topic)) == sorted(each for each in patterns if slow.matches(each, topic))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=30), st.lists(slow.patterns, min_size=10, max_size=10))
+def test_an_index_from_which_patterns_were_taken_is_like_a_fresh_one(
+    moves: list[tuple[bool, int]], patterns: list[str]
+) -> None:
+    index, held = Index[str](), dict[str, str]()
+    for put, number in moves:
+        pattern = patterns[number]
+        if put:
+            index.add(Pattern(pattern), pattern)
+            held[pattern] = pattern
+        elif pattern in held:
+            index.remove(Pattern(pattern))
+            del held[pattern]
+    fresh = Index[str]()
+    for pattern in held:
+        fresh.add(Pattern(pattern), pattern)
+    assert len(index) == len(held)
+    assert nodes(index) == nodes(fresh)
+    for topic in ("a", "a/b", "b/a/b", "a//", *(pattern.replace("*", "a") for pattern in patterns)):
+        assert sorted(index.find(topic)) == sorted(fresh.find(topic))
+
+
+def nodes(index: Index[str]) -> int:
+    def count(node: Any) -> int:
+        below = [*(node.literals or {}).values(), node.star, node.deep]
+        below += [child for _, child in (node.wilds.entries.values() if node.wilds else ())]
+        return 1 + sum(count(each) for each in below if each is not None)
+
+    return count(index._root)
+
+
+@given(st.lists(slow.patterns, min_size=2, max_size=5, unique=True), slow.topics, st.randoms(use_true_random=False))
+def test_who_wins_never_depends_on_the_order_of_registration(patterns: list[str], topic: str, random: Any) -> None:
+    # Two spellings of one exact topic are one route, and the later one replaces the earlier.
+    patterns = list({Pattern(each).topic if Pattern(each).is_exact else each: each for each in patterns}.values())
+    expected = winners(router_of(patterns), topic)
+    for _ in range(3):
+        random.shuffle(patterns)
+        assert winners(router_of(patterns), topic) == expected
+
+
+#: Every one matches a/b; the most specific first, by the rules of the documentation.
+RANKED = ["a/b", "a/[b]", "a/*", "a/**", "?/b", "*/b", "*/**", "**/b", "**"]
+
+
+def test_the_more_specific_pattern_wins() -> None:
+    # After a first literal segment: a literal, wildcards in it, a star, the end, a deep one.
+    assert winners(router_of(RANKED[::-1]), "a/b") == RANKED
+    # More literal characters first; as many are decided by the text.
+    wild = ["a/bx*", "a/?x*", "a/b*", "a/b?*", "a/*?", "a/*/**", "a/**"]
+    assert winners(router_of(wild[::-1]), "a/bx") == wild
+    assert winners(router_of(["a/*", "a/*/**"]), "a/b") == ["a/*", "a/*/**"]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["a/*", "a/**", "**", "*/b"])))
+def test_four_globs_in_every_order(order: tuple[str, ...]) -> None:
+    assert winners(router_of(list(order)), "a/b") == ["a/*", "a/**", "*/b", "**"]
+
+
+def test_an_exact_route_beats_every_glob_also_one_that_is_literal_for_longer() -> None:
+    router = router_of(["a/b/**", "a/b/c"])
+    assert winners(router, "a/b/c") == ["a/b/c", "a/b/**"]
+
+
+# -- registration ------------------------------------------------------------------------------------------------
+
+
+def test_the_same_pattern_twice_names_both_places() -> None:
+    router = Router()
+    router.handle("a/*", take)
+    with pytest.raises(RouteConflict) as caught:
+        router.handle("a/*", take)
+    assert str(caught.value).count("test_table.py:") == 2
+    assert [info.pattern for info in router.routes()] == ["a/*"]
+
+
+def test_a_conflict_leaves_nothing_behind() -> None:
+    router = Router()
+    router.handle("a", take)
+    with pytest.raises(RouteConflict):
+        router.handle("a", take, lane="shared", concurrency=3)
+    router.handle("b", take, lane="shared", concurrency=1)
+
+
+def test_an_exact_pattern_is_the_same_however_it_is_quoted() -> None:
+    router = Router()
+    router.handle("a/b", take)
+    with pytest.raises(RouteConflict):
+        router.handle("a/\\b", take)
+    router.remove("\\a/b")
+    assert router.routes() == []
+
+
+async def test_replace_puts_the_new_handler_in_place_of_the_old() -> None:
+    router, seen = Router(), []
+    router.handle("a/*", lambda _: seen.append("old"))
+    router.handle("a/*", lambda _: seen.append("new"), replace=True)
+    await router.dispatch(Event("a/b"))
+    assert seen == ["new"]
+    assert len(router.routes()) == 1
+
+
+def test_to_remove_what_is_not_there_is_an_error_that_reads_well() -> None:
+    router = Router()
+    with pytest.raises(RouteNotFound, match=r"no route is registered under 'a/\*'") as caught:
+        router.remove("a/*")
+    assert isinstance(caught.value, KeyError)
+    assert not str(caught.value).startswith('"')
+
+
+async def test_removed_routes_no_longer_match_also_topics_seen_before() -> None:
+    router, seen = Router(), []
+    router.handle("a/*", lambda _: seen.append("glob"))
+    router.handle("a/b", lambda _: seen.append("exact"))
+    await router.dispatch(Event("a/b"))
+    router.remove("a/b")
+    await router.dispatch(Event("a/b"))
+    assert seen == ["exact", "glob"]
+
+
+# -- memory ------------------------------------------------------------------------------------------------------
+
+
+def test_ten_thousand_topics_that_come_once_leave_a_bounded_cache() -> None:
+    table = Table()
+    router = Router()
+    router._table = table
+    for number in range(10_000):
+        table.plan(Event(f"once/{number}"))
+    info = table._cold.cache_info()
+    assert info.maxsize is not None
+    assert info.currsize <= info.maxsize < 10_000
+    assert len(table.hot) == 0
+
+
+def test_topics_of_exact_routes_are_kept_and_no_more() -> None:
+    router = router_of(["a", "b", "*"])
+    for topic in ("a", "b", "c", "d"):
+        router.explain(topic)
+    assert set(router._table.hot) == {"a", "b"}
+
+
+def test_a_topic_that_comes_again_survives_a_flood_of_topics_that_come_once() -> None:
+    router = router_of(["hot/*", "**"])
+    table, hits = router._table, 0
+    for number in range(20_000):
+        table.plan(Event(f"flood/{number}"))
+        if number % 10 == 0:
+            before = table.cached()[0]
+            table.plan(Event(f"hot/{number // 10 % 20}"))
+            hits += table.cached()[0] - before
+    assert hits >= 0.95 * 2000
