@@ -1,0 +1,1 @@
+"""Complete programs, each under eighty lines; the suite runs them."""
