@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import signal
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lifecycle.control import Command, Router
 from lifecycle.control.commands import lifecycle_commands
@@ -24,12 +25,15 @@ from lifecycle.events import (
 )
 from lifecycle.handlers import Escalator, ShutdownHandler, Suspendable, SuspendHandler, TerminateHandler
 from lifecycle.runtime import current
+from lifecycle.sources.prompt import PromptSource
+from lifecycle.sources.signals import SignalSource
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
+    from typing import Self
 
-    from lifecycle.control import AsyncHandler, Delivery, Emit, Handler
+    from lifecycle.control import AsyncHandler, Delivery, Handler
     from lifecycle.events import UnknownCommandEvent
 
 __all__ = ["new_interactive_router"]
@@ -39,20 +43,6 @@ _AGAIN = 2.0
 
 #: What of a stranger's line is repeated to its author.
 _SHOWN = 60
-
-
-class _Keyboard(Protocol):
-    """What is asked of the source that lines come from."""
-
-    async def run(self, emit: Emit, /) -> None: ...
-
-    @property
-    def is_terminal(self) -> bool: ...
-
-    @property
-    def lines(self) -> int: ...
-
-    def clear_line(self) -> bool: ...
 
 
 def new_interactive_router(  # noqa: PLR0913  # one function wires a whole program
@@ -89,7 +79,7 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
         TypeError: for handlers that are none, and for what cannot suspend.
     """
     router = Router("interactive")
-    keyboard = _add_input(router, prompt, history, with_lines=default is not None) if input else None
+    keyboard = PromptSource(prompt=prompt, history=history, fallback=default and LineEvent) if input else None
     desk = _Desk(router, _as_suspend_handler(suspend), shutdown, keyboard)
     ladder = _Ladder(desk, interrupt)
     router.use(desk.track)
@@ -98,7 +88,11 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
     for topic in ("lifecycle/interrupt", *(("signal/interrupt",) if signals else ())):
         router.handle(topic, ladder, lane="interrupt")
     if signals:
-        _add_signals(router, desk)
+        router.add_source(_Signals(desk))
+        router.handle("signal/terminate", desk.quit)
+    if keyboard is not None:
+        # After the signals: who sees a prompt may press Ctrl+C.
+        router.add_source(keyboard)
     if default is not None:
         router.handle("input/line", default)
     router.handle("input/unknown", unknown or _tell_unknown)
@@ -108,23 +102,6 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
 
 
 # -- wiring ----------------------------------------------------------------------------------------------------
-
-
-def _add_input(router: Router, prompt: str, history: str | os.PathLike[str] | None, *, with_lines: bool) -> _Keyboard:
-    from lifecycle.sources import PromptSource
-
-    source = PromptSource(prompt=prompt, history=history, fallback=LineEvent if with_lines else None)
-    router.add_source(source)
-    return source
-
-
-def _add_signals(router: Router, desk: _Desk) -> None:
-    import signal
-
-    from lifecycle.sources import SignalSource
-
-    router.add_source(SignalSource(signal.SIGINT, signal.SIGTERM))
-    router.handle("signal/terminate", desk.quit)
 
 
 def _add_commands(router: Router, desk: _Desk, commands: Mapping[str, Handler]) -> None:
@@ -165,7 +142,7 @@ class _Desk:
         router: Router,
         suspender: SuspendHandler | None,
         shutdown: Callable[..., Any] | None,
-        keyboard: _Keyboard | None,
+        keyboard: PromptSource | None,
     ) -> None:
         self.router = router
         self.suspender = suspender
@@ -266,10 +243,29 @@ class _Desk:
             except LookupError:
                 self.router.stop()
 
+    async def farewell(self) -> None:
+        """Where a signal began the shutdown, its event may have come too late for the router: make up for it."""
+        signum = current().signum
+        if signum is not None:
+            await self._shutdown(ShutdownEvent(signal.Signals(signum).name))
+
     async def end_of_input(self, _: Topical) -> None:
         """Quit, unless there never was anybody: an empty stdin is how services are started."""
         if self.keyboard is None or self.keyboard.is_terminal or self.keyboard.lines:
             await self.router.dispatch(ShutdownEvent("end of input"))
+
+
+class _Signals(SignalSource):
+    """SIGINT and SIGTERM."""
+
+    def __init__(self, desk: _Desk) -> None:
+        super().__init__(signal.SIGINT, signal.SIGTERM)
+        self._desk = desk
+
+    async def __aenter__(self) -> Self:
+        with suppress(LookupError):
+            current().on_shutdown(self._desk.farewell)
+        return await super().__aenter__()
 
 
 class _Ladder:

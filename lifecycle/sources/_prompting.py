@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from prompt_toolkit.completion import CompleteEvent
     from prompt_toolkit.document import Document
-    from prompt_toolkit.history import History
     from prompt_toolkit.key_binding import KeyPressEvent
 
     from lifecycle.sources._vocabulary import Vocabulary
@@ -57,7 +56,7 @@ class Conversation:
             completer=_Words(vocabulary),
             complete_while_typing=False,
             complete_style=CompleteStyle.READLINE_LIKE,
-            history=_history(history),
+            history=InMemoryHistory() if history is None else FileHistory(history),
             key_bindings=_keys(),
             bottom_toolbar=toolbar,
             refresh_interval=1.0 if callable(toolbar) else 0.0,
@@ -127,13 +126,6 @@ def _keys() -> KeyBindings:
         signal.raise_signal(signal.SIGINT)
 
     return keys
-
-
-def _history(path: Path | None) -> History:
-    if path is None:
-        return InMemoryHistory()
-    with path.open("ab"):  # one that cannot be written is found out now, not at the first Enter
-        return FileHistory(path)
 
 
 # -- completion ------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from lifecycle.sources.input import InputSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
     from lifecycle.control.commands import Commands
     from lifecycle.control.types import Emit
@@ -77,9 +78,23 @@ class PromptSource:
         """Give up what is half typed; whether there was anything."""
         return self._conversation is not None and self._conversation.clear_line()
 
+    async def __aenter__(self) -> Self:
+        """Find out now, not at the first Enter, that the history cannot be kept.
+
+        Raises:
+            OSError: when its file cannot be written.
+        """
+        if self._history is not None and self._can_ask():
+            with self._history.open("ab"):
+                pass
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing is left to do."""
+
     async def run(self, emit: Emit) -> None:
         """Ask until Ctrl+D."""
-        if not self.is_terminal or not is_terminal(sys.stdout) or os.environ.get("TERM") == "dumb":
+        if not self._can_ask():
             await self._input.run(emit)
             return
         from lifecycle.sources import _prompting
@@ -95,6 +110,9 @@ class PromptSource:
             if proxy is not None:
                 await _prompting.close(proxy)
         await emit(EndOfInputEvent())
+
+    def _can_ask(self) -> bool:
+        return self.is_terminal and is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
 
     async def _converse(self, conversation: Conversation, emit: Emit) -> None:
         while (text := await conversation.ask()) is not None:

@@ -1,0 +1,515 @@
+"""The interactive router at a real terminal, from real pipes, and without any stdin."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pexpect
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REPL = Path(__file__).parents[2] / "examples" / "repl.py"
+LIMIT = 20
+
+#: A program with everything that the tests below want to do to it.
+PROGRAM = """
+import asyncio, logging, os, sys, time
+from lifecycle import CommandEvent, NotHandled, SuspendHandler, new_interactive_router, run
+
+logging.basicConfig(format="LOG %(message)s")
+
+class Part:
+    async def suspend(self):
+        print("part suspends")
+        await asyncio.sleep(float(os.environ.get("SLOW", "0")))
+        if "FAIL" in os.environ:
+            raise OSError("will not")
+
+    def resume(self):
+        print("part resumes")
+
+def interrupt(event):
+    print("interrupt", event)
+    if "FAIL" in os.environ:
+        raise NotHandled
+
+kind = os.environ.get("KIND", "suspend")
+repl = new_interactive_router(
+    suspend=Part() if kind == "suspend" else None,
+    interrupt=interrupt if kind == "interrupt" else None,
+    default=(lambda event: print("line", repr(event.line))) if kind == "default" else None,
+    shutdown=lambda: print("shutdown ran"),
+    history=os.environ.get("HISTORY"),
+)
+
+@repl.command
+async def wait(event: CommandEvent) -> None:
+    "Wait for ever."
+    print("waiting")
+    await asyncio.Event().wait()
+
+@repl.command
+def block(event: CommandEvent) -> None:
+    "Block the loop for ever."
+    os.write(1, b"blocking")
+    while True:
+        time.sleep(1)
+
+def ship(event):
+    print("shipped", *event.args)
+
+repl.command("ship", ship, complete=["alpha", "beta"])
+
+@repl.command
+def note(event):
+    "Log a warning."
+    logging.getLogger("app").warning("a warning")
+
+async def ready():
+    print("ready")
+    await asyncio.Event().wait()
+
+run(ready, repl)
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "TERM": "xterm", "PYTHONUNBUFFERED": "1", **more}
+
+
+UNKNOWN = (
+    "Unknown command 'what'. Try: ?, block, exit, help, note, q, quit, r, reload, resume, s, ship, status, suspend, "
+    "terminate, wait, x"
+)
+
+
+class Terminal:
+    """A program at a terminal of its own."""
+
+    def __init__(self, *argv: str, **more: str) -> None:
+        self.child = pexpect.spawn(
+            sys.executable, list(argv), env=environment(**more), encoding="utf-8", timeout=LIMIT, dimensions=(30, 100)
+        )
+        self.child.delaybeforesend = None
+        self.modes = termios.tcgetattr(self.child.child_fd)
+
+    def see(self, text: str) -> None:
+        self.child.expect_exact(text)
+
+    def sees_erased(self) -> None:
+        self.child.expect(r"\x1b\[[JK]")
+
+    def type(self, text: str) -> None:
+        self.child.send(text)
+
+    def ends(self, status: int = 0) -> str:
+        """Wait for the end; the terminal is as it was, and no process is left."""
+        children = psutil.Process(self.child.pid).children(recursive=True)
+        rest = self.child.read()
+        self.child.wait()
+        assert self.child.exitstatus == status, rest
+        assert not [child for child in children if child.is_running()]
+        return str(rest)
+
+
+@contextmanager
+def at_terminal(*argv: str, **more: str) -> Iterator[Terminal]:
+    terminal = Terminal(*(argv or ("-c", PROGRAM)), **more)
+    try:
+        terminal.see("ready" if not argv else ">")
+        if not argv:
+            terminal.see(">")
+        yield terminal
+    finally:
+        terminal.child.close(force=True)
+
+
+def piped(lines: str, *argv: str, **more: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, *(argv or ("-c", PROGRAM))],
+        input=lines,
+        env=environment(**more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=LIMIT,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+# -- Ctrl+C ----------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_suspends_then_quits() -> None:
+    with at_terminal() as terminal:
+        terminal.type("\x03")
+        terminal.see("suspended; `resume` goes on")
+        terminal.type("\x03")
+        assert "shutdown ran" in terminal.ends()
+
+
+def test_after_a_resume_it_starts_over() -> None:
+    with at_terminal() as terminal:
+        for _ in range(3):
+            terminal.type("\x03")
+            terminal.see("suspended; `resume` goes on")
+            terminal.type("resume\r")
+            terminal.see("resumed")
+        terminal.type("\x03")
+        terminal.see("suspended; `resume` goes on")
+        terminal.type("\x03")
+        terminal.ends()
+
+
+def test_while_suspending_the_next_quits() -> None:
+    with at_terminal(SLOW="1") as terminal:
+        terminal.type("\x03")
+        terminal.see("part suspends")
+        terminal.type("\x03")
+        terminal.see("shutdown ran")
+        terminal.ends()
+
+
+def test_where_suspending_fails_the_next_quits() -> None:
+    with at_terminal(FAIL="1") as terminal:
+        terminal.type("\x03")
+        terminal.see("suspending failed: will not")
+        terminal.type("\x03")
+        terminal.see("shutdown ran")
+        terminal.ends()
+
+
+def test_half_typed_text_is_cleared_however_often() -> None:
+    with at_terminal() as terminal:
+        for _ in range(6):
+            terminal.type("quit")
+            terminal.see("quit")
+            terminal.type("\x03")
+            terminal.sees_erased()
+        terminal.type("status\r")
+        terminal.see("state      running")
+        terminal.type("quit\r")
+        terminal.ends()
+
+
+def test_a_running_command_is_cancelled() -> None:
+    with at_terminal() as terminal:
+        for _ in range(4):
+            terminal.type("wait\r")
+            terminal.see("waiting")
+            terminal.type("\x03")
+            terminal.see("wait was cancelled")
+        terminal.type("status\r")
+        terminal.see("state      running")
+        terminal.type("quit\r")
+        terminal.ends()
+
+
+def test_sigint_from_outside_is_the_same() -> None:
+    with at_terminal() as terminal:
+        terminal.type("half")
+        terminal.see("half")
+        terminal.child.kill(signal.SIGINT)
+        terminal.sees_erased()
+        terminal.child.kill(signal.SIGINT)
+        terminal.see("suspended; `resume` goes on")
+        terminal.child.kill(signal.SIGINT)
+        terminal.see("shutdown ran")
+        terminal.ends()
+
+
+def test_with_nothing_to_suspend_it_asks_for_a_second() -> None:
+    with at_terminal(KIND="none") as terminal:
+        terminal.type("\x03")
+        terminal.see("press Ctrl+C again to quit")
+        terminal.type("\x03")
+        terminal.see("shutdown ran")
+        terminal.ends()
+
+
+def test_a_handler_of_interrupts_has_it_until_it_passes() -> None:
+    with at_terminal(KIND="interrupt") as terminal:
+        terminal.type("\x03")
+        terminal.see("interrupt InterruptEvent()")
+        terminal.type("quit\r")
+        terminal.ends()
+    with at_terminal(KIND="interrupt", FAIL="1") as terminal:
+        terminal.type("\x03")
+        terminal.see("interrupt InterruptEvent()")
+        terminal.see("shutdown ran")
+        terminal.ends()
+
+
+def test_it_ends_a_program_whose_loop_is_blocked() -> None:
+    with at_terminal() as terminal:
+        terminal.type("block\r")
+        terminal.see("blocking")
+        while terminal.child.isalive():
+            terminal.type("\x03")
+            select.select([], [], [], 0.05)  # signals that come together are one
+        assert terminal.child.exitstatus == 1
+
+
+# -- other ways out ---------------------------------------------------------------------------------------------
+
+
+def test_ctrl_d_quits() -> None:
+    with at_terminal() as terminal:
+        terminal.type("\x04")
+        assert "shutdown ran" in terminal.ends()
+
+
+def test_sigterm_runs_shutdown_and_gives_the_terminal_back() -> None:
+    with at_terminal() as terminal:
+        terminal.child.kill(signal.SIGTERM)
+        assert "shutdown ran" in terminal.ends()
+
+
+def test_terminate_suspends_first() -> None:
+    with at_terminal() as terminal:
+        terminal.type("x\r")
+        terminal.see("part suspends")
+        terminal.see("shutdown ran")
+        terminal.ends()
+
+
+@pytest.mark.parametrize("way", ["quit\r", "\x04", "\x03\x03"])
+def test_the_terminal_is_given_back(way: str) -> None:
+    """A shell would hide it: this one looks at the modes while the program and after it."""
+    script = f"""import signal, subprocess, sys, termios
+signal.signal(signal.SIGINT, lambda *_: None)
+before = termios.tcgetattr(0)
+subprocess.run([sys.executable, {str(REPL)!r}])
+print("same" if termios.tcgetattr(0) == before else "changed")
+"""
+    with at_terminal("-c", script) as terminal:
+        for key in (way,) if way.endswith("\r") else way:
+            terminal.type(key)
+            if key == "\x03":
+                terminal.child.expect_exact(["suspended;", "counted to"])
+        terminal.see("same")
+        terminal.ends()
+
+
+def test_a_terminal_that_goes_away_ends_the_program() -> None:
+    terminal = Terminal("-c", PROGRAM)
+    terminal.see(">")
+    process = psutil.Process(terminal.child.pid)
+    os.close(terminal.child.child_fd)
+    terminal.child.closed = True
+    terminal.child.child_fd = -1
+    process.wait(LIMIT)
+
+
+# -- at the prompt ---------------------------------------------------------------------------------------------
+
+
+def test_tab_completes_commands_and_their_arguments() -> None:
+    with at_terminal() as terminal:
+        terminal.type("shi\t")
+        terminal.see("p")
+        terminal.type(" a\t")
+        terminal.see("lpha")
+        terminal.type("\r")
+        terminal.see("shipped alpha")
+        terminal.type("quit\r")
+        terminal.ends()
+
+
+def test_the_arrows_go_through_the_history_also_of_the_last_run(tmp_path: Path) -> None:
+    path = str(tmp_path / "history")
+    with at_terminal(HISTORY=path) as terminal:
+        terminal.type("ship one\r")
+        terminal.see("shipped one")
+        terminal.type("\x1b[A\r")
+        terminal.see("shipped one")
+        terminal.type("quit\r")
+        terminal.ends()
+    with at_terminal(HISTORY=path) as terminal:
+        terminal.type("\x1b[A\x1b[A\r")
+        terminal.see("shipped one")
+        terminal.type("quit\r")
+        terminal.ends()
+
+
+def test_a_history_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+    terminal = Terminal("-c", PROGRAM, HISTORY=str(tmp_path / "no" / "such" / "folder"))
+    rest = terminal.ends(1)
+    assert "source 'prompt' could not start" in rest
+    assert "FileNotFoundError" in rest
+
+
+def test_help_and_a_typo() -> None:
+    with at_terminal() as terminal:
+        terminal.type("?\r")
+        terminal.see("wait           Wait for ever.")
+        terminal.type("hlep\r")
+        terminal.see("Unknown command 'hlep'. Try: ?, block, exit, help")
+        terminal.type("quit\r")
+        terminal.ends()
+
+
+def test_what_is_logged_appears_above_the_prompt() -> None:
+    with at_terminal() as terminal:
+        terminal.type("note\r")
+        terminal.see("LOG a warning")
+        terminal.see(">")
+        terminal.type("quit\r")
+        terminal.ends()
+
+
+def test_pasted_lines_are_commands_one_by_one() -> None:
+    with at_terminal() as terminal:
+        terminal.type("\x1b[200~ship one\nship two\x1b[201~\r")
+        terminal.see("shipped one")
+        terminal.see("shipped two")
+        terminal.type("quit\r")
+        terminal.ends()
+
+
+def test_without_a_terminal_to_write_to_lines_are_read_plainly(tmp_path: Path) -> None:
+    script = f"import subprocess, sys; subprocess.run([sys.executable, {str(REPL)!r}], stdout=open(sys.argv[1], 'w'))"
+    out = tmp_path / "out"
+    terminal = Terminal("-c", "print('> ');" + script, str(out))
+    terminal.see(">")
+    terminal.type("suspend\nquit\n")
+    terminal.ends()
+    assert "suspended" in out.read_text()
+
+
+# -- from a pipe, and from nothing -------------------------------------------------------------------------------
+
+
+def test_a_pipe_is_obeyed_line_by_line() -> None:
+    status, said = piped("suspend\nstatus\nresume\nship 'a b' c\nwhat\nquit\nship late\n")
+    assert status == 0
+    said = re.sub(r"\d+", "N", said)
+    assert said.split("\n")[1:] == [
+        "part suspends",
+        "suspended; `resume` goes on, Ctrl+C quits",
+        "program    running, N tasks, N workers",
+        "state      suspended",
+        "router     N routes, N sources",
+        "events     N handled, N failed, N dropped, N unrouted",
+        "part resumes",
+        "resumed",
+        "shipped a b c",
+        UNKNOWN,
+        "shutdown ran",
+        "",
+    ]
+
+
+def test_the_end_of_a_pipe_quits_after_its_commands() -> None:
+    status, said = piped("suspend\nship last", SLOW="0.2")
+    assert status == 0
+    assert "shipped last\nshutdown ran" in said
+
+
+def test_the_example_from_a_pipe() -> None:
+    status, said = piped("suspend\nresume\nquit\n", str(REPL))
+    assert status == 0
+    assert "suspended" in said
+    assert "resumed" in said
+
+
+def test_lines_go_to_a_default_handler() -> None:
+    _, said = piped("hello  'there\nship x\n", KIND="default")
+    assert 'line "hello  \'there"\nshipped x' in said
+
+
+def test_bad_lines_are_answered_and_survived() -> None:
+    status, said = piped("\x00\n\xff\n" + "y" * 2_000_000 + "\n" + "z" * 1_000_000 + "\nship on\n")
+    assert status == 0
+    assert "a line of input has more than" in said
+    assert len(said) < 5_000
+    assert "shipped on" in said
+
+
+@pytest.mark.parametrize("stdin", ["</dev/null", "<&-"])
+def test_an_empty_stdin_just_ends_the_input(stdin: str) -> None:
+    process = subprocess.Popen(
+        ["sh", "-c", f'exec "$0" -c "$1" {stdin}', sys.executable, PROGRAM],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout as out:
+        assert out.readline() == "ready\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(signal.SIGTERM)
+        assert "shutdown ran" in out.read()
+    assert process.wait(LIMIT) == 0
+
+
+def test_an_open_pipe_does_not_hold_the_process_back() -> None:
+    """A thread that sits in a read of stdin would."""
+    process: Any = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process.stdin, process.stdout as out:
+        assert out.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT) == 0
+
+
+# -- in tmux, as a person sees it --------------------------------------------------------------------------------
+
+
+@pytest.mark.engine("tmux")
+def test_in_a_shell_in_tmux(tmp_path: Path) -> None:
+    """What was typed, cleared, completed and printed stands where it belongs, and the shell goes on afterwards."""
+    tmux = ["tmux", "-S", str(tmp_path / "socket"), "-f", "/dev/null"]
+    shell = f"stty -a > before; {sys.executable} {REPL}; stty -a > after; cmp before after && echo as before"
+
+    def do(*words: str) -> str:
+        return subprocess.run([*tmux, *words], check=True, capture_output=True, text=True).stdout
+
+    def see(pattern: str) -> None:
+        with_limit = time.monotonic() + LIMIT
+        while not re.search(pattern, screen := do("capture-pane", "-p"), re.MULTILINE):
+            assert time.monotonic() < with_limit, screen
+
+    do("new-session", "-d", "-x", "100", "-y", "40", "-c", str(tmp_path), "env", "PS1=shell ", "sh")
+    try:
+        see("^shell")
+        do("send-keys", shell, "Enter")
+        see("^>")
+        do("send-keys", "half")
+        see("^> half$")
+        do("send-keys", "C-c")
+        see("^>$")
+        do("send-keys", "sho", "Tab")
+        see("^> show$")
+        do("send-keys", "Enter")
+        see(r"^> show\n\d+\n>$")
+        do("send-keys", "Up")
+        see("^> show$")
+        do("send-keys", "C-c")
+        see("^>$")
+        do("send-keys", "C-z")
+        see("Stopped")
+        do("send-keys", "fg", "Enter")
+        see("^>$")
+        do("send-keys", "C-c")
+        see(r"^suspended;.*\n>$")
+        do("send-keys", "C-c")
+        see("^as before$")
+    finally:
+        do("kill-server")
