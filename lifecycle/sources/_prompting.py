@@ -31,6 +31,7 @@ if sys.platform != "win32":
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
+    from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import TextIO
 
@@ -97,8 +98,26 @@ def _terminal() -> dict[str, Any]:
 if sys.platform != "win32":
 
     class _Keyboard(Vt100Input):
-        def raw_mode(self) -> raw_mode:
+        def __init__(self, stdin: TextIO) -> None:
+            super().__init__(stdin)
+            self._modes = _modes(self.fileno())
+
+        def raw_mode(self) -> AbstractContextManager[None]:
             return _Raw(self.fileno())
+
+        def cooked_mode(self) -> AbstractContextManager[None]:
+            return _AsBefore(self.fileno(), self._modes)
+
+    class _AsBefore(raw_mode):
+        """The terminal as it was before the prompt, for output above it and while the process is stopped."""
+
+        def __init__(self, fd: int, modes: list[Any]) -> None:
+            super().__init__(fd)
+            self._modes = modes
+
+        def __enter__(self) -> None:
+            if self._modes:
+                termios.tcsetattr(self.fileno, termios.TCSANOW, self._modes)
 
     class _Raw(raw_mode):
         """Keys come as they are pressed, but Ctrl+C is SIGINT."""
@@ -115,6 +134,13 @@ if sys.platform != "win32":
                 termios.tcsetattr(self.fileno, termios.TCSANOW, attributes)
             except (OSError, termios.error) as error:
                 _log.debug("the terminal cannot be set: %s", error)
+
+
+def _modes(fd: int) -> list[Any]:
+    try:
+        return termios.tcgetattr(fd)
+    except termios.error:  # it has just gone away
+        return []
 
 
 def _keys() -> KeyBindings:

@@ -476,7 +476,6 @@ def test_an_open_pipe_does_not_hold_the_process_back() -> None:
 def test_in_a_shell_in_tmux(tmp_path: Path) -> None:
     """What was typed, cleared, completed and printed stands where it belongs, and the shell goes on afterwards."""
     tmux = ["tmux", "-S", str(tmp_path / "socket"), "-f", "/dev/null"]
-    shell = f"stty -a > before; {sys.executable} {REPL}; stty -a > after; cmp before after && echo as before"
 
     def do(*words: str) -> str:
         return subprocess.run([*tmux, *words], check=True, capture_output=True, text=True).stdout
@@ -489,7 +488,7 @@ def test_in_a_shell_in_tmux(tmp_path: Path) -> None:
     do("new-session", "-d", "-x", "100", "-y", "40", "-c", str(tmp_path), "env", "PS1=shell ", "sh")
     try:
         see("^shell")
-        do("send-keys", shell, "Enter")
+        do("send-keys", f"stty -a > before; {sys.executable} {REPL}", "Enter")
         see("^>")
         do("send-keys", "half")
         see("^> half$")
@@ -505,11 +504,15 @@ def test_in_a_shell_in_tmux(tmp_path: Path) -> None:
         see("^>$")
         do("send-keys", "C-z")
         see("Stopped")
+        do("send-keys", "stty -a | cmp before - && echo like 'before'", "Enter")
+        see("^like before$")
         do("send-keys", "fg", "Enter")
         see("^>$")
         do("send-keys", "C-c")
         see(r"^suspended;.*\n>$")
         do("send-keys", "C-c")
+        see("^counted to")
+        do("send-keys", "stty -a | cmp before - && echo as 'before'", "Enter")
         see("^as before$")
     finally:
         do("kill-server")
