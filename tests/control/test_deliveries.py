@@ -1,0 +1,177 @@
+"""Deliveries: who waits for one learns how it ended, whatever became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import Any
+
+import pytest
+
+from lifecycle.control import Delivery, Event, NotHandled, Router, delivery
+from lifecycle.testing import Clock, Recorder, running
+
+
+async def slow(_event: Event) -> None:
+    await asyncio.sleep(1)
+
+
+async def test_a_delivery_is_done_when_the_handler_has_ended(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", slow)
+    async with running(router):
+        sent = await router.emit(Event("a", 7))
+        assert (sent.done, sent.error, sent.event, sent.attempt) == (False, None, Event("a", 7), 1)
+        await sent
+        assert clock.time() == 1
+        assert sent.done
+        await sent  # and it stays so
+
+
+async def test_several_may_wait_and_one_that_is_cancelled_leaves_the_others_alone(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", slow)
+
+    async def wait_for(sent: Delivery) -> str:
+        await sent
+        return "told"
+
+    async with running(router):
+        sent = await router.emit(Event("a"))
+        waiters = [asyncio.create_task(wait_for(sent)) for _ in range(4)]
+        await clock.advance(0.5)
+        waiters[1].cancel()
+        await clock.advance(1)
+        assert [waiter.cancelled() or waiter.result() for waiter in waiters] == ["told", True, "told", "told"]
+    assert router.state().handled == 1
+
+
+async def test_whoever_gives_up_waiting_does_not_cancel_the_handler(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", slow)
+    async with running(router):
+        sent = await router.emit(Event("a"))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await sent
+        await sent
+
+
+async def test_ids_count_up_and_each_knows_what_it_came_from(clock: Clock) -> None:
+    router, seen = Router(), list[Delivery]()
+
+    async def outer(_event: Event) -> None:
+        seen.append(delivery())
+        seen.append(await router.emit(Event("inner")))
+        await seen[1]
+        assert delivery() is seen[0]
+
+    async def inner(_event: Event) -> None:
+        assert delivery() is seen[1] or delivery().parent is seen[0]
+        seen.append(await router.emit(Event("leaf")))
+        await seen[-1]
+
+    router.handle("outer", outer)
+    router.handle("inner", inner)
+    router.handle("leaf", Recorder())
+    async with running(router):
+        first = await router.emit(Event("outer"))
+        await first
+    assert seen[0] is first
+    ids = [each.id for each in seen]
+    assert ids == sorted(set(ids))
+    assert first.parent is None
+    assert [each.parent for each in seen[1:]] == [seen[0], seen[1]]
+
+
+def test_there_is_no_delivery_outside_a_handler() -> None:
+    with pytest.raises(LookupError, match="no event is being handled"):
+        delivery()
+
+
+async def test_handlers_at_work_at_the_same_time_do_not_see_each_others_delivery(clock: Clock) -> None:
+    router, seen = Router(), dict[int, bool]()
+
+    async def check(event: Event) -> None:
+        mine = delivery()
+        await asyncio.sleep(1 - event.data / 10)
+        seen[event.data] = delivery() is mine and mine.event is event
+
+    router.handle("a", check, concurrency=5)
+    async with running(router):
+        for number in range(5):
+            await router.emit(Event("a", number))
+        await clock.advance(3)
+    assert seen == dict.fromkeys(range(5), True)
+
+
+async def test_a_source_started_by_a_handler_has_no_parent(clock: Clock) -> None:
+    router, parents = Router(), list[object]()
+
+    async def source() -> Any:
+        yield Event("b")
+
+    router.handle("a", lambda _: router.add_source(source))
+    router.handle("b", lambda _: parents.append(delivery().parent))
+    async with running(router):
+        await (await router.emit(Event("a")))
+        await clock.advance(1)
+    assert parents == [None]
+
+
+async def test_a_program_whose_every_event_causes_the_next_does_not_keep_them_all(clock: Clock) -> None:
+    class Told(Event):
+        __slots__ = ("__weakref__",)
+
+    router, kept = Router(), weakref.WeakSet[Any]()
+    most = 0
+
+    async def cause(event: Told) -> None:
+        nonlocal most
+        kept.add(event)
+        if event.data % 100 == 0:
+            gc.collect()
+            most = max(most, len(kept))
+        if event.data < 2000:
+            router.emit_nowait(Told("a", event.data + 1))
+
+    router.handle("a", cause)
+    async with running(router):
+        await router.emit(Told("a", 0))
+        await clock.settle()
+    assert router.state().handled == 2001
+    assert most < 100
+
+
+async def test_an_event_that_waits_when_the_router_is_cancelled_is_dropped_and_said_so(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", slow)
+    router.handle("b", Recorder(), debounce=5)
+    task = asyncio.create_task(router.run())
+    await clock.settle()
+    sent = [await router.emit(Event(topic)) for topic in "aab"]
+    await clock.settle()
+    task.cancel()
+    for each in sent:
+        with pytest.raises(NotHandled, match="stopped"):
+            await each
+    await asyncio.wait([task])
+    assert router.state().dropped == 3
+
+
+async def test_a_delivery_says_in_its_repr_what_became_of_it(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", lambda event: event.data())
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    async with running(router):
+        good, bad = await router.emit(Event("a", int)), await router.emit(Event("a", fail))
+        assert "pending" in repr(good)
+        await good
+        with pytest.raises(ValueError, match="no"):
+            await bad
+    assert "delivered" in repr(good)
+    assert "ValueError('no')" in repr(bad)

@@ -1,0 +1,204 @@
+"""Middleware: functions from handler to handler, around every route in a known order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from lifecycle.control import Dropped, Event, NotHandled, Router, log, notify, once, recover, timeout
+from lifecycle.testing import Clock, Recorder, running
+
+
+def label(name: str, seen: list[str]) -> Any:
+    def middleware(handler: Any) -> Any:
+        async def around(event: Event) -> None:
+            seen.append(f"+{name}")
+            await handler(event)
+            seen.append(f"-{name}")
+
+        return around
+
+    return middleware
+
+
+async def test_the_first_named_is_the_outermost_and_all_stand_around_earlier_and_later_routes(clock: Clock) -> None:
+    router, seen = Router(), list[str]()
+    router.handle("early", lambda _: seen.append("early"), middleware=[label("own", seen)])
+    router.use(label("a", seen), label("b", seen))
+    router.use(label("c", seen))
+    router.handle("late", lambda _: seen.append("late"))
+    await router.dispatch(Event("early"))
+    around = ["+a", "+b", "+c", "{}", "-c", "-b", "-a"]
+    assert seen == ["+a", "+b", "+c", "+own", "early", "-own", "-c", "-b", "-a"]
+    seen.clear()
+    async with running(router):
+        await (await router.emit(Event("late")))
+    assert seen == [each.format("late") for each in around]
+
+
+async def test_middleware_may_be_a_plain_function_around_a_plain_handler() -> None:
+    router, seen = Router(), list[Any]()
+    router.use(lambda handler: lambda event: handler(Event(event.topic, event.data + 1)))
+    router.handle("a", lambda event: seen.append(event.data))
+    await router.dispatch(Event("a", 1))
+    assert seen == [2]
+
+
+async def test_middleware_that_comes_from_inside_a_handler_holds_from_the_next_event_on() -> None:
+    router, seen = Router(), list[str]()
+    router.handle("a", lambda _: router.use(label("x", seen)))
+    await router.dispatch(Event("a"))
+    assert seen == []
+    await router.dispatch(Event("a"))
+    assert seen == ["+x", "-x"]
+
+
+@pytest.mark.parametrize("wrong", [None, 7, lambda: None])
+def test_what_is_no_middleware_is_refused(wrong: Any) -> None:
+    router = Router()
+    with pytest.raises(TypeError):
+        router.use(wrong)
+    assert router.state().middlewares == 0
+
+
+def test_middleware_that_gives_no_handler_is_named() -> None:
+    router = Router()
+
+    def broken(_handler: Any) -> Any:
+        return None
+
+    router.use(broken)
+    with pytest.raises(TypeError, match=r"broken returned None"):
+        router.handle("a", Recorder())
+    assert router.routes() == []
+
+
+# -- once --------------------------------------------------------------------------------------------------------
+
+
+async def test_once_runs_at_most_once_also_under_concurrent_calls_and_after_a_failure(clock: Clock) -> None:
+    calls = 0
+
+    @once
+    async def handler(_event: Event) -> None:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(1)
+        raise RuntimeError("the one run")
+
+    results = await asyncio.gather(*(handler(Event("a")) for _ in range(5)), return_exceptions=True)
+    assert [type(each) for each in results] == [RuntimeError, *[type(None)] * 4]
+    await handler(Event("a"))
+    assert calls == 1
+
+
+async def test_what_once_remembers_outlives_later_middleware() -> None:
+    router = Router()
+    router.use(once)
+    router.handle("a", a := Recorder())
+    router.handle("b", b := Recorder())
+    await router.dispatch(Event("a"))
+    router.use(lambda handler: handler)
+    router.handle("c", Recorder())
+    for topic in "aabb":
+        await router.dispatch(Event(topic))
+    assert (len(a.events), len(b.events)) == (1, 1)
+
+
+# -- recover, log, timeout ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "none"])
+async def test_recover_contains_every_exception_but_not_handled(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[Any] = []
+
+    def plain(event: Event, error: Exception) -> None:
+        told.append((event, error))
+
+    async def awaited(event: Event, error: Exception) -> None:
+        told.append((event, error))
+
+    errors = [ValueError("x"), NotHandled("y"), Dropped("z")]
+
+    def handler(event: Event) -> None:
+        raise event.data
+
+    safe = recover({"plain": plain, "async": awaited, "none": None}[kind])(handler)
+    await safe(Event("a", errors[0]))
+    for error in errors[1:]:
+        with pytest.raises(type(error)):
+            await safe(Event("a", error))
+    if kind == "none":
+        assert "ValueError: x" in caplog.text
+    else:
+        assert told == [(Event("a", errors[0]), errors[0])]
+
+
+async def test_recover_lets_a_cancellation_through() -> None:
+    def handler(_event: Event) -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await recover()(handler)(Event("a"))
+
+
+async def test_log_tells_begin_end_and_errors_and_not_handled_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    out = logging.getLogger("mine")
+
+    async def build(event: Event) -> None:
+        if event.data is not None:
+            raise event.data
+
+    logged = log(out, logging.WARNING)(build)
+    await logged(Event("file/x"))
+    with pytest.raises(NotHandled):
+        await logged(Event("file/x", NotHandled()))
+    with pytest.raises(KeyError):
+        await logged(Event("file/x", KeyError("k")))
+    levels = [(record.name, record.levelname) for record in caplog.records if record.name == "mine"]
+    assert [level for _, level in levels] == ["WARNING", "WARNING", "WARNING", "DEBUG", "WARNING", "ERROR"]
+    assert "build begins on file/x" in caplog.text
+    assert caplog.records[-1].exc_info is not None
+
+
+async def test_timeout_cancels_a_call_that_takes_longer(clock: Clock) -> None:
+    log_: list[str] = []
+
+    async def slow(event: Event) -> None:
+        try:
+            await asyncio.sleep(event.data)
+        except asyncio.CancelledError:
+            log_.append("cancelled")
+            raise
+
+    router = Router()
+    router.handle("a", timeout(5)(slow))
+    async with running(router):
+        await (await router.emit(Event("a", 4)))
+        sent = await router.emit(Event("a", 6))
+        with pytest.raises(TimeoutError):
+            await sent
+    assert log_ == ["cancelled"]
+    assert clock.time() == 9
+    with pytest.raises(ValueError, match=r"timeout\(0\)"):
+        timeout(0)
+
+
+# -- notify ------------------------------------------------------------------------------------------------------
+
+
+async def test_notify_puts_without_waiting_and_drops_what_finds_the_queue_full(clock: Clock) -> None:
+    router, queue = Router(), asyncio.Queue[Event](2)
+    router.handle("a", notify(queue))
+    router.handle("**", Recorder())
+    async with running(router):
+        sent = [await router.emit(Event("a", number)) for number in range(3)]
+        await sent[0]
+        with pytest.raises(Dropped, match="full with 2"):
+            await sent[2]
+    assert [queue.get_nowait().data for _ in range(2)] == [0, 1]
+    assert router.state().dropped == 1

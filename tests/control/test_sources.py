@@ -1,0 +1,631 @@
+"""Sources: each kept running, restarted, held back and ended as promised, and none able to harm the others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle.backoff import Backoff
+from lifecycle.control import Event, LaneFull, NotHandled, RouteNotFound, Router, RouterRunning, SourceFailed
+from lifecycle.sources import BaseSource
+from lifecycle.testing import Clock, ManualSource, Recorder, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+STEADY = Backoff(initial=1, jitter=0)
+
+
+class Failures(list[Any]):
+    """What was announced on ``hooks.source_failed``."""
+
+    def __call__(self, sender: object, **arguments: Any) -> None:
+        self.append((sender, arguments))
+
+
+@pytest.fixture
+def failures() -> Iterator[Failures]:
+    seen = Failures()
+    hooks.source_failed.connect(seen)
+    yield seen
+    hooks.source_failed.disconnect(seen)
+
+
+class Iterable:
+    def __init__(self, *topics: str) -> None:
+        self.topics = list(topics)
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self._events()
+
+    async def _events(self) -> AsyncIterator[Event]:
+        for topic in self.topics:
+            yield Event(topic)
+
+
+class Bare:
+    """An iterator with nothing but what it must have."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __aiter__(self) -> Bare:
+        return self
+
+    async def __anext__(self) -> Event:
+        if not self.count:
+            raise StopAsyncIteration
+        self.count -= 1
+        return Event("bare")
+
+
+class Runs:
+    async def run(self, emit: Any) -> None:
+        await emit(Event("run"))
+
+
+async def generate() -> AsyncIterator[Event]:
+    yield Event("generated")
+
+
+@pytest.mark.parametrize(
+    ("make", "topics"),
+    [
+        (lambda: Iterable("x", "y"), ["x", "y"]),
+        (lambda: Bare(2), ["bare", "bare"]),
+        (lambda: generate, ["generated"]),
+        (generate, ["generated"]),
+        (lambda: lambda: Iterable("z"), ["z"]),
+        (Runs, ["run"]),
+    ],
+)
+async def test_whatever_gives_events_is_a_source(clock: Clock, recorder: Recorder, make: Any, topics: list[str]) -> None:
+    router = Router()
+    router.handle("**", recorder)
+    router.add_source(make())
+    async with running(router):
+        await clock.advance(1)
+        assert router.state().running  # it goes on when its sources have ended
+    assert recorder.topics == topics
+
+
+async def _coroutine() -> None: ...
+
+
+@pytest.mark.parametrize("wrong", [None, 7, "text", [Event("a")], Runs, _coroutine])
+def test_what_is_no_source_is_refused_when_it_is_added(wrong: Any) -> None:
+    router = Router()
+    with pytest.raises(TypeError):
+        router.add_source(wrong)
+    assert router.state().sources == 0
+
+
+def test_settings_and_sources_given_twice_are_refused() -> None:
+    router, source = Router(name="main"), Runs()
+    router.add_source(source)
+    with pytest.raises(ValueError, match="'main' already"):
+        router.add_source(source)
+    with pytest.raises(ValueError, match="'always'"):
+        router.add_source(Runs(), restart="always")  # type: ignore[arg-type]  # that is the point
+    with pytest.raises(RouteNotFound, match="no source"):
+        router.remove_source(Runs())
+    router.remove_source(source)
+    router.add_source(source)
+
+
+# -- failing -----------------------------------------------------------------------------------------------------
+
+
+class Entered(Iterable):
+    """A source that is also a context manager, and fails where it is told to."""
+
+    def __init__(self, *topics: str, enter: list[Any] | None = None, name: str = "entered") -> None:
+        super().__init__(*topics)
+        self.name = name
+        self.enter = enter or []
+        self.log: list[str] = []
+
+    async def __aenter__(self) -> Entered:
+        self.log.append("enter")
+        if self.enter and (error := self.enter.pop(0)):
+            raise error
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.log.append("exit")
+
+
+async def test_a_source_that_cannot_start_ends_run_naming_it_and_the_cause(clock: Clock) -> None:
+    router, good = Router(), Entered(name="good")
+    router.add_source(good)
+    router.add_source(Entered(enter=[OSError("port 80 is taken")], name="the door"))
+    with pytest.raises(SourceFailed, match=r"'the door'.*port 80 is taken") as caught:
+        await router.run()
+    assert isinstance(caught.value.__cause__, OSError)
+    assert good.log == ["enter", "exit"]
+    assert not router.state().running
+    # What failed may have been put right since.
+    async with running(router):
+        assert router.state().running
+
+
+async def test_a_source_added_later_that_cannot_start_ends_run_too(clock: Clock) -> None:
+    router = Router()
+    with pytest.raises(SourceFailed, match="later"):
+        async with running(router):
+            router.add_source(Entered(enter=[OSError("no")], name="later"))
+            await clock.advance(1)
+
+
+@pytest.mark.parametrize("gives", [None, 7, [Event("a")]])
+async def test_a_function_that_gives_no_iterable_cannot_start(clock: Clock, gives: Any) -> None:
+    router = Router()
+    router.add_source(lambda: gives)
+    with pytest.raises(SourceFailed, match="async iterable"):
+        await router.run()
+
+
+async def test_a_function_that_gives_a_coroutine_cannot_start(clock: Clock) -> None:
+    router = Router()
+    router.add_source(lambda: _coroutine())  # type: ignore[arg-type,return-value]  # wrong on purpose
+    with pytest.raises(SourceFailed, match="async iterable"):
+        await router.run()
+
+
+async def test_a_function_that_raises_cannot_start(clock: Clock) -> None:
+    router = Router()
+
+    def source() -> Any:
+        raise FileNotFoundError("no such queue")
+
+    router.add_source(source)
+    with pytest.raises(SourceFailed, match="no such queue"):
+        await router.run()
+
+
+async def test_a_source_that_fails_later_is_restarted_with_backoff(
+    clock: Clock, recorder: Recorder, failures: Failures, caplog: pytest.LogCaptureFixture
+) -> None:
+    router, starts = Router(), list[float]()
+
+    async def flaky() -> AsyncIterator[Event]:
+        starts.append(round(clock.time(), 3))
+        yield Event("a")
+        if len(starts) < 4:
+            raise ConnectionError("lost")
+
+    router.handle("a", recorder)
+    router.add_source(flaky, backoff=STEADY)
+    async with running(router):
+        await clock.advance(30)
+    assert starts == [0, 1, 3, 7]
+    assert len(recorder.events) == 4
+    assert [arguments["restart_in"] for _, arguments in failures] == [1, 2, 4]
+    sender, arguments = failures[0]
+    assert sender is router
+    assert arguments["source"] is flaky
+    assert isinstance(arguments["error"], ConnectionError)
+    assert "flaky" in caplog.text
+    assert "lost" in caplog.text
+
+
+async def test_a_context_manager_that_cannot_be_entered_again_is_tried_again(clock: Clock, failures: Failures) -> None:
+    class Breaks(Entered):
+        async def _events(self) -> AsyncIterator[Event]:
+            yield Event("a")
+            raise ConnectionError
+
+    router, source = Router(), Breaks(enter=[None, OSError("not yet"), None])
+    router.handle("a", recorder := Recorder())
+    router.add_source(source, backoff=STEADY)
+    async with running(router):
+        await clock.advance(4)
+        assert router.state().running
+    assert len(recorder.events) == 2
+    assert len(failures) == 3
+    assert source.log == ["enter", "exit", "enter", "enter", "exit"]
+
+
+async def test_a_source_that_held_for_long_starts_its_backoff_anew(clock: Clock, failures: Failures) -> None:
+    async def steady() -> AsyncIterator[Event]:
+        await asyncio.sleep(100)
+        yield Event("a")
+        raise ConnectionError
+
+    router = Router()
+    router.handle("a", Recorder())
+    router.add_source(steady, backoff=STEADY)
+    async with running(router):
+        await clock.advance(350)
+    assert [arguments["restart_in"] for _, arguments in failures] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("restart", "backoff"), [("never", None), ("on_failure", Backoff(0.1, max_restarts=2, within=60))])
+async def test_a_source_is_given_up_as_told(clock: Clock, failures: Failures, restart: Any, backoff: Any) -> None:
+    class Fails:
+        async def run(self, emit: Any) -> None:
+            raise RuntimeError("broken")
+
+    router = Router()
+    router.add_source(Fails(), restart=restart, backoff=backoff)
+    async with running(router):
+        await clock.advance(100)
+        assert router.state().running
+    assert len(failures) == (1 if restart == "never" else 3)
+    assert failures[-1][1]["restart_in"] is None
+
+
+async def test_a_generator_that_is_used_up_is_not_started_again(clock: Clock, failures: Failures) -> None:
+    async def breaks() -> AsyncIterator[Event]:
+        yield Event("a")
+        raise RuntimeError
+
+    router = Router()
+    router.add_source(breaks())
+    async with running(router):
+        await clock.advance(10)
+    assert [arguments["restart_in"] for _, arguments in failures] == [None]
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_a_failure(clock: Clock, failures: Failures) -> None:
+    class Cancels:
+        async def run(self, emit: Any) -> None:
+            raise asyncio.CancelledError
+
+    router = Router()
+    router.add_source(Cancels(), restart="never")
+    async with running(router):
+        await clock.advance(1)
+        assert router.state().running
+    assert isinstance(failures[0][1]["error"], asyncio.CancelledError)
+
+
+async def test_what_nobody_takes_harms_no_source(clock: Clock, recorder: Recorder, failures: Failures) -> None:
+    router = Router()
+    router.handle("b", recorder)
+    router.add_source(Iterable("nobody", "b", "", "b"))
+    async with running(router):
+        await clock.advance(1)
+    assert recorder.topics == ["b", "b"]
+    assert failures == []
+    assert router.state().unrouted == 2
+
+
+# -- coming and going --------------------------------------------------------------------------------------------
+
+
+async def test_sources_come_and_go_while_running_also_from_inside_a_handler(clock: Clock, recorder: Recorder) -> None:
+    router, late = Router(), ManualSource()
+    first = ManualSource()
+    router.handle("b", recorder)
+
+    @router.on("a")
+    def swap(_event: Event) -> None:
+        router.remove_source(first)
+        router.add_source(late)
+
+    router.add_source(first)
+    async with running(router):
+        await (await first.send(Event("a")))
+        await (await late.send(Event("b")))
+        assert router.state().sources == 1
+        assert first._emit is None
+    assert recorder.topics == ["b"]
+
+
+async def test_a_source_blocked_on_a_full_lane_loses_nothing_when_the_router_stops(clock: Clock) -> None:
+    router, handled, given = Router(buffer=1), list[int](), list[int]()
+
+    async def slow(event: Event) -> None:
+        await asyncio.sleep(0.5)
+        handled.append(event.data)
+
+    async def source() -> AsyncIterator[Event]:
+        for number in range(100):
+            given.append(number)
+            yield Event("a", number)
+
+    router.handle("a", slow)
+    router.add_source(source)
+    async with running(router):
+        await clock.advance(0.6)
+    assert handled == given
+    assert len(given) < 10
+    assert router.state().dropped == 0
+
+
+async def test_a_source_with_close_delivers_what_it_holds(clock: Clock) -> None:
+    router, handled, source = Router(buffer=1), list[int](), BaseSource("held")
+
+    async def slow(event: Event) -> None:
+        await asyncio.sleep(0.1)
+        handled.append(event.data)
+
+    router.handle("a", slow)
+    router.add_source(source)
+    async with running(router):
+        for number in range(9):
+            assert source.try_emit(Event("a", number))
+    assert handled == list(range(9))
+
+
+class AsyncClose:
+    """What ``close`` is to a connection, and not what it is to a source."""
+
+    async def run(self, emit: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None: ...
+
+
+class BadClose(AsyncClose):
+    def close(self) -> None:  # type: ignore[override]  # that is the point
+        raise OSError("cannot close")
+
+
+@pytest.mark.parametrize("kind", [AsyncClose, BadClose])
+async def test_a_source_that_cannot_be_closed_is_cancelled(clock: Clock, kind: Any) -> None:
+    router = Router()
+    router.add_source(kind())
+    router.add_source(ManualSource())
+    async with running(router):
+        pass
+    assert clock.time() < 1
+
+
+async def test_a_source_that_waits_to_be_started_again_does_not_hold_up_the_end(clock: Clock) -> None:
+    class Fails(BaseSource):
+        async def run(self, emit: Any) -> None:
+            raise RuntimeError
+
+    router = Router()
+    router.add_source(Fails("failing"), backoff=Backoff(initial=30))
+    async with running(router):
+        await clock.advance(1)
+    assert clock.time() < 2
+
+
+async def test_an_event_in_the_hands_of_a_removed_source_is_counted(clock: Clock) -> None:
+    router = Router(buffer=0)
+
+    async def slow(_event: Event) -> None:
+        await asyncio.sleep(10)
+
+    async def source() -> AsyncIterator[Event]:
+        yield Event("a", 0)
+        yield Event("a", 1)
+
+    router.handle("a", slow)
+    router.add_source(source)
+    async with running(router):
+        await clock.settle()
+        router.remove_source(source)
+        await clock.settle()
+        state = router.state()
+        assert (state.routed, state.dropped) == (2, 1)
+        router.stop()
+        await clock.advance(10)
+
+
+async def test_a_generator_is_closed_when_its_source_is_ended(clock: Clock) -> None:
+    log: list[str] = []
+
+    async def source() -> AsyncIterator[Event]:
+        try:
+            while True:
+                await asyncio.sleep(1)
+                yield Event("a")
+        finally:
+            log.append("closed")
+
+    router = Router()
+    router.handle("a", Recorder())
+    router.add_source(source)
+    async with running(router):
+        await clock.advance(3.5)
+    assert log == ["closed"]
+
+
+# -- the life of a router ----------------------------------------------------------------------------------------
+
+
+async def test_stop_drains_what_was_accepted(clock: Clock) -> None:
+    router, ended = Router(drain_timeout=50), list[int]()
+
+    async def slow(event: Event) -> None:
+        await asyncio.sleep(1)
+        ended.append(event.data)
+
+    router.handle("a", slow)
+    async with running(router):
+        for number in range(5):
+            await router.emit(Event("a", number))
+        await clock.settle()
+    assert ended == [0, 1, 2, 3, 4]
+    assert not router.state().running
+
+
+async def test_cancelling_drains_nothing(clock: Clock) -> None:
+    router, log = Router(), list[str]()
+
+    async def slow(_event: Event) -> None:
+        try:
+            await asyncio.sleep(1)
+            log.append("ended")
+        except asyncio.CancelledError:
+            log.append("cancelled")
+            raise
+
+    router.handle("a", slow)
+    task = asyncio.create_task(router.run())
+    await clock.settle()
+    sent = [await router.emit(Event("a")) for _ in range(3)]
+    await clock.advance(0.5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert log == ["cancelled"]
+    assert all(each.done for each in sent)
+    assert router.state().dropped == 3
+    assert clock.time() == 0.5
+
+
+async def test_what_takes_longer_than_the_drain_timeout_is_dropped_and_counted(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    router = Router(drain_timeout=2)
+
+    async def slow(_event: Event) -> None:
+        await asyncio.sleep(1.5)
+
+    router.handle("a", slow)
+    async with running(router):
+        for _ in range(4):
+            await router.emit(Event("a"))
+        await clock.settle()
+    assert clock.time() == 2
+    state = router.state()
+    assert (state.handled, state.dropped) == (1, 3)
+    assert "2 events undelivered" in caplog.text
+
+
+@pytest.mark.parametrize("when", [0.0, 0.5, 2.5])
+async def test_a_drain_that_is_cancelled_still_leaves_nothing_running(clock: Clock, when: float) -> None:
+    router, running_now = Router(drain_timeout=10), 0
+
+    async def slow(_event: Event) -> None:
+        nonlocal running_now
+        running_now += 1
+        try:
+            await asyncio.sleep(100)
+        finally:
+            running_now -= 1
+
+    router.handle("a", slow)
+    task = asyncio.create_task(router.run())
+    await clock.settle()
+    sent = await router.emit(Event("a"))
+    await clock.advance(0.1)
+    router.stop()
+    await clock.advance(when)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert running_now == 0
+    assert sent.done
+    # And it can run again.
+    async with running(router):
+        assert router.state().running
+
+
+async def test_a_handler_that_ignores_its_cancellation_is_named_and_left(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    router, release = Router(drain_timeout=0.1), asyncio.Event()
+
+    async def stubborn(_event: Event) -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    router.handle("a/stubborn", stubborn)
+    async with running(router):
+        await router.emit(Event("a/stubborn"))
+        await clock.settle()
+    assert clock.time() < 5
+    assert "ignores its cancellation" in caplog.text
+    assert "a/stubborn" in caplog.text
+    release.set()
+    await clock.settle()
+
+
+async def test_to_run_twice_at_once_is_an_error_and_leaves_the_first_alone(clock: Clock, recorder: Recorder) -> None:
+    router = Router(name="main")
+    router.handle("a", recorder)
+    async with running(router):
+        with pytest.raises(RouterRunning, match="'main' is running already"):
+            await router.run()
+        with pytest.raises(RouterRunning):
+            async with running(router):
+                pass
+        await (await router.emit(Event("a")))
+    assert recorder.topics == ["a"]
+
+
+async def test_a_router_may_run_again(clock: Clock, recorder: Recorder) -> None:
+    router = Router()
+    router.handle("a", recorder)
+    router.handle("w", recorder, debounce=1)
+    router.add_source(lambda: Iterable("a"))
+    for _ in range(3):
+        async with running(router):
+            await clock.settle()
+            await router.emit(Event("w"))
+            await clock.advance(2)
+    assert recorder.topics == ["a", "w"] * 3
+
+
+async def test_what_is_emitted_before_run_waits_for_it(clock: Clock, recorder: Recorder) -> None:
+    router = Router(buffer=3)
+    router.handle("a", recorder)
+    sent = [await router.emit(Event("a", number)) for number in range(4)]
+    await clock.settle()
+    assert recorder.events == []
+    with pytest.raises(LaneFull, match="not running"):
+        await router.emit(Event("a", 4))
+    async with running(router):
+        for each in sent:
+            await each
+    assert [event.data for event in recorder.events] == [0, 1, 2, 3]
+    assert router.state().routed == 4
+
+
+async def test_whoever_waits_for_room_when_the_router_is_cancelled_does_not_wait_for_ever(clock: Clock) -> None:
+    router = Router(buffer=1)
+
+    async def slow(_event: Event) -> None:
+        await asyncio.sleep(100)
+
+    router.handle("a", slow)
+    task = asyncio.create_task(router.run())
+    await clock.settle()
+    senders = [asyncio.create_task(router.emit(Event("a", number))) for number in range(6)]
+    await clock.settle()
+    task.cancel()
+    await asyncio.wait([task])
+    results = await asyncio.gather(*senders, return_exceptions=True)
+    assert sum(isinstance(each, LaneFull) for each in results) == 1
+    with pytest.raises(NotHandled):
+        await results[0]  # type: ignore[misc]  # a delivery
+    # Two took the room that was made, and wait for the next run of the route that took them in.
+    router.handle("a", recorder := Recorder(), replace=True)
+    async with running(router):
+        await clock.advance(300)
+    assert recorder.events == []
+
+
+async def test_stop_from_inside_a_handler_and_before_run_and_twice(clock: Clock) -> None:
+    router = Router()
+    router.stop()
+    router.handle("a", lambda _: (router.stop(), router.stop()))
+    await router.emit(Event("a"))
+    await router.run()
+    assert router.state().handled == 1
+
+
+async def test_state_counts_what_is_there(clock: Clock) -> None:
+    router = Router(name="main")
+    router.handle("a", Recorder())
+    router.handle("*", Recorder())
+    router.use(lambda handler: handler)
+    router.add_source(Runs())
+    state = router.state()
+    assert (state.name, state.routes, state.middlewares, state.sources, state.running) == ("main", 2, 1, 1, False)
+    async with running(router):
+        assert router.state().running
+    assert "at rest" in repr(router)
