@@ -111,7 +111,8 @@ class Watched:
         hints = [(path, change.name == "modified") for change, path in reports]
         await asyncio.to_thread(self._tree.update, hints, self._take_due(now()))
         born = self._plan(len(hints), now())
-        if self._watch.outdated_by(reports) or (born and self._watch.cover.whole):
+        unsure = self._tree.shifted or (born and self._watch.cover.whole)
+        if self._watch.outdated_by(reports) or (unsure and await asyncio.to_thread(self._misses_something)):
             await self.close()
             await self.open()
         return self._tree.take_changes()
@@ -149,6 +150,9 @@ class Watched:
         await self.close()
         self._unproven = True
         await self.open()
+
+    def _misses_something(self) -> bool:
+        return self._watch is None or self._watch.cover != self._tree.cover()
 
     def _patience(self, now: float) -> float | None:
         return max(0.0, min(at for at, _ in self._due) - now) if self._due else None

@@ -34,7 +34,7 @@ def mark_of(found: os.stat_result) -> int:
 class Folder:
     """A directory that is known, with its files' marks."""
 
-    __slots__ = ("below", "files", "folders", "identity", "parent", "path", "prefix", "real")
+    __slots__ = ("below", "files", "folders", "identity", "links", "parent", "path", "prefix", "real")
 
     def __init__(
         self, path: str, real: str, below: str, *, identity: tuple[int, int] = (0, 0), parent: Folder | None = None
@@ -50,6 +50,8 @@ class Folder:
         self.parent = parent
         self.files: dict[str, int] = {}
         self.folders: dict[str, Folder] = {}
+        #: The names that are links, whatever they lead to.
+        self.links: set[str] = set()
 
     def leads_back(self, real: str) -> bool:
         """Whether a link from here to ``real`` would go in a circle."""

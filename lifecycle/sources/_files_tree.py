@@ -38,7 +38,7 @@ class Cover:
     flat: frozenset[str]
     #: Those of the second kind in which every entry matters; in the others only ``entries`` do.
     whole: frozenset[str]
-    #: Entries that decide what the watched paths are.
+    #: Entries that decide what the watched paths are, as far as ``deep`` does not have them.
     entries: frozenset[str]
 
 
@@ -54,15 +54,17 @@ class Tree:
         self._marks = Marks()
         # Folders by the real path of their directory; two when links lead to one directory in two ways.
         self._homes: dict[str, list[Folder]] = {}
-        # Entries that are links: what they lead to changes without a hint.
-        self._links: set[tuple[Folder, str]] = set()
+        # Folders with links in them, also broken ones: what a link leads to changes without a hint.
+        self._linked: set[Folder] = set()
         self._born: set[str] = set()
+        # Whether a link was made or swapped since `cover` was last asked.
+        self._shifted = False
         # As far as they are known: nobody looks for them until a watch meets one.
         self._unreadable: set[str] = set()
 
     def compare(self) -> None:
         """Look at everything; also the first look, which finds everything added."""
-        self._look_at_roots(deep=True)
+        self._look_at_roots({}, deep=True)
         self._born.clear()
 
     def update(self, hints: Iterable[tuple[str, bool]], again: Iterable[str] = ()) -> None:
@@ -74,12 +76,15 @@ class Tree:
         for path, modified in hinted.items():
             for folder, name in self._places(path):
                 self._look(folder, name, modified=modified, deep=True)
+                self._shifted |= name in folder.links
         for real in again:
             for folder in self._homes.get(real, ())[:]:
                 self._read(folder)
         self._look_at_roots(hinted)
-        for folder, name in tuple(self._links):
-            self._look(folder, name, modified=hinted.get(os.path.realpath(folder.prefix + name), False))
+        for folder, name in self._links():
+            # Looking at one may have taken the directory of another away.
+            if name in folder.links:
+                self._look(folder, name, modified=hinted.get(os.path.realpath(folder.prefix + name), False))
 
     def take_changes(self) -> Mapping[str, Change]:
         """What all looks since the last call found, as one net change a path."""
@@ -90,22 +95,28 @@ class Tree:
         born, self._born = self._born, set()
         return born
 
+    @property
+    def shifted(self) -> bool:
+        """Whether links were made or swapped since the last `cover`, so that it may be another one now."""
+        return self._shifted
+
     def real_roots(self) -> set[str]:
         """The real paths of the watched directories that exist."""
         return {folder.real for folder in self._top.folders.values()}
 
     def cover(self) -> Cover:
         """What has to be watched as things are now."""
+        self._shifted = False
         roots = self.real_roots()
-        ways = [*self._roots, *(folder.prefix + name for folder, name in self._links)]
+        ways = [*self._roots, *(folder.prefix + name for folder, name in self._links())]
         entries = {entry for way in ways for entry in entries_on_the_way(way)}
         if not self._recursive:
             flat = {each for each in roots | {os.path.dirname(each) for each in entries} if may_read(each)}
             return Cover(frozenset(), frozenset(flat), frozenset(roots), frozenset(entries))
         deep, whole = self._around_unreadable(self._outermost())
-        single = {os.path.dirname(each) for each in entries if not any(_is_below(each, other) for other in deep)}
-        flat = whole | {each for each in single if may_read(each)}
-        return Cover(frozenset(deep), frozenset(flat), frozenset(whole), frozenset(entries))
+        single = {each for each in entries if not any(_is_below(each, other) for other in deep)}
+        flat = whole | {each for each in map(os.path.dirname, single) if may_read(each)}
+        return Cover(frozenset(deep), frozenset(flat), frozenset(whole), frozenset(single))
 
     def look_for_unreadable(self) -> None:
         """Find the directories that cannot be watched, also those that are ignored; from now on `cover` avoids them."""
@@ -113,7 +124,7 @@ class Tree:
 
     def _outermost(self) -> set[str]:
         """The directories below which all is watched: the roots and what links lead to, none within another."""
-        linked = {folder.folders[name].real for folder, name in self._links if name in folder.folders}
+        linked = {folder.folders[name].real for folder, name in self._links() if name in folder.folders}
         every = self.real_roots() | linked
         return {each for each in every if not any(_is_below(each, other) for other in every)}
 
@@ -129,16 +140,18 @@ class Tree:
             else:
                 whole.add(each)
                 home = self._homes[each][0]
-                inner = [folder for name, folder in home.folders.items() if (home, name) not in self._links]
+                inner = [folder for name, folder in home.folders.items() if name not in home.links]
                 pending.extend(folder.real for folder in inner)
         return deep, whole
 
+    def _links(self) -> list[tuple[Folder, str]]:
+        return [(folder, name) for folder in self._linked for name in folder.links]
+
     # -- looking ------------------------------------------------------------------------------------------------
 
-    def _look_at_roots(self, hinted: Mapping[str, bool] | None = None, *, deep: bool = False) -> None:
+    def _look_at_roots(self, hinted: Mapping[str, bool], *, deep: bool = False) -> None:
         for path in self._roots:
-            modified = bool(hinted) and (hinted or {}).get(os.path.realpath(path), False)
-            self._look(self._top, path, modified=modified, deep=deep)
+            self._look(self._top, path, modified=hinted.get(os.path.realpath(path), False), deep=deep)
 
     def _places(self, real: str) -> list[tuple[Folder, str]]:
         """The entries to look at for a hint: below the nearest directory that is known."""
@@ -154,13 +167,13 @@ class Tree:
         path = folder.prefix + name
         if self._skips(folder, name):
             return
+        self._note_link(folder, name, link=folder is not self._top and os.path.islink(path))
         try:
             found = os.stat(path)
-            link = folder is not self._top and os.path.islink(path)
-        except (OSError, ValueError):
+        except OSError:
             self._gone(folder, name)
             return
-        entered = self._settle(folder, name, found, link=link, modified=modified)
+        entered = self._settle(folder, name, found, modified=modified)
         inner = folder.folders.get(name)
         if inner is not None and (entered or deep):
             self._read(inner)
@@ -174,37 +187,35 @@ class Tree:
             entries = _entries(folder.path)
             if entries is None:
                 continue
-            for name in [each for each in (*folder.files, *folder.folders) if each not in entries]:
+            for name in [each for each in (*folder.files, *folder.folders, *folder.links) if each not in entries]:
+                self._note_link(folder, name, link=False)
                 self._gone(folder, name)
             for name, entry in entries.items():
                 if self._skips(folder, name):
                     continue
+                self._note_link(folder, name, link=entry.is_symlink())
                 try:
                     found = entry.stat()
                 except OSError:
                     self._gone(folder, name)
                 else:
-                    self._settle(folder, name, found, link=entry.is_symlink())
+                    self._settle(folder, name, found)
             pending.extend(folder.folders.values())
 
-    def _settle(self, folder: Folder, name: str, found: os.stat_result, *, link: bool, modified: bool = False) -> bool:
+    def _settle(self, folder: Folder, name: str, found: os.stat_result, *, modified: bool = False) -> bool:
         """Note what is there now; whether it is a directory that was not known."""
-        if link:
-            self._links.add((folder, name))
-        else:
-            self._links.discard((folder, name))
         if stat.S_ISDIR(found.st_mode):
-            self._forget_file(folder, name)
-            return self._enter(folder, name, found, link=link)
+            self._marks.gone(folder, name)
+            return self._enter(folder, name, found)
         self._leave(folder, name)
         if not stat.S_ISREG(found.st_mode):
-            self._forget_file(folder, name)
+            self._marks.gone(folder, name)
         elif folder is self._top or self._rules.wants(name, folder.below + name):
             self._marks.seen(folder, name, mark_of(found), modified=modified)
         return False
 
-    def _enter(self, folder: Folder, name: str, found: os.stat_result, *, link: bool) -> bool:
-        is_root = folder is self._top
+    def _enter(self, folder: Folder, name: str, found: os.stat_result) -> bool:
+        is_root, link = folder is self._top, name in folder.links
         if not (self._recursive or is_root):
             return False
         path = folder.prefix + name
@@ -228,12 +239,18 @@ class Tree:
     # -- forgetting ---------------------------------------------------------------------------------------------
 
     def _gone(self, folder: Folder, name: str) -> None:
-        self._links.discard((folder, name))
-        self._forget_file(folder, name)
+        self._marks.gone(folder, name)
         self._leave(folder, name)
 
-    def _forget_file(self, folder: Folder, name: str) -> None:
-        self._marks.gone(folder, name)
+    def _note_link(self, folder: Folder, name: str, *, link: bool) -> None:
+        if link:
+            self._shifted |= name not in folder.links
+            folder.links.add(name)
+            self._linked.add(folder)
+        elif name in folder.links:
+            folder.links.remove(name)
+            if not folder.links:
+                self._linked.remove(folder)
 
     def _leave(self, folder: Folder, name: str) -> None:
         """Forget a directory and all that was in it."""
@@ -246,7 +263,8 @@ class Tree:
                 del self._homes[left.real]
             for each in tuple(left.files):
                 self._marks.gone(left, each)
-            self._links -= {(left, each) for each in (*left.files, *left.folders)} if self._links else set()
+            left.links.clear()
+            self._linked.discard(left)
 
     def _skips(self, folder: Folder, name: str) -> bool:
         return folder is not self._top and self._rules.skips(name, folder.below + name)

@@ -301,6 +301,24 @@ async def test_a_link_to_a_file_elsewhere_is_modified_when_that_file_is(tmp_path
         await seen.told("deleted", tmp_path / "root" / "link")
 
 
+async def test_links_made_later_and_links_that_lead_nowhere_yet_are_followed(tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    root.mkdir()
+    (root / "broken").symlink_to(elsewhere / "file")
+    async with watching(root) as seen:
+        (root / "later").symlink_to(elsewhere)
+        (root / "sentinel").write_text("x")
+        await seen.told("added", root / "sentinel")
+        elsewhere.mkdir()
+        (elsewhere / "file").write_text("x")
+        await seen.told("added", root / "later" / "file")
+        await seen.told("added", root / "broken")
+        seen.events.clear()
+        (elsewhere / "file").write_text("longer")
+        await seen.told("modified", root / "later" / "file")
+        await seen.told("modified", root / "broken")
+
+
 async def test_links_in_a_circle_are_no_harm(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "up").symlink_to("..")
