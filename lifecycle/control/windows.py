@@ -123,9 +123,9 @@ class Window:
     def _ring(self, key: Hashable) -> None:
         """The timer: release what is due, or sleep on until it is."""
         burst = self._bursts[key]
-        loop = asyncio.get_running_loop()
-        if burst.due > loop.time():
-            burst.timer = loop.call_at(burst.due, self._ring, key)
+        # Not the clock: a loop may call a hair too early, and would do so again at once.
+        if burst.timer is not None and burst.due > burst.timer.when():
+            burst.timer = asyncio.get_running_loop().call_at(burst.due, self._ring, key)
         else:
             self._let_go(key)
 

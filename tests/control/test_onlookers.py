@@ -29,7 +29,8 @@ async def test_a_tap_sees_every_matching_event_whoever_takes_it(clock: Clock) ->
         await router.dispatch(Event("a"))
         with pytest.raises(NotHandled):
             await router.dispatch(Event("nobody"))
-    assert plain.topics == awaited.topics == ["a", "nobody"] * 2
+    assert plain.topics == ["a", "nobody"] * 2
+    assert sorted(awaited.topics) == sorted(plain.topics)
     assert taken.topics == ["a", "a"]
 
 

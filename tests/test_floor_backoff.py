@@ -1,0 +1,55 @@
+"""Backoff and Intensity: pure sums."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifecycle.backoff import Backoff, Intensity
+
+
+def test_waits_grow_up_to_the_maximum() -> None:
+    backoff = Backoff(initial=1, maximum=10, multiplier=3, jitter=0)
+    assert [backoff.delay(retry) for retry in range(5)] == [1, 3, 9, 10, 10]
+
+
+def test_the_defaults_are_those_of_the_documentation() -> None:
+    backoff = Backoff()
+    assert (backoff.initial, backoff.maximum, backoff.multiplier, backoff.jitter) == (0.1, 30.0, 2.0, 0.1)
+    assert (backoff.reset_after, backoff.max_restarts, backoff.within) == (60.0, 0, 60.0)
+
+
+@given(st.integers(0, 100_000), st.floats(0, 1, exclude_max=True))
+def test_a_wait_is_never_negative_nor_beyond_the_maximum_with_its_jitter(retry: int, chance: float) -> None:
+    backoff = Backoff(initial=0.5, maximum=20, jitter=0.25)
+    assert 0.5 <= backoff.delay(retry, chance=lambda: chance) <= 25
+
+
+@pytest.mark.parametrize("name", ["initial", "maximum", "jitter", "reset_after", "max_restarts", "within"])
+def test_negative_figures_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}=-1"):
+        Backoff(**{name: -1})
+
+
+def test_a_multiplier_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="multiplier=0.5"):
+        Backoff(multiplier=0.5)
+
+
+@given(st.lists(st.floats(0, 100), max_size=30).map(sorted), st.integers(0, 5), st.floats(0.1, 20))
+def test_a_budget_is_exceeded_when_more_than_its_limit_fell_into_its_window(
+    times: list[float], limit: int, within: float
+) -> None:
+    intensity, kept = Intensity(limit, within), tuple[float, ...]()
+    for number, now in enumerate(times):
+        kept = intensity.add(kept, now)
+        recent = sum(at >= now - within for at in times[: number + 1])
+        assert len(kept) == recent
+        assert intensity.exceeded(kept) is (recent > limit)
+
+
+@pytest.mark.parametrize(("limit", "within"), [(-1, 5), (1, 0), (1, -1)])
+def test_what_is_no_budget_is_refused(limit: int, within: float) -> None:
+    with pytest.raises(ValueError, match="no budget"):
+        Intensity(limit, within)

@@ -1,0 +1,122 @@
+"""Hooks: announcements that reach every receiver and are stopped by none."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle.control import Event, NotHandled, Router
+from lifecycle.testing import Clock, Recorder, running
+
+NAMES = """event_routed event_unrouted event_dropped event_merged handler_finished handler_failed source_failed
+state_changed worker_started worker_failed worker_killed worker_restarted circuit_opened task_started task_finished
+task_crashed critical_finished hook_finished signal_received forced_exit""".split()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_hook_of_the_documentation_is_there_with_its_arguments_told(name: str) -> None:
+    hook = getattr(hooks, name)
+    assert hook.name == name
+    assert "``" in hook.__doc__
+    assert name in hooks.__all__
+
+
+def test_a_receiver_that_raises_is_logged_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    hook, seen = hooks.Hook("tried", "For this test."), list[Any]()
+
+    @hook.connect
+    def fails(sender: object, *, x: int) -> None:
+        raise RuntimeError("a receiver's own")
+
+    @hook.connect
+    def works(sender: object, *, x: int) -> None:
+        seen.append((sender, x))
+
+    hook.announce("me", x=1)
+    assert seen == [("me", 1)]
+    assert "a receiver's own" in caplog.text
+    assert "hooks.tried" in caplog.text
+
+
+def test_receivers_are_held_strongly_unless_asked_otherwise() -> None:
+    hook, seen = hooks.Hook("tried", "For this test."), list[str]()
+
+    def connect() -> None:
+        def weak(sender: object) -> None:
+            seen.append("weak")
+
+        hook.connect(lambda _: seen.append("strong"))
+        hook.connect(weak, weak=True)
+
+    connect()
+    gc.collect()
+    hook.announce("me")
+    assert seen == ["strong"]
+
+
+def test_an_async_receiver_is_refused() -> None:
+    async def receiver(sender: object) -> None: ...
+
+    with pytest.raises(TypeError, match="hooks.task_started does not wait"):
+        hooks.task_started.connect(receiver)
+
+
+def test_a_receiver_may_ask_for_one_sender_only() -> None:
+    hook, seen = hooks.Hook("tried", "For this test."), list[object]()
+    one, other = object(), object()
+    hook.connect(seen.append, sender=one)
+    hook.announce(one)
+    hook.announce(other)
+    assert seen == [one]
+
+
+async def test_what_happens_to_events_is_announced_in_the_name_of_the_router(clock: Clock) -> None:
+    router, seen = Router(), list[Any]()
+    names = [name for name in NAMES if name.startswith(("event_", "handler_"))]
+
+    def receiver(name: str) -> Any:
+        def note(sender: object, **arguments: Any) -> None:
+            assert sender is router
+            seen.append((name, arguments))
+
+        return note
+
+    receivers = {name: receiver(name) for name in names}
+    for name, each in receivers.items():
+        getattr(hooks, name).connect(each)
+
+    def fails(_event: Event) -> None:
+        raise ValueError
+
+    router.handle("good", Recorder())
+    router.handle("bad", fails)
+    router.handle("late", Recorder(), debounce=1)
+    router.handle("full", Recorder(), busy="drop", concurrency=1)
+    try:
+        async with running(router):
+            await (await router.emit(Event("good")))
+            for topic in ("bad", "late", "full", "full"):
+                await router.emit(Event(topic))
+            with pytest.raises(NotHandled):
+                await router.emit(Event("nobody"))
+            await clock.advance(2)
+    finally:
+        for name, each in receivers.items():
+            getattr(hooks, name).disconnect(each)
+    arguments = {
+        "event_routed": {"event", "pattern", "delivery"},
+        "event_unrouted": {"event"},
+        "event_dropped": {"event", "pattern", "reason"},
+        "event_merged": {"event", "pattern", "delivery"},
+        "handler_finished": {"event", "pattern", "duration"},
+        "handler_failed": {"event", "pattern", "error"},
+    }
+    assert {name: set(given) for name, given in seen} == arguments
+    counts = {name: sum(each == name for each, _ in seen) for name in arguments}
+    assert counts == {
+        "event_routed": 5, "event_unrouted": 1, "event_dropped": 1, "event_merged": 1,
+        "handler_finished": 3, "handler_failed": 1,
+    }  # fmt: skip

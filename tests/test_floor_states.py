@@ -1,0 +1,137 @@
+"""The engine of state tables: legal moves, ignored moves, history, waiting, one announcement a change."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifecycle import hooks
+from lifecycle.errors import InvalidState, InvalidTransition
+from lifecycle.states import Machine
+
+if TYPE_CHECKING:
+    from lifecycle.testing import Clock
+
+
+class Light(StrEnum):
+    RED = "red"
+    GREEN = "green"
+    AMBER = "amber"
+    BROKEN = "broken"
+
+
+TABLE = {
+    Light.RED: {Light.GREEN, Light.BROKEN},
+    Light.GREEN: {Light.AMBER, Light.BROKEN},
+    Light.AMBER: {Light.RED},
+    Light.BROKEN: (),
+}
+
+
+def light(**settings: Any) -> Machine[Light]:
+    return Machine("the light", TABLE, Light.RED, **settings)
+
+
+@given(st.lists(st.sampled_from(Light)))
+def test_it_is_never_where_its_table_does_not_lead(targets: list[Light]) -> None:
+    machine = light(history=1000)
+    for target in targets:
+        before = machine.state
+        legal = target in TABLE[before]
+        assert machine.can(target) is legal
+        if legal:
+            assert machine.to(target) is True
+            assert machine.state is target
+        else:
+            with pytest.raises(InvalidTransition):
+                machine.to(target)
+            assert machine.state is before
+    moves = [(each.old, each.new) for each in machine.history]
+    assert all(new in TABLE[old] for old, new in moves)
+    assert [old for old, _ in moves[1:]] == [new for _, new in moves[:-1]]
+
+
+def test_an_illegal_move_names_both_states_and_what_would_be_legal() -> None:
+    with pytest.raises(InvalidTransition, match="'the light' cannot go from red to amber; legal: broken, green"):
+        light().to(Light.AMBER)
+    machine = light(error=InvalidState)
+    machine.to(Light.BROKEN)
+    with pytest.raises(InvalidState, match="legal: nothing, broken is final"):
+        machine.to(Light.RED)
+    assert machine.is_final
+
+
+def test_an_ignored_move_changes_nothing_and_says_so() -> None:
+    machine = light(ignored={(Light.RED, Light.RED)})
+    assert machine.can(Light.RED)
+    assert machine.to(Light.RED) is False
+    assert machine.history == ()
+
+
+def test_a_table_that_mentions_a_stranger_is_refused() -> None:
+    with pytest.raises(ValueError, match="no row for green"):
+        Machine("x", {"red": ["green"]}, "red")
+    with pytest.raises(ValueError, match="no row for blue"):
+        Machine("x", {"red": []}, "blue")
+
+
+async def test_history_is_bounded_frozen_and_knows_durations(clock: Clock) -> None:
+    machine = light(history=3)
+    for target in (Light.GREEN, Light.AMBER, Light.RED, Light.GREEN):
+        await clock.advance(2)
+        machine.to(target, reason="time")
+    assert [each.new for each in machine.history] == [Light.AMBER, Light.RED, Light.GREEN]
+    assert {(each.duration, each.reason) for each in machine.history} == {(2.0, "time")}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        machine.history[0].reason = "x"  # type: ignore[misc]  # that is the point
+
+
+def test_every_change_is_announced_once() -> None:
+    machine, seen = light(), list[Any]()
+
+    def note(sender: object, *, machine: Machine[Light], transition: Any) -> None:
+        seen.append((sender, machine, transition.new))
+
+    hooks.state_changed.connect(note)
+    try:
+        machine.to(Light.GREEN)
+        with pytest.raises(InvalidTransition):
+            machine.to(Light.RED)
+    finally:
+        hooks.state_changed.disconnect(note)
+    assert seen == [(machine, machine, Light.GREEN)]
+
+
+async def test_reach_waits_for_a_state_and_counts_one_that_was_passed_through(clock: Clock) -> None:
+    machine = light()
+    waiting = asyncio.create_task(machine.reach(Light.AMBER, Light.BROKEN))
+    await clock.settle()
+    for target in (Light.GREEN, Light.AMBER, Light.RED, Light.BROKEN):
+        machine.to(target)
+    assert await waiting is Light.AMBER
+    assert await machine.reach(Light.BROKEN) is Light.BROKEN
+
+
+async def test_reach_of_what_can_never_come_raises_for_all_who_wait(clock: Clock) -> None:
+    machine = light()
+    waiting = [asyncio.create_task(machine.reach(Light.AMBER)) for _ in range(2)]
+    await clock.settle()
+    machine.to(Light.BROKEN)
+    for each in waiting:
+        with pytest.raises(InvalidTransition, match="is broken for good and will not reach amber"):
+            await each
+
+
+async def test_one_who_stops_waiting_leaves_nothing_behind(clock: Clock) -> None:
+    machine = light()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await machine.reach(Light.AMBER)
+    assert machine._waiters == []
+    machine.to(Light.GREEN)
