@@ -166,6 +166,8 @@ class Generations:
 
     def describe(self) -> str:
         """How the command does, for people."""
+        if not self._begun.is_set():
+            return "about to start"
         if self._child is None:
             return "suspended; nothing runs" if self._held else "waiting for a change"
         state = self._child.state()

@@ -110,6 +110,8 @@ def _prepare(settings: Settings, here: Path, voice: Voice) -> _Program:
     suspender.manage(generations)
     session = Session(settings, rules, generations, voice, python=python, suspender=suspender)
     router = _prompting(session, suspender, at_terminal=how == "pty") if settings.prompt else Router("watch")
+    # From the prompt, or SIGHUP where there is no terminal to hang up.
+    router.handle("lifecycle/reload", session.reload)
     program = _Program(settings, voice, router, children, generations)
     if settings.prompt:
         router.handle("command/status", program.tell_status, lane="command", replace=True)
@@ -149,7 +151,6 @@ def _prompting(session: Session, suspender: SuspendHandler, *, at_terminal: bool
 
     router = new_interactive_router(suspend=suspender, signals=at_terminal, prompt="lifecycle> ")
     router.command("restart", session.restart, help="Stop the command and start it anew.")
-    router.handle("lifecycle/reload", session.reload)
     return router
 
 

@@ -218,6 +218,24 @@ class TestChanges:
         write(here / "app.py", "VALUE = 2\n" + APP)
         seen.seen("up 2")
 
+    def test_a_watched_directory_may_vanish_and_come_back(self, watch: Any, here: Path) -> None:
+        (here / "src").mkdir()
+        seen = watch("src")
+        seen.seen("up 1")
+        (here / "src").rmdir()
+        (here / "src").mkdir()
+        write(here / "src" / "new.txt", "x")
+        seen.said(r"changed: src/new\.txt \(added\); restarting")
+        seen.seen("up 1", times=2)
+
+    @pytest.mark.parametrize("options", [(), ("--no-prompt",)])
+    def test_a_hangup_reloads_where_there_is_no_terminal(self, watch: Any, options: tuple[str, ...]) -> None:
+        seen = watch(*options)
+        seen.seen("up 1")
+        seen.process.send_signal(signal.SIGHUP)
+        seen.said("reload; restarting")
+        seen.seen("up 1", times=2)
+
 
 class TestStreams:
     def test_lines_come_at_once_and_keep_their_stream(self, watch: Any) -> None:
@@ -238,6 +256,20 @@ class TestEnds:
         seen.ends(0)
         assert left
         assert not any(each.is_running() for each in left)
+
+    def test_commands_from_a_pipe_are_carried_out(self, here: Path) -> None:
+        ended = subprocess.run(
+            [sys.executable, "-m", "lifecycle", "watch", "--", sys.executable, "app.py"],
+            cwd=here,
+            input="status\nrestrat\nquit\n",
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        assert ended.returncode == 0
+        assert "Unknown command 'restrat'" in ended.stdout
+        assert f"{sys.executable} app.py: " in ended.stderr
 
     def test_a_child_that_ignores_it_is_killed_with_its_children(self, watch: Any) -> None:
         seen = watch("--stop-timeout", "0.2", "--shell", "--", "trap '' TERM; (sleep 600) & echo up; wait; sleep 600")
