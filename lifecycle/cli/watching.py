@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from lifecycle.errors import SourceFailed
 from lifecycle.handlers import SuspendHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from lifecycle.cli.settings import Settings
     from lifecycle.control import Emit
@@ -48,9 +49,9 @@ def watch(typed: Mapping[str, Any]) -> int:
     here = Path.cwd()
     settings = watch_settings(typed, find_table(here))
     voice = Voice(colourful(sys.stderr))
-    _listen(voice)
     program = _prepare(settings, here, voice)
-    return program.run()
+    with _heard(voice):
+        return program.run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class _Program:
         except SourceFailed as error:
             self.voice.bad(str(error))
             return FAILED
+        finally:
+            hooks.forced_exit.disconnect(self._take_the_child_along)
         return DONE
 
     def tell_status(self, _: object) -> None:
@@ -212,7 +215,14 @@ class _Spoken(logging.Handler):
         (self._voice.bad if record.levelno >= logging.ERROR else self._voice.warn)(self.format(record))
 
 
-def _listen(voice: Voice) -> None:
-    logger = logging.getLogger("lifecycle")
-    logger.addHandler(_Spoken(voice))
-    logger.propagate = False
+@contextmanager
+def _heard(voice: Voice) -> Generator[None]:
+    """Within the block what the library logs is said."""
+    logger, handler = logging.getLogger("lifecycle"), _Spoken(voice)
+    propagated, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagated

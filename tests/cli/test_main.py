@@ -1,0 +1,68 @@
+"""The commands as such: help and version cost nothing, messages have one face."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lifecycle.cli import main
+from lifecycle.cli.messages import Voice, colourful
+
+HEAVY = {"asyncio", "aiohttp", "watchfiles", "prompt_toolkit", "blinker", "pathspec"}
+
+PROGRAM = """
+import json, sys
+from lifecycle.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    assert end.code == 0, end.code
+print(json.dumps([name for name in sys.modules if "." not in name]))
+"""
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["watch", "--help"], ["run", "--help"]])
+def test_help_and_version_import_nothing_heavy(argv: list[str]) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *argv], capture_output=True, text=True, check=True, timeout=20
+    )
+    assert HEAVY.isdisjoint(json.loads(ended.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("argv", [[], ["wacth"], ["watch", "--nope", "--", "true"], ["run"]])
+def test_what_cannot_be_understood_ends_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    assert stopped.value.code == 2
+    assert "usage: lifecycle" in capsys.readouterr().err
+
+
+def test_a_refusal_is_one_line_and_a_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "--", "no-such-command"]) == 2
+    assert capsys.readouterr().err == ("[lifecycle] 'no-such-command': command not found on PATH; is it installed?\n")
+
+
+def test_every_line_of_a_message_has_the_prefix() -> None:
+    stream = io.StringIO()
+    Voice(stream=stream).bad("one\n\n  two")
+    assert stream.getvalue() == "[lifecycle] one\n[lifecycle]\n[lifecycle]   two\n"
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("env", "colour"), [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)]
+)
+def test_colour_is_for_terminals_and_can_be_refused(env: dict[str, str], colour: bool) -> None:
+    stream = FakeTerminal()
+    assert colourful(stream, env) is colour
+    assert not colourful(io.StringIO(), env)
+    Voice(colour, stream).good("done")
+    assert ("\x1b[" in stream.getvalue()) is colour
