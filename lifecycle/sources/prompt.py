@@ -97,18 +97,14 @@ class PromptSource:
         if not self._can_ask():
             await self._input.run(emit)
             return
-        from lifecycle.sources import _prompting
+        from lifecycle.sources._prompting import conversation
 
-        conversation = _prompting.Conversation(self._prompt, self._vocabulary, self._history, self._toolbar)
-        proxy = None
-        try:
-            with _prompting.output_above() as proxy:
-                self._conversation = conversation
-                await self._converse(conversation, emit)
-        finally:
-            self._conversation = None
-            if proxy is not None:
-                await _prompting.close(proxy)
+        async with conversation(self._prompt, self._vocabulary, self._history, self._toolbar) as talk:
+            self._conversation = talk
+            try:
+                await self._converse(talk, emit)
+            finally:
+                self._conversation = None
         await emit(EndOfInputEvent())
 
     def _can_ask(self) -> bool:

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import pty
+import sys
+import termios
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+
+from lifecycle.control import Command, CommandEvent, Commands
+from lifecycle.events import EndOfInputEvent, SuspendEvent
+from lifecycle.sources import PromptSource
+from lifecycle.sources._prompting import _Words
+from lifecycle.sources._vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+LIMIT = 10
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+class Screen:
+    """The far end of a terminal that stdin and stdout are connected to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.keys, follower = pty.openpty()
+        os.set_blocking(self.keys, False)
+        self.near = os.fdopen(follower, "r+b", buffering=0)
+        self.stdin = io.TextIOWrapper(self.near, "utf-8", write_through=True)
+        self.stdout = io.TextIOWrapper(io.FileIO(os.dup(follower), "w"), "utf-8", write_through=True)
+        self._monkeypatch = monkeypatch
+        self.shown = ""
+
+    def connect(self) -> None:
+        """In the test itself: pytest sets stdin and stdout anew after the fixtures."""
+        self._monkeypatch.setattr(sys, "stdin", self.stdin)
+        self._monkeypatch.setattr(sys, "stdout", self.stdout)
+        self._monkeypatch.setenv("TERM", "xterm")
+
+    def run(self, source: PromptSource, emit: Emitted) -> asyncio.Task[None]:
+        self.connect()
+        return asyncio.create_task(source.run(emit))
+
+    def type(self, text: str) -> None:
+        os.write(self.keys, text.encode())
+
+    def shows(self, text: str) -> bool:
+        with suppress(BlockingIOError):
+            self.shown += os.read(self.keys, 65_536).decode()
+        return text in self.shown
+
+    def modes(self) -> list[Any]:
+        return termios.tcgetattr(self.near.fileno())
+
+    def hang_up(self) -> None:
+        if self.keys >= 0:
+            os.close(self.keys)
+            self.keys = -1
+
+    def close(self) -> None:
+        self.hang_up()
+        self.stdin.close()
+        self.stdout.close()
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
+    screen = Screen(monkeypatch)
+    yield screen
+    screen.close()
+
+
+class Emitted:
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    async def __call__(self, event: Any) -> Any:
+        self.events.append(event)
+
+
+async def test_lines_become_events_and_ctrl_d_the_end(screen: Screen) -> None:
+    emit, before = Emitted(), screen.modes()
+    running = screen.run(PromptSource(prompt="? "), emit)
+    await until(lambda: screen.shows("?"))
+    screen.type("suspend\r")
+    await until(lambda: emit.events)
+    screen.type("\x04")
+    await running
+    assert emit.events == [SuspendEvent(), EndOfInputEvent()]
+    assert screen.modes() == before
+
+
+async def test_cancelled_in_the_middle_of_a_line_it_leaves_nothing_behind(screen: Screen) -> None:
+    """The terminal, stdout and log handlers are as before, and no thread is left (the suite looks)."""
+    emit, before = Emitted(), screen.modes()
+    handler = logging.StreamHandler(sys.stderr)
+    logging.getLogger("lifecycle.test").addHandler(handler)
+    stream = handler.stream
+    running = screen.run(PromptSource(), emit)
+    await until(lambda: screen.shows(">"))
+    screen.type("half")
+    await until(lambda: screen.shows("half"))
+    assert screen.modes() != before
+    assert handler.stream is not stream
+    running.cancel()
+    await asyncio.wait({running})
+    assert running.cancelled()
+    assert emit.events == []
+    assert screen.modes() == before
+    assert sys.stdout is screen.stdout
+    assert handler.stream is stream
+    logging.getLogger("lifecycle.test").removeHandler(handler)
+
+
+async def test_a_half_typed_line_can_be_given_up(screen: Screen) -> None:
+    emit, source = Emitted(), PromptSource(commands=["go"])
+    assert not source.clear_line()
+    running = screen.run(source, emit)
+    await until(lambda: screen.shows(">"))
+    assert not source.clear_line()
+    screen.type("suspend")
+    await until(lambda: screen.shows("suspend"))
+    assert source.clear_line()
+    screen.type("go\r\x04")
+    await running
+    assert emit.events == [CommandEvent("go"), EndOfInputEvent()]
+    assert not source.clear_line()
+
+
+async def test_ctrl_c_stays_a_signal(screen: Screen) -> None:
+    """With the loop blocked, a key would not be read by anybody."""
+    running = screen.run(PromptSource(), Emitted())
+    await until(lambda: screen.shows(">"))
+    local_modes: int = screen.modes()[3]
+    assert local_modes & termios.ISIG
+    assert not local_modes & termios.ICANON
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_a_terminal_that_hangs_up_ends_the_prompt(screen: Screen) -> None:
+    emit = Emitted()
+    running = screen.run(PromptSource(), emit)
+    await until(lambda: screen.shows(">"))
+    screen.hang_up()
+    async with asyncio.timeout(LIMIT):
+        await running
+    assert emit.events == [EndOfInputEvent()]
+
+
+async def test_what_is_printed_appears_above_the_prompt(screen: Screen) -> None:
+    running = screen.run(PromptSource(), Emitted())
+    await until(lambda: screen.shows(">"))
+    print("some output")
+    await until(lambda: screen.shows("some output\r\n"))
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_what_was_printed_last_is_not_lost(screen: Screen) -> None:
+    running = screen.run(PromptSource(), Emitted())
+    await until(lambda: screen.shows(">"))
+    print("first")
+    print("last words")
+    running.cancel()
+    await asyncio.wait({running})
+    await until(lambda: screen.shows("last words\r\n"))
+
+
+async def test_a_toolbar_is_shown(screen: Screen) -> None:
+    running = screen.run(PromptSource(toolbar=lambda: "all is well"), Emitted())
+    await until(lambda: screen.shows("all is well"))
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_without_a_terminal_it_reads_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("suspend\n"))
+    emit = Emitted()
+    async with PromptSource() as source:
+        await source.run(emit)
+    assert emit.events == [SuspendEvent(), EndOfInputEvent()]
+    assert source.lines == 1
+
+
+async def test_a_history_that_cannot_be_kept_is_an_error_at_the_start(screen: Screen, tmp_path: Path) -> None:
+    screen.connect()
+    with pytest.raises(OSError, match="no/such"):
+        await PromptSource(history=tmp_path / "no/such").__aenter__()
+
+
+# -- completion ------------------------------------------------------------------------------------------------
+
+
+def completed(text: str, *commands: Command) -> list[str]:
+    vocabulary = Vocabulary(Commands(*commands))
+    return [each.text for each in _Words(vocabulary).get_completions(Document(text), CompleteEvent())]
+
+
+def fail(_: str) -> list[str]:
+    raise OSError("no")
+
+
+DEPLOY = Command("deploy", complete=["web", "worker", "db"])
+COMMANDS = (
+    DEPLOY,
+    Command("delete", complete=lambda typed: [typed + "1", typed + "2"]),
+    Command("fail", complete=fail),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["delete", "deploy", "fail"]),
+        ("de", ["delete", "deploy"]),
+        ("x", []),
+        ("deploy ", ["db", "web", "worker"]),
+        ("deploy w", ["web", "worker"]),
+        ("deploy web w", ["web", "worker"]),
+        ("delete a", ["a1", "a2"]),
+        ("nobody ", []),
+        ("  de", ["delete", "deploy"]),
+    ],
+)
+def test_tab_completes_the_command_then_its_arguments(text: str, words: list[str]) -> None:
+    assert completed(text, *COMMANDS) == words
+
+
+def test_a_completion_that_fails_completes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    assert completed("fail a", *COMMANDS) == []
+    assert "completing the arguments of 'fail' failed" in caplog.text

@@ -1,0 +1,359 @@
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import CommandEvent, LineEvent, NotHandled, SignalEvent, SuspendHandler
+from lifecycle import new_interactive_router as new
+from lifecycle.errors import RouteConflict
+from lifecycle.events import (
+    InterruptEvent,
+    ReloadEvent,
+    ResumeEvent,
+    ShutdownEvent,
+    SuspendEvent,
+    TerminateEvent,
+    UnknownCommandEvent,
+)
+from lifecycle.testing import Recorder, running
+
+if TYPE_CHECKING:
+    from lifecycle import Router
+    from lifecycle.testing import Clock
+
+CTRL_C = InterruptEvent()
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Any:
+    return lambda: capsys.readouterr().out
+
+
+class Part:
+    def __init__(self, takes: float = 0, fails: bool = False) -> None:
+        self.takes, self.fails, self.calls = takes, fails, list[str]()
+
+    async def suspend(self) -> None:
+        self.calls.append("suspend")
+        await asyncio.sleep(self.takes)
+        if self.fails:
+            raise OSError("will not")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+
+
+class Quits:
+    """Counts how often the program was asked to end."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+
+
+async def press(router: Router, clock: Clock) -> None:
+    await router.emit(CTRL_C)
+    await clock.settle()
+
+
+# -- Ctrl+C ----------------------------------------------------------------------------------------------------
+
+
+async def test_ctrl_c_suspends_and_again_quits(clock: Clock) -> None:
+    part, quits, seen = Part(), Quits(), Recorder()
+    router = new(suspend=part, shutdown=quits, input=False, signals=False)
+    router.tap("lifecycle/suspend", seen)
+    async with running(router):
+        await press(router, clock)
+        assert (part.calls, quits.count, seen.events) == (["suspend"], 0, [SuspendEvent()])
+        await press(router, clock)
+        assert quits.count == 1
+
+
+async def test_while_suspending_the_next_quits(clock: Clock) -> None:
+    part, quits = Part(takes=3), Quits()
+    router = new(suspend=part, shutdown=quits, input=False, signals=False)
+    async with running(router):
+        await press(router, clock)
+        await press(router, clock)
+        assert quits.count == 1
+
+
+async def test_after_a_resume_it_starts_over(clock: Clock) -> None:
+    part, quits = Part(), Quits()
+    router = new(suspend=part, shutdown=quits, input=False, signals=False)
+    async with running(router):
+        for _ in range(3):
+            await press(router, clock)
+            await (await router.emit(ResumeEvent()))
+    assert part.calls == ["suspend", "resume"] * 3
+    assert quits.count == 0
+
+
+async def test_when_suspending_has_failed_the_next_quits(clock: Clock, said: Any) -> None:
+    quits = Quits()
+    router = new(suspend=Part(fails=True), shutdown=quits, input=False, signals=False)
+    async with running(router):
+        await press(router, clock)
+        assert "suspending failed: will not" in said()
+        await press(router, clock)
+        assert quits.count == 1
+
+
+async def test_without_anything_to_suspend_a_second_within_two_seconds_quits(clock: Clock, said: Any) -> None:
+    quits = Quits()
+    router = new(shutdown=quits, input=False, signals=False)
+    async with running(router):
+        await press(router, clock)
+        assert said() == "press Ctrl+C again to quit\n"
+        await clock.advance(3)
+        await press(router, clock)
+        assert (said(), quits.count) == ("press Ctrl+C again to quit\n", 0)
+        await clock.advance(1)
+        await press(router, clock)
+        assert quits.count == 1
+
+
+async def test_a_running_command_is_cancelled_first(clock: Clock, said: Any) -> None:
+    part, ended = Part(), []
+    router = new(suspend=part, input=False, signals=False)
+
+    @router.command
+    async def build(_: CommandEvent) -> None:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            ended.append(clock.time())
+            raise
+
+    async with running(router):
+        building = await router.emit(CommandEvent("build"))
+        await clock.advance(1)
+        await press(router, clock)
+        assert ended == [1]
+        assert said() == "build was cancelled\n"
+        assert building.done
+        assert part.calls == []
+        assert router.state().dropped == 1
+        await press(router, clock)
+        assert part.calls == ["suspend"]
+
+
+async def test_a_command_that_takes_its_time_to_end_is_not_cancelled_twice(clock: Clock) -> None:
+    part = Part()
+    router = new(suspend=part, input=False, signals=False)
+
+    @router.command
+    async def build(_: CommandEvent) -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.sleep(5)
+
+    async with running(router):
+        await router.emit(CommandEvent("build"))
+        await clock.settle()
+        await press(router, clock)
+        await press(router, clock)
+        assert part.calls == ["suspend"]
+        await clock.advance(6)
+
+
+async def test_a_command_that_is_running_ends_with_the_router(clock: Clock) -> None:
+    router = new(input=False, signals=False)
+    router.command("wait", lambda _: asyncio.Event().wait())
+    task = asyncio.create_task(router.run())
+    await clock.settle()
+    await router.emit(CommandEvent("wait"))
+    await clock.settle()
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def test_a_handler_of_interrupts_has_them_until_it_passes(clock: Clock) -> None:
+    part, quits, seen = Part(), Quits(), []
+
+    def handle(event: InterruptEvent) -> None:
+        seen.append(event)
+        if len(seen) == 2:
+            raise NotHandled
+
+    router = new(suspend=part, shutdown=quits, interrupt=handle, signals=True, input=False)
+    async with running(router):
+        await router.dispatch(SignalEvent(2))
+        assert (seen, quits.count) == ([InterruptEvent()], 0)
+        await router.dispatch(SignalEvent(2))
+        assert quits.count == 1
+    assert part.calls == []
+
+
+async def test_a_suspend_handler_of_ones_own_is_used_as_it_is(clock: Clock) -> None:
+    handler = SuspendHandler()
+    router = new(suspend=handler, input=False, signals=False)
+    async with running(router):
+        await press(router, clock)
+        assert handler.suspended
+
+
+# -- commands and their answers ----------------------------------------------------------------------------------
+
+
+async def test_suspend_and_resume_say_what_they_did(clock: Clock, said: Any) -> None:
+    router = new(suspend=Part(), input=False, signals=False)
+    await router.dispatch(ResumeEvent())
+    await router.dispatch(SuspendEvent())
+    await router.dispatch(SuspendEvent())
+    await router.dispatch(ResumeEvent())
+    assert said().splitlines() == [
+        "running already",
+        "suspended; `resume` goes on, Ctrl+C quits",
+        "already suspended; `resume` goes on",
+        "resumed",
+    ]
+
+
+async def test_terminate_suspends_then_quits() -> None:
+    part, quits = Part(), Quits()
+    router = new(suspend=part, shutdown=quits, input=False, signals=False)
+    await router.dispatch(TerminateEvent())
+    assert (part.calls, quits.count) == (["suspend"], 1)
+
+
+async def test_quitting_happens_once_however_it_is_asked_for() -> None:
+    quits = Quits()
+    router = new(shutdown=quits, input=False)
+    for event in (ShutdownEvent(), ShutdownEvent(), SignalEvent(15), TerminateEvent()):
+        await router.dispatch(event)
+    assert quits.count == 1
+
+
+async def test_outside_a_lifetime_quitting_stops_the_router(clock: Clock) -> None:
+    router = new(input=False, signals=False)
+    task = asyncio.create_task(router.run())
+    await clock.settle()
+    await router.emit(ShutdownEvent())
+    await task
+
+
+async def test_help_lists_names_and_the_first_line_of_the_docstring(said: Any) -> None:
+    router = new(input=False, signals=False)
+
+    @router.command
+    def deploy(event: CommandEvent) -> None:
+        """Deploy TARGET.
+
+        And much more.
+        """
+
+    router.command("later", deploy, help="Some other time.")
+    await router.dispatch(CommandEvent("help"))
+    lines = said().splitlines()
+    assert "deploy         Deploy TARGET." in lines
+    assert "later          Some other time." in lines
+    assert "quit, q, exit  End the program." in lines
+    assert "help, ?        List the commands." in lines
+    assert len(lines) == 9
+
+
+async def test_status_tells_of_program_router_and_suspension(clock: Clock, said: Any) -> None:
+    router = new(suspend=Part(), input=False, signals=False)
+    await router.dispatch(SuspendEvent())
+    said()
+    await router.dispatch(CommandEvent("status"))
+    text = said()
+    assert "program    no lifetime" in text
+    assert "state      suspended" in text
+    assert f"router     {len(router.routes())} routes, 0 sources" in text
+
+
+@pytest.mark.parametrize("name", ["suspend", "s", "?", "quit", "help", "status", "x"])
+def test_a_command_that_shadows_a_built_in_is_refused(name: str) -> None:
+    with pytest.raises(RouteConflict, match="built in"):
+        new(commands={name: print}, input=False)
+    router = new(input=False)
+    with pytest.raises(RouteConflict):
+        router.command(name, print)
+
+
+@pytest.mark.parametrize(("event", "answer"), [(ReloadEvent(), "reload"), (SuspendEvent(), "suspend")])
+async def test_what_nothing_answers_to_is_said_so(clock: Clock, said: Any, event: Any, answer: str) -> None:
+    router = new(input=False, signals=False)
+    async with running(router):
+        await router.emit(event)
+    assert said() == f"There is nothing to {answer} here.\n"
+
+
+async def test_a_reload_handler_can_be_added(clock: Clock) -> None:
+    router, seen = new(input=False, signals=False), Recorder()
+    router.handle("lifecycle/reload", seen)
+    async with running(router):
+        await router.emit(ReloadEvent())
+    assert seen.events == [ReloadEvent()]
+
+
+async def test_unknown_lines_are_answered(said: Any) -> None:
+    router = new(input=False, signals=False)
+    await router.dispatch(UnknownCommandEvent("x", ("help", "quit")))
+    await router.dispatch(UnknownCommandEvent("y" * 1_000_000, ("help",)))
+    first, second = said().splitlines()
+    assert first == "Unknown command 'x'. Try: help, quit"
+    assert len(second) < 100
+
+
+async def test_or_given_to_whoever_wants_them() -> None:
+    seen = Recorder()
+    router = new(unknown=seen, input=False, signals=False)
+    await router.dispatch(UnknownCommandEvent("x", ()))
+    assert seen.topics == ["input/unknown"]
+
+
+# -- lines -----------------------------------------------------------------------------------------------------
+
+
+async def typed(monkeypatch: pytest.MonkeyPatch, text: str, **settings: Any) -> list[Any]:
+    """Everything that came of ``text`` on stdin, until the router stopped."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    router, seen = new(signals=False, **settings), Recorder()
+    router.tap("**", seen)
+    async with asyncio.timeout(5):
+        await router.run()
+    return seen.events
+
+
+async def test_lines_are_handled_one_after_the_other(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
+    calls: list[str] = []
+
+    async def slow(event: CommandEvent) -> None:
+        await asyncio.sleep(0.01)
+        calls.append(f"slow {event.args[0]}")
+
+    part = Part(takes=0.01)
+    await typed(monkeypatch, "slow 1\nsuspend\nslow 2\nresume", suspend=part, commands={"slow": slow})
+    assert calls == ["slow 1", "slow 2"]
+    assert said().splitlines() == ["suspended; `resume` goes on, Ctrl+C quits", "resumed"]
+
+
+async def test_what_follows_quit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = await typed(monkeypatch, "quit\nsuspend\n", suspend=Part())
+    assert events == [ShutdownEvent("quit")]
+
+
+async def test_a_default_handler_gets_the_lines_that_are_no_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Recorder()
+    await typed(monkeypatch, "hello there\nquit\n", default=lines)
+    assert lines.events == [LineEvent("hello there")]
+
+
+async def test_an_empty_stdin_does_not_quit(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    quits = Quits()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    router = new(shutdown=quits, signals=False)
+    async with running(router):
+        await clock.advance(10)
+        assert quits.count == 0
