@@ -27,6 +27,8 @@ __all__ = ["Watch", "WatchBroken"]
 # Changes that go on and on are reported after so many steps, or so many seconds, whatever is longer.
 _LONGEST_BATCH = 4
 _SHORTEST_BATCH_MS = 50
+# The step for what lies around watched directories: the directories themselves, and links on the way to them.
+_UNHURRIED_MS = 50
 
 _LIMITS = {
     "os error 24": "max_user_instances",
@@ -57,14 +59,16 @@ class Watch:
         """
         from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]  # its hints name trio, which is not here
 
-        deep, flat = sorted(self.cover.deep), sorted(self.cover.flat)
-        for paths, recursive in ((deep, True), (flat, False)):
+        cover = self.cover
+        # Around watched directories little happens: looking there often would only take time from looking in them.
+        flat_step = max(self._step_ms, _UNHURRIED_MS) if cover.deep and not cover.whole else self._step_ms
+        for paths, recursive, step in ((cover.deep, True, self._step_ms), (cover.flat, False, flat_step)):
             if paths:
                 batches = awatch(
-                    *paths,
+                    *sorted(paths),
                     watch_filter=None if recursive else self._concerns,
-                    step=self._step_ms,
-                    debounce=max(_LONGEST_BATCH * self._step_ms, _SHORTEST_BATCH_MS),
+                    step=step,
+                    debounce=max(_LONGEST_BATCH * step, _SHORTEST_BATCH_MS),
                     recursive=recursive,
                     # It would hide every other error as well, a limit that is reached among them.
                     ignore_permission_denied=False,
