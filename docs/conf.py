@@ -6,9 +6,8 @@ import importlib
 from importlib.metadata import version as version_of
 from typing import TYPE_CHECKING, Any
 
-from docutils import nodes
-
 if TYPE_CHECKING:
+    from docutils import nodes
     from sphinx.application import Sphinx
 
 project = "lifecycle"
@@ -38,7 +37,7 @@ def public_names() -> dict[str, str]:
     """From a name to where it is documented: docstrings say `Router`, the page says lifecycle.control.Router."""
     rooms = {room: importlib.import_module(f"lifecycle.{room}") for room in ROOMS}
     # The first room that offers a name documents it; errors have a page of their own.
-    found = {name: "lifecycle.errors" for name in rooms["errors"].__all__}
+    found = dict.fromkeys(rooms["errors"].__all__, "lifecycle.errors")
     for room, module in rooms.items():
         for name in module.__all__:
             found.setdefault(name, f"lifecycle.{room}")

@@ -1,4 +1,4 @@
-"""Read a configuration anew when a signed webhook, or SIGHUP, asks for it; a broken one changes nothing.
+r"""Read a configuration anew when a signed webhook, or SIGHUP, asks for it; a broken one changes nothing.
 
 Try it::
 
@@ -7,7 +7,7 @@ Try it::
 
 and, in another terminal, after editing the file::
 
-    curl -d please http://127.0.0.1:9000/reload \\
+    curl -d please http://127.0.0.1:9000/reload \
          -H "X-Hub-Signature-256: sha256=$(printf please | openssl dgst -sha256 -hmac hush -r | cut -d' ' -f1)"
 """
 

@@ -2,76 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import http.client
-import os
-import select
 import signal
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.programs import LIMIT, Running, connect, free_port, post
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-LIMIT = 20.0  # seconds; a program that works needs a small part of it
-
-
-class Running:
-    """A program, and what it has written so far; both streams go into one."""
-
-    def __init__(self, *argv: str, **env: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, *argv],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=os.environ | env,
-            start_new_session=True,
-        )
-        self.text = ""
-
-    def until(self, text: str) -> None:
-        """Read on until ``text`` has come after what was read before."""
-        begin, end = len(self.text), time.monotonic() + LIMIT
-        while text not in self.text[begin:]:
-            assert self._read(end), f"{text!r} did not come; there was:\n{self.text}"
-
-    def rest(self, status: int = 0) -> str:
-        """Everything that it has written, once it has ended with ``status``."""
-        end = time.monotonic() + LIMIT
-        while self._read(end):
-            pass
-        assert self.process.wait(LIMIT) == status, self.text
-        return self.text
-
-    def stop(self, signum: signal.Signals = signal.SIGTERM) -> str:
-        self.process.send_signal(signum)
-        return self.rest()
-
-    def _read(self, end: float) -> bool:
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], max(0, end - time.monotonic()))[0]:
-            pytest.fail(f"nothing comes any more; there was:\n{self.text}")
-        piece = os.read(self.process.stdout.fileno(), 65536)
-        self.text += piece.decode()
-        return bool(piece)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self.process.wait(LIMIT)
 
 
 @pytest.fixture
@@ -79,42 +23,12 @@ def start() -> Iterator[Callable[..., Running]]:
     programs: list[Running] = []
 
     def started(name: str, *argv: str, **env: str) -> Running:
-        programs.append(Running(str(EXAMPLES / name), *argv, **env))
+        programs.append(Running(str(EXAMPLES / name), *argv, env=env))
         return programs[-1]
 
     yield started
     for program in programs:
         program.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def connect(port: int) -> None:
-    """Return once somebody listens."""
-    end = time.monotonic() + LIMIT
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), LIMIT).close()
-        except OSError:
-            assert time.monotonic() < end, f"nobody listens on {port}"
-        else:
-            return
-
-
-def post(port: int, path: str, body: bytes, secret: str) -> int:
-    signature = hmac.digest(secret.encode(), body, hashlib.sha256).hex()
-    headers = {"X-Hub-Signature-256": f"sha256={signature}"}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
-    try:
-        with urllib.request.urlopen(request, timeout=LIMIT) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        error.close()
-        return error.code
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.name)
@@ -157,7 +71,7 @@ def test_hot_reload_restarts_the_command_for_a_saved_file(start: Callable[..., R
     app.write_text("import time; print('first', flush=True); time.sleep(600)")
     program = start("hot_reload.py", str(tmp_path), sys.executable, str(app))
     program.until("| first")
-    app.write_text("import time; print('second', flush=True); time.sleep(600)")
+    program.answers(lambda: app.write_text("import time; print('second', flush=True); time.sleep(600)"), "changed:")
     program.until("| second")
     text = program.stop(signal.SIGINT)
     assert "changed: app.py" in text
@@ -194,17 +108,26 @@ def test_webhook_reload_takes_a_good_file_and_keeps_the_old_for_a_broken_one(
 
 def test_service_answers_what_it_has_begun_before_it_ends(start: Callable[..., Running]) -> None:
     port = free_port()
-    program = start("service.py", PORT=str(port), NOTICE="0.3")
+    program = start("service.py", PORT=str(port), NOTICE="1.5")
     program.until("serving")
     client, probe = (http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT) for _ in range(2))
+
+    def ready() -> int:
+        probe.request("GET", "/ready")
+        with probe.getresponse() as answer:
+            answer.read()
+            return answer.status
+
     try:
-        client.request("GET", "/slow?seconds=0.6")
+        client.request("GET", "/slow?seconds=2")
         answer = client.getresponse()
         assert answer.read(7) == b"begun, "
-        probe.request("GET", "/ready")
-        assert probe.getresponse().status == 200
+        assert ready() == 200
 
         program.process.send_signal(signal.SIGTERM)
+        while ready() == 200:
+            pass
+        assert ready() == 503
         assert answer.read() == b"and finished\n"
     finally:
         client.close()

@@ -1,0 +1,131 @@
+"""Programs as processes of their own: started, listened to with generous limits, and always ended."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+__all__ = ["LIMIT", "Running", "connect", "free_port", "post"]
+
+LIMIT = 20.0  # seconds; a program that works needs a small part of it
+
+
+class Running:
+    """A program, and what it has written so far; both streams go into one."""
+
+    def __init__(self, *argv: str, cwd: Path | None = None, keyboard: bool = False, env: Mapping[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *argv],
+            cwd=cwd,
+            stdin=subprocess.PIPE if keyboard else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+            start_new_session=True,
+        )
+        self.text = ""
+        # How far it has been matched.
+        self._at = 0
+
+    def until(self, text: str) -> None:
+        """Read on until ``text`` has come, after what was waited for before."""
+        if not self.says(text, LIMIT):
+            pytest.fail(f"{text!r} did not come; there was:\n{self.text}")
+
+    def says(self, text: str, within: float) -> bool:
+        """Whether ``text`` comes in time, after what was waited for before."""
+        end = time.monotonic() + within
+        while (found := self.text.find(text, self._at)) < 0:
+            if not self._read(end):
+                return False
+        self._at = found + len(text)
+        return True
+
+    def answers(self, ask: Callable[[], object], text: str) -> None:
+        """Call ``ask`` until ``text`` comes: nobody can see from outside when a watch has begun."""
+        end = time.monotonic() + LIMIT
+        while True:
+            ask()
+            if self.says(text, 1.0):
+                return
+            assert time.monotonic() < end, f"{text!r} did not come; there was:\n{self.text}"
+
+    def rest(self, status: int = 0) -> str:
+        """Everything that it has written, once it has ended with ``status``."""
+        end = time.monotonic() + LIMIT
+        while self._read(end):
+            pass
+        assert self.process.wait(max(0, end - time.monotonic())) == status, self.text
+        return self.text
+
+    def type(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n".encode())
+        self.process.stdin.flush()
+
+    def stop(self, signum: signal.Signals = signal.SIGTERM) -> str:
+        self.process.send_signal(signum)
+        return self.rest()
+
+    def _read(self, end: float) -> bool:
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], max(0, end - time.monotonic()))[0]:
+            return False
+        piece = os.read(self.process.stdout.fileno(), 65536)
+        self.text += piece.decode()
+        return bool(piece)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        self.process.wait(LIMIT)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def connect(port: int) -> None:
+    """Return once somebody listens."""
+    end = time.monotonic() + LIMIT
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), LIMIT).close()
+        except OSError:
+            assert time.monotonic() < end, f"nobody listens on {port}"
+        else:
+            return
+
+
+def post(port: int, path: str, body: bytes, secret: str) -> int:
+    signature = hmac.digest(secret.encode(), body, hashlib.sha256).hex()
+    headers = {"X-Hub-Signature-256": f"sha256={signature}"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=LIMIT) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code

@@ -1,0 +1,375 @@
+"""What the documentation says is true: its code runs, prints what it shows, and names only what is there.
+
+Python blocks of a page are run in order, in one namespace, in virtual time and with ``await`` allowed. HTML comments
+before a block say otherwise:
+
+``<!-- prints -->``            the text is what the block before it printed
+``<!-- file: NAME -->``        a program of its own; a test here runs it
+``<!-- change: NAME -->``      what the reader changes in that program
+``<!-- not run: REASON -->``   not run, for this reason
+``<!-- runs in real time -->`` anywhere on a page: it needs sockets or processes
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import inspect
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # myst-parser brings it, without stubs
+
+from lifecycle.cli.commandline import parse, watch_settings
+from lifecycle.cli.config import read_table
+from lifecycle.cli.options import OPTIONS
+from lifecycle.testing import VirtualLoop
+from tests.programs import Running, connect, free_port, post
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts),
+]
+ROOMS = (
+    "control",
+    "runtime",
+    "sources",
+    "handlers",
+    "interactive",
+    "workers",
+    "testing",
+    "errors",
+    "states",
+    "backoff",
+)
+
+_BLOCK = re.compile(
+    r"(?:^<!-- *(?P<mark>[^\n]*?) *-->\n+)?^```(?P<language>[a-z]+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code, the comment before it, and the line it begins at."""
+
+    mark: str
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: Path, *languages: str) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = [
+        Block(match["mark"] or "", match["language"], match["text"], text.count("\n", 0, match.start("text")) + 1)
+        for match in _BLOCK.finditer(text)
+    ]
+    return [block for block in found if block.language in languages]
+
+
+def relative(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def with_blocks(*languages: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, *languages)], ids=relative)
+
+
+# -- Python ----------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Runs a page's blocks one after the other, as somebody who types them in."""
+
+    def __init__(self, page: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self.page = page
+        self.loop = loop
+        self.names: dict[str, Any] = {"__name__": "__docs__"}
+
+    def run(self, block: Block) -> None:
+        # The line numbers of the page, for tracebacks.
+        tree = ast.parse("\n" * (block.line - 1) + block.text, str(self.page))
+        code = compile(tree, str(self.page), "exec", flags=_AWAIT)
+        if code.co_flags & inspect.CO_COROUTINE:
+            self.loop.run_until_complete(eval(code, self.names))
+        else:
+            exec(code, self.names)
+
+
+@pytest.fixture
+def reader(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
+    monkeypatch.chdir(tmp_path)
+    real = "<!-- runs in real time -->" in page.read_text(encoding="utf-8")
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop if real else VirtualLoop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        yield Reader(page, runner.get_loop())
+
+
+@with_blocks("python")
+def test_the_code_runs_and_prints_what_is_shown(page: Path, reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
+    for block in blocks(page, "python", "text"):
+        if block.mark == "prints":
+            assert capsys.readouterr().out.split("\n") == block.text.split("\n"), f"{relative(page)}:{block.line}"
+        elif block.language == "python" and not block.mark.startswith(("file:", "change:", "not run:")):
+            capsys.readouterr()
+            reader.run(block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_marks_say_something_that_is_understood(page: Path) -> None:
+    for block in blocks(page, "python", "text"):
+        assert re.fullmatch(r"|prints|(file|change): \w+\.py|not run: .+|runs in real time", block.mark), block
+
+
+# -- programs --------------------------------------------------------------------------------------------------
+
+
+def versions(page: Path, name: str) -> list[str]:
+    """The program ``name`` as it is after each step of the page."""
+    found: list[str] = []
+    for block in blocks(page, "python"):
+        if block.mark == f"file: {name}":
+            found.append(block.text)
+        elif block.mark == f"change: {name}":
+            found.append(changed(found[-1], block.text))
+    return found
+
+
+def changed(program: str, change: str) -> str:
+    """Do as a reader would: imports to the top, a function in place of its old self, the rest before that one."""
+    body = ast.parse(program).body
+    for statement in reversed(ast.parse(change).body):
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            body.insert(0, statement)
+        elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            at = next(i for i, each in enumerate(body) if getattr(each, "name", "") == statement.name)
+            body[at] = statement
+        else:
+            body.insert(at, statement)
+    return ast.unparse(ast.Module(body, []))
+
+
+PROGRAMS = {
+    "README.md": {"watcher.py", "repl.py"},
+    "docs/tutorial.md": {"app.py", "reloader.py"},
+    "docs/howto/suspend.md": {"repl.py"},
+}
+
+
+def test_every_program_is_run_by_a_test_below() -> None:
+    marks = {relative(page): {block.mark for block in blocks(page, "python")} for page in PAGES}
+    named = {
+        page: {mark.partition(": ")[2] for mark in of if ": " in mark and "not run" not in mark}
+        for page, of in marks.items()
+    }
+    assert {page: names for page, names in named.items() if names} == PROGRAMS
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    programs: list[Running] = []
+
+    def started(text: str, *, keyboard: bool = False, **env: str) -> Running:
+        (tmp_path / "program.py").write_text(text)
+        programs.append(Running("program.py", cwd=tmp_path, keyboard=keyboard, env={"PYTHONUNBUFFERED": "1", **env}))
+        return programs[-1]
+
+    yield started
+    for program in programs:
+        program.close()
+
+
+def test_the_first_program_of_the_readme(start: Callable[..., Running], tmp_path: Path) -> None:
+    program = start(versions(ROOT / "README.md", "watcher.py")[0])
+    program.until("all is well")
+    program.answers((tmp_path / "saved.txt").touch, str(tmp_path / "saved.txt"))
+    program.stop(signal.SIGINT)
+
+
+def test_the_repl_of_the_readme(start: Callable[..., Running]) -> None:
+    program = start(versions(ROOT / "README.md", "repl.py")[0], keyboard=True)
+    program.type("help")
+    program.until("Print the counter.")
+    program.type("suspend")
+    program.until("suspended")
+    program.type("show")
+    program.until("1")
+    program.type("quit")
+    program.rest()
+
+
+def test_the_worker_of_the_how_to_is_suspended(start: Callable[..., Running]) -> None:
+    program = start(versions(ROOT / "docs/howto/suspend.md", "repl.py")[0], keyboard=True)
+    while "running after step" not in program.text:
+        program.type("last")
+        program.until("running after")
+        program.until("\n")
+    program.type("suspend")
+    program.until("suspended")
+    for word in ("last", "last"):
+        program.type(word)
+        program.until("suspended after step ")
+        program.until("\n")
+    shown = re.findall(r"suspended after step (\d+)", program.text)
+    assert shown[-1] == shown[-2]
+    program.type("quit")
+    program.rest()
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_the_reloader_of_the_tutorial_at_each_step(start: Callable[..., Running], tmp_path: Path, step: int) -> None:
+    page, app, port = ROOT / "docs/tutorial.md", tmp_path / "app.py", free_port()
+    app.write_text(versions(page, "app.py")[0])
+    reloaders = versions(page, "reloader.py")
+    assert len(reloaders) == 4
+    program = start(reloaders[step], keyboard=True, SECRET="hush", PORT=str(port))
+    program.until("app: hello from process")
+
+    program.answers(lambda: app.write_text(app.read_text().replace("hello", "good evening")), "app.py")
+    program.until("app: good evening from process")
+    if step >= 2:
+        for word, answer in (("suspend", "suspended"), ("resume", "resumed"), ("reload", "app: good evening")):
+            program.type(word)
+            program.until(answer)
+    if step == 3:
+        connect(port)
+        assert post(port, "/deploy", b"please", "guess") == 401
+        assert post(port, "/elsewhere", b"please", "hush") == 404
+        assert post(port, "/deploy", b"please", "hush") == 202
+        program.until("webhook/deploy")
+        program.until("app: good evening")
+    program.stop()
+
+
+# -- commands, configuration -----------------------------------------------------------------------------------
+
+#: First words that need the network, the system, or another terminal; the tutorial's test does what its curl does.
+_NOT_TRIED = {"pip", "mkdir", "cd", "export", "curl", "git"}
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    found = [
+        (f"{relative(page)}:{block.line}", line.removeprefix("$ "))
+        for page in PAGES
+        for block in blocks(page, "console", "sh")
+        for line in block.text.splitlines()
+        if line.startswith("$ ")
+    ]
+    return [(where, shlex.split(line, comments=True)) for where, line in found]
+
+
+@pytest.mark.parametrize(("where", "words"), commands(), ids=lambda value: value if isinstance(value, str) else "")
+def test_commands_that_are_shown_can_be_given(where: str, words: list[str]) -> None:
+    words = [word for word in words if not re.fullmatch(r"[A-Z_]+=\S*", word)]
+    if not words:
+        return
+    match words:
+        case ["lifecycle" | "lifecycle-control", *rest] | ["uvx", "lifecycle-control", *rest]:
+            if "[options]" in rest or "MODULE:ATTRIBUTE" in rest:
+                return
+            parsed = parse(rest)
+            if rest[0] == "watch":
+                assert watch_settings(vars(parsed), {}).command
+        case ["make", *targets]:
+            text = (ROOT / "Makefile").read_text()
+            assert all(re.search(rf"^{target}:", text, re.MULTILINE) for target in targets if "=" not in target)
+        case ["python", path, *_] if path.endswith(".py"):
+            assert (ROOT / path).exists() or path == "reloader.py"
+        case [".venv/bin/python", "-m", module, *_] | ["python", "-m", module, *_]:
+            assert importlib.util.find_spec(module), where
+        case [first, *_]:
+            assert first in _NOT_TRIED or (ROOT / first).exists(), f"{where}: {first} is shown and not tried"
+
+
+@with_blocks("toml")
+def test_configuration_that_is_shown_is_understood(page: Path) -> None:
+    for block in blocks(page, "toml"):
+        table = tomllib.loads(block.text)["tool"]["lifecycle"]["watch"]
+        assert watch_settings({}, read_table(table, ROOT / "pyproject.toml")).command
+
+
+def test_the_manifest_gives_the_service_its_time() -> None:
+    [block] = blocks(ROOT / "docs/howto/kubernetes.md", "yaml")
+    spec = yaml.safe_load(block.text)["spec"]["template"]["spec"]
+    env = {each["name"]: each["value"] for each in spec["containers"][0]["env"]}
+    drain = re.search(r"^DRAIN = ([0-9.]+)", (ROOT / "examples/service.py").read_text(), re.MULTILINE)
+    exit_timeout = inspect.signature(importlib.import_module("lifecycle").run).parameters["exit_timeout"].default
+    assert drain is not None
+    assert float(env["NOTICE"]) + float(drain[1]) < exit_timeout < spec["terminationGracePeriodSeconds"]
+
+
+# -- the reference is complete ---------------------------------------------------------------------------------
+
+
+def test_every_option_is_in_the_reference_and_none_else() -> None:
+    page = (ROOT / "docs/reference/command-line.md").read_text()
+    shown = set(re.findall(r"^\| `--([a-z-]+)", page, re.MULTILINE))
+    assert shown == {getattr(option, "shown", option.name) for option in OPTIONS}
+
+
+def test_every_event_is_in_the_table_of_topics() -> None:
+    page = (ROOT / "docs/reference/topics.md").read_text()
+    events = importlib.import_module("lifecycle.events")
+    names = [name for name in events.__all__ if name == "FileBatch" or name.endswith("Event")]
+    assert not [name for name in names if f"| `{name}(" not in page]
+    for name in names[1:]:
+        pattern = getattr(events, name)
+        if name != "Event":
+            topic = events.topics_of(pattern).partition("*")[0]
+            assert f"`{topic}" in page, f"{name}: {topic}"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages, built as `make docs` does it."""
+    pytest.importorskip("sphinx")
+    out = tmp_path_factory.mktemp("html")
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "--fail-on-warning",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        "docs",
+        str(out),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.mark.timeout(300)
+def test_the_pages_build_without_a_warning(built: Path) -> None:
+    assert (built / "index.html").exists()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_public_name_is_in_the_reference(built: Path, room: str) -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in (built / "reference").glob("*.html"))
+    documented = {name.rpartition(".")[2] for name in re.findall(r'id="(lifecycle\.[\w.]+)"', pages)}
+    missing = set(importlib.import_module(f"lifecycle.{room}").__all__) - documented
+    assert not missing
+
+
+def test_every_hook_is_in_the_reference() -> None:
+    page = (ROOT / "docs/reference/floor.md").read_text()
+    hooks = importlib.import_module("lifecycle.hooks")
+    assert not [name for name in hooks.__all__ if name != "Hook" and f"`{name}`" not in page]
