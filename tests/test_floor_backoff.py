@@ -33,7 +33,7 @@ def test_negative_figures_are_refused_by_name(name: str) -> None:
 
 
 def test_a_multiplier_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="multiplier=0.5"):
+    with pytest.raises(ValueError, match=r"multiplier=0\.5"):
         Backoff(multiplier=0.5)
 
 

@@ -11,9 +11,28 @@ from lifecycle import hooks
 from lifecycle.control import Event, NotHandled, Router
 from lifecycle.testing import Clock, Recorder, running
 
-NAMES = """event_routed event_unrouted event_dropped event_merged handler_finished handler_failed source_failed
-state_changed worker_started worker_failed worker_killed worker_restarted circuit_opened task_started task_finished
-task_crashed critical_finished hook_finished signal_received forced_exit""".split()
+NAMES = [
+    "event_routed",
+    "event_unrouted",
+    "event_dropped",
+    "event_merged",
+    "handler_finished",
+    "handler_failed",
+    "source_failed",
+    "state_changed",
+    "worker_started",
+    "worker_failed",
+    "worker_killed",
+    "worker_restarted",
+    "circuit_opened",
+    "task_started",
+    "task_finished",
+    "task_crashed",
+    "critical_finished",
+    "hook_finished",
+    "signal_received",
+    "forced_exit",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,7 +79,7 @@ def test_receivers_are_held_strongly_unless_asked_otherwise() -> None:
 def test_an_async_receiver_is_refused() -> None:
     async def receiver(sender: object) -> None: ...
 
-    with pytest.raises(TypeError, match="hooks.task_started does not wait"):
+    with pytest.raises(TypeError, match=r"hooks\.task_started does not wait"):
         hooks.task_started.connect(receiver)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lifecycle.control.patterns import Pattern
 
-__all__ = ["Command", "Commands", "Completer", "lifecycle_commands"]
+__all__ = ["Command", "Commands", "Completer", "lifecycle_commands", "split"]
 
 #: Candidates for the argument that is being typed: words, or a function from what is typed to words.
 Completer: TypeAlias = Iterable[str] | Callable[[str], Iterable[str]]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lifecycle.control.routes import Plan, Route
     from lifecycle.events import Topical
 
-__all__ = ["Delivery", "delivery"]
+__all__ = ["Delivery", "current", "delivery", "was_cancelled"]
 
 _numbers = itertools.count(1)
 

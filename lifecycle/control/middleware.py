@@ -14,7 +14,7 @@ from lifecycle.errors import NotHandled
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lifecycle.control.types import AsyncHandler, Handler, Middleware
+    from lifecycle.control.types import AsyncHandler, Handler, Wrapper
 
 __all__ = ["log", "once", "recover", "timeout"]
 
@@ -37,7 +37,7 @@ def once(handler: Handler) -> AsyncHandler:
     return run_once
 
 
-def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Middleware:
+def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Wrapper:
     """Contain every `Exception` but `NotHandled`, calling ``on_error(event, error)`` (async or plain) if given."""
     react = None if on_error is None else as_async(lambda pair: on_error(*pair))
 
@@ -61,7 +61,7 @@ def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Middlewa
     return middleware
 
 
-def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Middleware:
+def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Wrapper:
     """Log the begin and the end of each call at ``level``, with its duration; an error with its traceback.
 
     `NotHandled` is no error: it is logged at debug.
@@ -91,7 +91,7 @@ def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Midd
     return middleware
 
 
-def timeout(seconds: float) -> Middleware:
+def timeout(seconds: float) -> Wrapper:
     """Cancel a call that takes longer than ``seconds``; it ends with `TimeoutError`.
 
     Raises:

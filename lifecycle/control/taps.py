@@ -62,7 +62,7 @@ class Tap:
             return
         try:
             self._plain(event)
-        except (Exception, asyncio.CancelledError):  # it looks on: its errors are logged and stay its own
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001  # it looks on: its errors are logged and stay its own
             self._report(event)
 
     async def look(self, event: Topical) -> None:

@@ -13,7 +13,7 @@ from lifecycle.events import Topical
 if TYPE_CHECKING:
     from lifecycle.control.deliveries import Delivery
 
-__all__ = ["AsyncHandler", "Emit", "Handler", "Middleware", "Source", "SourceObject"]
+__all__ = ["AsyncHandler", "Emit", "Handler", "Middleware", "Source", "SourceObject", "Wrapper"]
 
 #: What a user registers: ``async def`` or plain, of one argument.
 Handler: TypeAlias = Callable[[Any], Any]
@@ -23,6 +23,9 @@ AsyncHandler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 #: From handler to handler.
 Middleware: TypeAlias = Callable[[AsyncHandler], Handler]
+
+#: Middleware that may also be called by hand, with any handler: what the library's own is.
+Wrapper: TypeAlias = Callable[[Handler], AsyncHandler]
 
 
 class Emit(Protocol):

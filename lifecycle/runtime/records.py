@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LifetimeState", "Reason", "Settings"]
+__all__ = ["LifetimeState", "Reason", "Settings", "check_callable", "name_of"]
 
 
 class Reason(StrEnum):

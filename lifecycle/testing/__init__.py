@@ -57,7 +57,7 @@ class ManualSource:
         try:
             await self._failure
         finally:
-            self._emit = None
+            self._emit = self._failure = None
 
     async def send(self, event: Topical) -> Delivery:
         """Emit ``event``, once the router runs this source."""

@@ -7,7 +7,9 @@ work in threads (`asyncio.to_thread`) is waited for before the clock jumps.
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
+import time
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ _Ts = TypeVarTuple("_Ts")
 
 #: Seconds below which two times are the same.
 _HAIR = 1e-6
+
+#: What asyncio takes for the shortest time that its clock can tell.
+_RESOLUTION = time.get_clock_info("monotonic").resolution
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -51,7 +56,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         # The timer's own time, where it is that one: a sum may miss it by a hair, and who is woken a hair too early
         # and sleeps on would find that no time passes.
         timers: list[asyncio.TimerHandle] = getattr(self, "_scheduled")  # noqa: B009  # asyncio has no public name for it
-        self._virtual_now = timers[0].when() if timers and abs(timers[0].when() - then) < _HAIR else then
+        if timers and abs(timers[0].when() - then) < _HAIR:
+            then = timers[0].when()
+            # Once the clock is too large to tell a nanosecond, a timer is due only past its time.
+            if then + _RESOLUTION == then:
+                then = math.nextafter(then, math.inf)
+        self._virtual_now = then
         return True
 
     @property

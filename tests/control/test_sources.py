@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
@@ -82,7 +82,9 @@ async def generate() -> AsyncIterator[Event]:
         (Runs, ["run"]),
     ],
 )
-async def test_whatever_gives_events_is_a_source(clock: Clock, recorder: Recorder, make: Any, topics: list[str]) -> None:
+async def test_whatever_gives_events_is_a_source(
+    clock: Clock, recorder: Recorder, make: Any, topics: list[str]
+) -> None:
     router = Router()
     router.handle("**", recorder)
     router.add_source(make())
@@ -128,7 +130,7 @@ class Entered(Iterable):
         self.enter = enter or []
         self.log: list[str] = []
 
-    async def __aenter__(self) -> Entered:
+    async def __aenter__(self) -> Self:
         self.log.append("enter")
         if self.enter and (error := self.enter.pop(0)):
             raise error
@@ -170,7 +172,7 @@ async def test_a_function_that_gives_no_iterable_cannot_start(clock: Clock, give
 
 async def test_a_function_that_gives_a_coroutine_cannot_start(clock: Clock) -> None:
     router = Router()
-    router.add_source(lambda: _coroutine())  # type: ignore[arg-type,return-value]  # wrong on purpose
+    router.add_source(lambda: _coroutine())  # type: ignore[arg-type,return-value]  # noqa: PLW0108  # wrong on purpose, and not seen at once
     with pytest.raises(SourceFailed, match="async iterable"):
         await router.run()
 
@@ -243,7 +245,9 @@ async def test_a_source_that_held_for_long_starts_its_backoff_anew(clock: Clock,
     assert [arguments["restart_in"] for _, arguments in failures] == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("restart", "backoff"), [("never", None), ("on_failure", Backoff(0.1, max_restarts=2, within=60))])
+@pytest.mark.parametrize(
+    ("restart", "backoff"), [("never", None), ("on_failure", Backoff(0.1, max_restarts=2, within=60))]
+)
 async def test_a_source_is_given_up_as_told(clock: Clock, failures: Failures, restart: Any, backoff: Any) -> None:
     class Fails:
         async def run(self, emit: Any) -> None:
@@ -612,7 +616,12 @@ async def test_whoever_waits_for_room_when_the_router_is_cancelled_does_not_wait
 async def test_stop_from_inside_a_handler_and_before_run_and_twice(clock: Clock) -> None:
     router = Router()
     router.stop()
-    router.handle("a", lambda _: (router.stop(), router.stop()))
+
+    @router.on("a")
+    def leave(_event: Event) -> None:
+        router.stop()
+        router.stop()
+
     await router.emit(Event("a"))
     await router.run()
     assert router.state().handled == 1

@@ -39,7 +39,10 @@ def test_the_index_finds_what_a_plain_search_finds(patterns: list[str], topics: 
         assert sorted(index.find(topic)) == sorted(each for each in patterns if slow.matches(each, topic))
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=30), st.lists(slow.patterns, min_size=10, max_size=10))
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=30),
+    st.lists(slow.patterns, min_size=10, max_size=10),
+)
 def test_an_index_from_which_patterns_were_taken_is_like_a_fresh_one(
     moves: list[tuple[bool, int]], patterns: list[str]
 ) -> None:

@@ -1,0 +1,144 @@
+"""The house: who may look into whom, what an import loads, and that each room says what it offers."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import io
+import json
+import pkgutil
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+from importlinter.cli import lint_imports
+
+import lifecycle
+
+ROOT = Path(lifecycle.__file__).parent
+MODULES = sorted(
+    {"lifecycle", *(each.name for each in pkgutil.walk_packages([str(ROOT)], "lifecycle."))} - {"lifecycle.__main__"}
+)
+HEAVY = {"aiohttp", "watchfiles", "prompt_toolkit"}
+
+#: Imports modules one after the other, each with all of ours forgotten before, and tells which could not be imported.
+ALONE = """
+import importlib, json, sys, traceback
+failed = {}
+for name in json.load(sys.stdin):
+    for each in [each for each in sys.modules if each.split(".")[0] == "lifecycle"]:
+        del sys.modules[each]
+    try:
+        importlib.import_module(name)
+    except Exception:
+        failed[name] = traceback.format_exc()
+print(json.dumps(failed))
+"""
+
+LOADED = """
+import json, sys
+{}
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def python(program: str, given: str = "") -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=given, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def loaded_by(statement: str) -> set[str]:
+    return {name.split(".")[0] for name in python(LOADED.format(statement))}
+
+
+def test_only_the_imports_that_the_architecture_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT.parent)
+    told = io.StringIO()
+    with redirect_stdout(told):
+        status = lint_imports(config_filename="pyproject.toml", no_cache=True)
+    assert status == 0, told.getvalue()
+
+
+def test_every_module_can_be_imported_alone() -> None:
+    assert python(ALONE, json.dumps(MODULES)) == {}
+
+
+def test_import_lifecycle_alone_loads_nothing_heavy() -> None:
+    assert not loaded_by("import lifecycle") & {"asyncio", *HEAVY}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from lifecycle import Router, run",
+        "import lifecycle.control, lifecycle.runtime, lifecycle.sources, lifecycle.handlers, lifecycle.testing",
+        "from lifecycle import FileWatchSource, WebhookSource, PromptSource, new_interactive_router, ProcessWorker",
+    ],
+)
+def test_what_a_program_imports_loads_no_library_that_it_may_not_need(statement: str) -> None:
+    assert not loaded_by(statement) & HEAVY
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_all_is_sorted_and_names_what_is_there(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__, "a module says what lives in it"
+    names = list(module.__all__)
+    assert names == sorted(set(names), key=_as_ruff_sorts)
+    assert [each for each in names if not hasattr(module, each)] == []
+
+
+def _as_ruff_sorts(name: str) -> tuple[int, str]:
+    """CONSTANTS, then Classes, then the rest."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
+
+
+def test_whatever_one_module_takes_from_another_is_on_offer_there() -> None:
+    taken = {
+        (str(node.module), alias.name)
+        for name in MODULES
+        for node in ast.walk(ast.parse(Path(str(importlib.import_module(name).__file__)).read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lifecycle")
+        for alias in node.names
+    }
+    assert [
+        f"{name} from {module}"
+        for module, name in sorted(taken)
+        if f"{module}.{name}" not in MODULES and name not in importlib.import_module(module).__all__
+    ] == []
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if "." not in name.removeprefix("lifecycle.")])
+def test_the_front_door_and_the_rooms_list_what_they_have(name: str) -> None:
+    module = importlib.import_module(name)
+    assert set(module.__all__) <= set(dir(module))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = module.no_such_name
+
+
+def test_no_module_has_the_name_of_something_that_its_package_exports() -> None:
+    hidden = [
+        name
+        for name in MODULES
+        if "." in name and name.rpartition(".")[2] in importlib.import_module(name.rpartition(".")[0]).__all__
+    ]
+    assert hidden == []
+
+
+def test_what_the_front_door_offers_type_checkers_is_what_it_imports() -> None:
+    tree = ast.parse((ROOT / "__init__.py").read_text())
+    checked = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If)
+        for each in node.body
+        if isinstance(each, ast.ImportFrom)
+        for alias in each.names
+    }
+    assert checked == set(lifecycle.__all__)

@@ -1,0 +1,207 @@
+"""The programs at the top of the documentation, as they are printed there as far as a test can run them.
+
+Left out until their rooms are there: 4 (`TaskWorker`), 5 (`Supervisor`), 6 (`Pool`), 7 (`Flows`). Number 1 stops and
+starts a `ProcessWorker` where the page has a supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from lifecycle import Event, FileEvent, GitHub, Router, WebhookEvent, WebhookSource, lifetime
+from lifecycle.testing import Clock, Recorder, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+LIMIT = 30.0
+
+HOT_RELOADER = """
+import sys
+from lifecycle import Debounce, FileBatch, FileWatchSource, ProcessWorker, Router, merge_files, run
+
+def line(text, stream):
+    print(text, flush=True)
+
+class App:
+    worker = None
+    async def restart(self, name):
+        if self.worker is not None:
+            await self.worker.stop()
+        self.worker = ProcessWorker(name, sys.executable, "src/app.py", output=line)
+        await self.worker.start()
+    async def run(self):
+        await self.restart("app")
+
+router, app = Router(), App()
+router.add_source(FileWatchSource("src"))
+@router.on("file/*", debounce=Debounce(0.2, max_wait=2, merge=merge_files), busy="restart")
+async def reload(batch: FileBatch) -> None:
+    await app.restart("app")
+run(app, router)
+"""
+
+REPL = """
+import asyncio
+from lifecycle import CommandEvent, new_interactive_router, run
+
+class App:
+    async def suspend(self): print("suspended", flush=True)
+    async def resume(self): print("resumed", flush=True)
+    async def run(self): await asyncio.Event().wait()
+
+async def ship(*args):
+    print("shipped", *args, flush=True)
+
+app = App()
+repl = new_interactive_router(suspend=app)
+@repl.command
+async def deploy(event: CommandEvent) -> None:
+    '''Deploy TARGET.'''
+    await ship(*event.args)
+run(app, repl)
+"""
+
+
+async def started(program: str, directory: Path) -> asyncio.subprocess.Process:
+    (directory / "program.py").write_text(textwrap.dedent(program))
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "program.py", cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+
+
+async def line_with(text: str, process: asyncio.subprocess.Process) -> None:
+    """Read until a line says ``text``."""
+    assert process.stdout is not None
+    async with asyncio.timeout(LIMIT):
+        async for line in process.stdout:
+            if text in line.decode():
+                return
+    raise AssertionError(f"the program ended without saying {text!r}")
+
+
+async def test_1_a_hot_reloader(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    app = tmp_path / "src" / "app.py"
+    app.write_text("import time\nprint('first', flush=True)\ntime.sleep(600)\n")
+    process = await started(HOT_RELOADER, tmp_path)
+    try:
+        await line_with("first", process)
+        seen = asyncio.create_task(line_with("second", process))
+        # The watch may begin a moment after the worker has: save until it is seen, as an impatient person does.
+        while not seen.done():
+            app.write_text("import time\nprint('second', flush=True)\ntime.sleep(600)\n")
+            await asyncio.wait([seen], timeout=2)
+        await seen
+        process.terminate()
+        async with asyncio.timeout(LIMIT):
+            assert process.stdout is not None
+            await process.stdout.read()
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_2_a_repl(tmp_path: Path) -> None:
+    process = await started(REPL, tmp_path)
+    try:
+        async with asyncio.timeout(LIMIT):
+            out, _ = await process.communicate(b"help\nsuspend\ndeploy a 'b c'\nresume\nquit\n")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    said = out.decode()
+    assert process.returncode == 0, said
+    assert "Deploy TARGET." in said
+    order = [said.index(word) for word in ("suspended", "shipped a b c", "resumed")]
+    assert order == sorted(order)
+
+
+async def test_3_a_webhook(monkeypatch: Any) -> None:
+    monkeypatch.setenv("SECRET", "hush")
+    shipped: list[str] = []
+
+    async def ship(ref: str) -> None:
+        shipped.append(ref)
+
+    router = Router()
+    source = WebhookSource(port=0, verify=GitHub(os.environ["SECRET"]))
+    router.add_source(source)
+
+    @router.on("webhook/deploy")
+    async def pull(event: WebhookEvent) -> None:
+        await ship(event.json()["ref"])
+
+    body = b'{"ref": "main"}'
+    good = "sha256=" + hmac.new(b"hush", body, hashlib.sha256).hexdigest()
+    async with running(router), aiohttp.ClientSession() as client:
+        for signature, status in ((good, 202), ("sha256=" + "0" * 64, 401)):
+            headers = {"X-Hub-Signature-256": signature, "X-GitHub-Delivery": signature}
+            async with client.post(f"{source.url}/deploy", data=body, headers=headers) as answer:
+                assert answer.status == status
+    assert shipped == ["main"]
+
+
+async def test_8_inside_another_framework(clock: Clock) -> None:
+    polled = 0
+
+    async def poll() -> None:
+        nonlocal polled
+        while True:
+            polled += 1
+            await asyncio.sleep(1)
+
+    async def app_lifespan() -> AsyncIterator[None]:
+        async with lifetime(signals=False) as life:
+            life.go(poll)
+            yield
+
+    lifespan = app_lifespan()
+    await anext(lifespan)
+    await clock.advance(3.5)
+    assert await anext(lifespan, "over") == "over"
+    assert polled == 4
+
+
+async def test_9_a_source_of_ones_own(clock: Clock, recorder: Recorder) -> None:
+    async def fetch() -> str:
+        await asyncio.sleep(1)
+        return "hello"
+
+    router = Router()
+    router.handle("mail/*", recorder)
+
+    async def mail() -> AsyncIterator[Event]:
+        yield Event("mail/new", await fetch())
+
+    router.add_source(mail)
+    async with running(router):
+        await clock.advance(2)
+    assert recorder.events == [Event("mail/new", "hello")]
+
+
+async def test_10_a_test_in_virtual_time(clock: Clock) -> None:
+    async def save_three_times(router: Router) -> None:
+        for _ in range(3):
+            await router.emit(FileEvent("modified", Path("app.py")))
+
+    router = Router()
+    router.handle("file/*", seen := Recorder(), debounce=0.2)
+    async with running(router):
+        await save_three_times(router)
+        await clock.advance(1)
+    assert len(seen.events) == 1
