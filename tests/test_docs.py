@@ -312,6 +312,12 @@ def test_the_manifest_gives_the_service_its_time() -> None:
     assert float(env["NOTICE"]) + float(drain[1]) < exit_timeout < spec["terminationGracePeriodSeconds"]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
 # -- the reference is complete ---------------------------------------------------------------------------------
 
 
