@@ -75,7 +75,8 @@ class _Receiver:
         elif verdict is Verdict.STOP:
             life.begin(Reason.INTERRUPT if signum == signal.SIGINT else Reason.TERMINATE, signum)
         elif verdict is Verdict.CAPTURE:
-            life.call_soon(self._capture)
+            # Asked now: a source that starts in a moment has not had this one.
+            life.call_soon(self._capture, self._handlers.has_source(signal.SIGINT))
 
     def keep(self) -> None:
         """Take the signals back from time to time, where a library took them."""
@@ -90,8 +91,8 @@ class _Receiver:
     def _announce(self, signum: int, count: int) -> None:
         hooks.signal_received.announce(self._life.lifetime, signum=signum, count=count)
 
-    def _capture(self) -> None:
-        send_interrupt(self._life.all_routers(), sent_by_source=self._handlers.has_source(signal.SIGINT))
+    def _capture(self, sent_by_source: bool) -> None:
+        send_interrupt(self._life.all_routers(), sent_by_source=sent_by_source)
 
     def _reload(self) -> None:
         send(self._life.all_routers(), ReloadEvent())

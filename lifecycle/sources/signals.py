@@ -48,6 +48,7 @@ class SignalSource:
         self._waiting: deque[int] = deque()
         # Of the present loop: a source may be run again in another.
         self._wake = asyncio.Event()
+        self._closing = False
         self._release: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -55,7 +56,7 @@ class SignalSource:
 
     async def __aenter__(self) -> Self:
         handlers, loop = owner(), asyncio.get_running_loop()
-        self._wake = asyncio.Event()
+        self._wake, self._closing = asyncio.Event(), False
         missing = [_name(signum) for signum in self._signums if not handlers.can_take(signum)]
         if missing:
             _log.warning("%s cannot be taken outside the main thread; no event tells of them", ", ".join(missing))
@@ -77,15 +78,21 @@ class SignalSource:
         self._waiting.clear()
 
     async def run(self, emit: Emit) -> None:
-        """Send events until cancelled."""
+        """Send events until `close` or cancelled."""
         if self._release is None:
             async with self:
-                return await self.run(emit)
-        while True:
+                await self.run(emit)
+            return
+        while not self._closing or self._waiting:
             await self._wake.wait()
             self._wake.clear()
             while self._waiting:
                 await emit(SignalEvent(self._waiting.popleft()))
+
+    def close(self) -> None:
+        """Send what has come so far, and end: the SIGTERM that stops the program is an event too."""
+        self._closing = True
+        self._wake.set()
 
     def _note(self, signum: int) -> None:
         if self._waiting.count(signum) < _BURST:
