@@ -92,11 +92,19 @@ if TYPE_CHECKING:
         WebhookSource,
     )
     from lifecycle.workers import (
+        Backoff,
         BaseWorker,
+        DoNotRestart,
         Exit,
         Gate,
+        Intensity,
         ProcessWorker,
+        Restart,
+        Spec,
         Status,
+        StopTree,
+        Strategy,
+        Supervisor,
         TaskWorker,
         ThreadWorker,
         WorkerState,
@@ -122,17 +130,20 @@ _ROOMS = {
         "TickerSource WebhookSource"
     ),
     "lifecycle.workers": (
-        "BaseWorker Exit Gate ProcessWorker Status TaskWorker ThreadWorker WorkerState handover stop_and_wait"
+        "Backoff BaseWorker DoNotRestart Exit Gate Intensity ProcessWorker Restart Spec Status "
+        "StopTree Strategy Supervisor TaskWorker ThreadWorker WorkerState handover stop_and_wait"
     ),
 }
 
 __all__ = [
+    "Backoff",
     "BaseSource",
     "BaseWorker",
     "ClearLineEvent",
     "CommandEvent",
     "Debounce",
     "Delivery",
+    "DoNotRestart",
     "Dropped",
     "EndOfInputEvent",
     "Escalator",
@@ -147,6 +158,7 @@ __all__ = [
     "HealthCheckSource",
     "HealthEvent",
     "InputSource",
+    "Intensity",
     "InterruptEvent",
     "LifecycleError",
     "Lifetime",
@@ -160,14 +172,19 @@ __all__ = [
     "Reason",
     "ReloadEvent",
     "ReloadHandler",
+    "Restart",
     "ResumeEvent",
     "Router",
     "ShutdownEvent",
     "ShutdownHandler",
     "SignalEvent",
     "SignalSource",
+    "Spec",
     "Status",
     "StatusEvent",
+    "StopTree",
+    "Strategy",
+    "Supervisor",
     "SuspendEvent",
     "SuspendHandler",
     "TaskWorker",

@@ -16,6 +16,8 @@ LifecycleError
 │   └── InvalidState            (also FlowError) the same for flows and jobs
 ├── WorkerFailed                a worker ended, or could not start, with an error
 ├── RestartLimitReached         a supervisor's budget of restarts is spent
+├── DoNotRestart                raised by a child: it is not to be started again
+├── StopTree                    raised by a child: its supervisors are to end, up to the root
 ├── VerificationError           a webhook's signature is missing, wrong or too old
 ├── PoolError
 │   ├── RemoteError             the called function raised in its worker process
@@ -40,6 +42,7 @@ __all__ = [
     "AmbiguousDependency",
     "AtomFailed",
     "ClaimLost",
+    "DoNotRestart",
     "Dropped",
     "FlowError",
     "Interrupted",
@@ -63,6 +66,7 @@ __all__ = [
     "SessionLost",
     "SourceClosed",
     "SourceFailed",
+    "StopTree",
     "VerificationError",
     "WorkerFailed",
     "WorkerLost",
@@ -130,6 +134,17 @@ class WorkerFailed(LifecycleError):
 
 class RestartLimitReached(LifecycleError):
     """A supervisor used up its budget of restarts; the cause is a group of the last errors."""
+
+
+class DoNotRestart(LifecycleError):
+    """Raised by a child of a supervisor: it is not started again, whatever its policy says.
+
+    Raised while the child starts, it says that there is nothing to run: the supervisor goes on without it.
+    """
+
+
+class StopTree(LifecycleError):
+    """Raised by a child of a supervisor: the supervisor stops its other children and ends, and so does its parent."""
 
 
 class VerificationError(LifecycleError):

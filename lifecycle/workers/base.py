@@ -18,13 +18,14 @@ from lifecycle.workers.graces import Grace
 from lifecycle.workers.machines import StatusMachine
 from lifecycle.workers.records import End, WorkerState
 from lifecycle.workers.status import Status
-from lifecycle.workers.verdicts import Circumstances, exit_of
+from lifecycle.workers.verdicts import Circumstances, cannot_start, exit_of, told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
     from types import TracebackType
     from typing import Self
 
+    from lifecycle.workers.machines import Listener
     from lifecycle.workers.records import Exit, ProbeResult
 
 __all__ = ["BaseWorker"]
@@ -106,6 +107,10 @@ class BaseWorker:
         """Ask it to end, or with ``force`` make it end; MUST NOT wait for the end, which shows in its life."""
         raise NotImplementedError
 
+    def _children(self) -> tuple[WorkerState, ...]:
+        """The states of workers within it."""
+        return ()
+
     def _whereabouts(self) -> str:
         """Where it hangs, for the log entry that reports it abandoned."""
         return repr(self._life)
@@ -174,25 +179,26 @@ class BaseWorker:
 
     def state(self) -> WorkerState:
         """What there is to know about it now."""
-        return self._record(self.name)
+        return self.state_as(self.name)
 
-    def _record(  # its supervisor knows more of it than it does itself
+    def state_as(  # each is a field of the record
         self,
         name: str,
         *,
+        status: Status | None = None,
         restarts: int = 0,
         circuit: str = "closed",
         health: ProbeResult | None = None,
-        children: tuple[WorkerState, ...] = (),
     ) -> WorkerState:
+        """Its state with what only its supervisor knows."""
         ended, changed = self._exit, self._machine.last
         return WorkerState(
             name=name,
             kind=self.kind,
-            status=self._machine.state,
+            status=status or self._machine.state,
             pid=self._pid,
             exit_code=ended.exit_code if ended else None,
-            error=_text(ended.error) if ended and ended.error else None,
+            error=told(ended.error) if ended and ended.error else None,
             restarts=restarts,
             circuit=circuit,
             health=health,
@@ -200,8 +206,12 @@ class BaseWorker:
             started_at=self._started_at,
             updated_at=changed.at if changed else self._created_at,
             abandoned=self._abandoned,
-            children=children,
+            children=self._children(),
         )
+
+    def on_change(self, listener: Listener) -> None:
+        """Have ``listener`` called with the old and the new status at every change, at once; it MUST NOT raise."""
+        self._machine.listen(listener)
 
     def set_env(self, name: str, value: str) -> None:
         """Have ``name`` in its environment, over what it would have there.
@@ -234,9 +244,7 @@ class BaseWorker:
         if self._life is not None:
             self._grace.shorten(self._stop_timeout)
             await self._wind_down(self._life)
-        failed = error if isinstance(error, WorkerFailed) else WorkerFailed(f"{self.name!r} cannot start: {error}")
-        if failed is not error:
-            failed.__cause__ = error
+        failed = error if isinstance(error, WorkerFailed) else cannot_start(self.name, error)
         self._finish(End.of(self._life), because=failed)
         return failed
 
@@ -290,7 +298,3 @@ class BaseWorker:
             hooks.worker_failed.announce(self, worker=self, exit=ended)
         elif ended.status is Status.KILLED:
             hooks.worker_killed.announce(self, worker=self, exit=ended)
-
-
-def _text(error: BaseException) -> str:
-    return str(error) or type(error).__name__

@@ -19,11 +19,15 @@ Listener: TypeAlias = "Callable[[Status, Status], None]"
 
 
 class StatusMachine(Machine[Status]):
-    """The ten states of one worker, and at most one listener."""
+    """The ten states of one worker, and those who listen to its moves."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, TABLE, Status.CREATED)
-        self.listener: Listener | None = None
+        self._listeners: tuple[Listener, ...] = ()
+
+    def listen(self, listener: Listener) -> None:
+        """Call ``listener`` at every move from now on."""
+        self._listeners = (*self._listeners, listener)
 
     @property
     def last(self) -> Transition[Status] | None:
@@ -31,9 +35,10 @@ class StatusMachine(Machine[Status]):
         return self._history[-1] if self._history else None
 
     def to(self, target: Status, reason: str = "") -> bool:
-        """Move as `Machine.to`, and tell the listener."""
+        """Move as `Machine.to`, and tell who listens."""
         old = self.state
         moved = super().to(target, reason)
-        if moved and self.listener is not None:
-            self.listener(old, target)
+        if moved:
+            for listener in self._listeners:
+                listener(old, target)
         return moved

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.records import End
 
-__all__ = ["TABLE", "Status", "final_status"]
+__all__ = ["FINAL", "TABLE", "Status", "final_status"]
 
 
 class Status(StrEnum):
@@ -55,6 +55,7 @@ TABLE: Final[Mapping[Status, frozenset[Status]]] = {
     Status.KILLED: frozenset(),
 }
 
+FINAL: Final = frozenset(status for status, row in TABLE.items() if not row)
 
 # Not every system has a name for it, and this is only compared.
 _SIGKILL: Final = 9

@@ -12,7 +12,7 @@ from lifecycle.workers.status import Status, final_status
 if TYPE_CHECKING:
     from lifecycle.workers.records import End
 
-__all__ = ["Circumstances", "exit_of"]
+__all__ = ["Circumstances", "cannot_start", "exit_of", "failed", "told"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +46,20 @@ def _error(name: str, status: Status, end: End, how: Circumstances) -> BaseExcep
     if status is Status.KILLED:
         return WorkerFailed(f"{name!r} did not stop in time and was {'abandoned' if how.abandoned else 'killed'}")
     return end.error if status is Status.FAILED else None
+
+
+def failed(error: BaseException) -> Exit:
+    """The exit of what failed before there was a worker to ask."""
+    return Exit(Status.FAILED, error)
+
+
+def cannot_start(name: str, error: BaseException) -> WorkerFailed:
+    """What to raise when ``name`` cannot start because of ``error``."""
+    failure = WorkerFailed(f"{name!r} cannot start: {told(error)}")
+    failure.__cause__ = error
+    return failure
+
+
+def told(error: BaseException) -> str:
+    """What people are told of ``error``; its kind, where it says nothing."""
+    return str(error) or type(error).__name__

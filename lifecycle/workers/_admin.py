@@ -1,0 +1,89 @@
+"""What may be asked of a supervisor by hand; each is carried out in its turn by the owner, between two messages."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from lifecycle.errors import WorkerFailed
+from lifecycle.workers._slots import Slot
+from lifecycle.workers.specs import AutoShutdown, Spec
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from lifecycle.workers._owner import Owner
+
+__all__ = ["add", "check_new", "remove", "restart", "slot_of", "stop_child"]
+
+_log = logging.getLogger("lifecycle.workers")
+
+
+def slot_of(owner: Owner, name: str) -> Slot:
+    """The slot of the child ``name``.
+
+    Raises:
+        KeyError: naming those that there are.
+    """
+    if name not in owner.slots:
+        known = ", ".join(map(repr, owner.slots)) or "nobody"
+        raise KeyError(f"{owner.name!r} has no child {name!r}; it has {known}")
+    return owner.slots[name]
+
+
+def check_new(owner: Owner, spec: Spec, auto_shutdown: AutoShutdown) -> None:
+    """Refuse what cannot be a further child.
+
+    Raises:
+        TypeError, ValueError: saying why.
+    """
+    if not isinstance(spec, Spec):
+        raise TypeError(f"{spec!r} is no Spec; give Spec(name, child)")
+    if spec.name in owner.slots:
+        status = owner.slots[spec.name].status
+        raise ValueError(f"{owner.name!r} already has a child {spec.name!r}, which is {status}; remove it first")
+    if spec.significant and auto_shutdown is AutoShutdown.NEVER:
+        raise ValueError(f"{spec.name!r} is significant, but auto_shutdown of {owner.name!r} is 'never'")
+
+
+async def add(owner: Owner, spec: Spec) -> asyncio.Future[None] | None:
+    """A further child, the last in order; what it returns completes with the start, None if that has to wait."""
+    slot = owner.slots[spec.name] = Slot(spec)
+    if owner.suspended:
+        owner.hold(slot)
+        return None
+    slot.provisional = True
+    outcome = slot.ask()
+    if owner.line.empty:
+        owner.open(slot)
+    else:
+        owner.line.join(slot)
+    return outcome
+
+
+async def remove(owner: Owner, name: str) -> None:
+    """Stop the child ``name`` and forget it."""
+    slot = slot_of(owner, name)
+    await stop_child(owner, name)
+    del owner.slots[slot.spec.name]
+
+
+async def stop_child(owner: Owner, name: str) -> None:
+    """Stop the child ``name``, wherever its life or its start has come; it stays, and nothing starts it by itself."""
+    slot = slot_of(owner, name)
+    owner.line.leave(slot)
+    await owner.closer.close(slot)
+    slot.answer(WorkerFailed(f"{name!r} was stopped before it had started"))
+
+
+async def restart(owner: Owner, name: str) -> asyncio.Future[None] | None:
+    """Stop the child ``name`` if it is at work, and start it; nothing of its past counts any more."""
+    slot = slot_of(owner, name)
+    await stop_child(owner, name)
+    slot.forgive()
+    if owner.suspended:
+        owner.hold(slot)
+        return None
+    outcome = slot.ask()
+    owner.open(slot)
+    return outcome

@@ -1,0 +1,105 @@
+"""Emptying slots: however far the start of a child has come, nothing of it is left, and nothing it says counts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from lifecycle.workers.specs import StopOrder
+from lifecycle.workers.status import FINAL, Status
+from lifecycle.workers.verdicts import failed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from lifecycle.workers._slots import Slot
+    from lifecycle.workers.children import Worker
+    from lifecycle.workers.records import Exit
+
+__all__ = ["Closer"]
+
+_log = logging.getLogger("lifecycle.workers")
+
+#: Seconds for the start of a worker to notice that it was stopped or cancelled.
+_START_ENDS: Final = 1.0
+#: Seconds for the making of a worker that has no time-out of its own yet.
+_MAKING_ENDS: Final = 10.0
+
+
+class Closer:
+    """Stops children for one supervisor."""
+
+    def __init__(self, order: StopOrder, note: Callable[[Slot], None]) -> None:
+        self._order = order
+        self._note = note
+        # Who stops what is in a hurry, once there is no time left.
+        self._kills: list[asyncio.Task[None]] = []
+        self._hurried = False
+
+    async def close_all(self, slots: Sequence[Slot]) -> None:
+        """Close ``slots``: the last first, one after the other, or all at once."""
+        if self._order is StopOrder.PARALLEL:
+            await asyncio.gather(*(self.close(slot) for slot in slots))
+            return
+        for slot in reversed(slots):
+            await self.close(slot)
+
+    async def close(self, slot: Slot) -> None:
+        """Have nothing at work in ``slot``; what its worker still had to say is stale."""
+        slot.generation += 1
+        slot.quiet()
+        if slot.opening is not None:
+            await self._interrupt(slot, slot.opening)
+        elif slot.live and slot.worker is not None:
+            await self._stop(slot, slot.worker)
+        elif slot.rest in (Status.CREATED, Status.PENDING):
+            slot.rest = Status.STOPPED
+        self._note(slot)
+
+    async def bury(self, slot: Slot, error: BaseException) -> Exit:
+        """The exit of a start that failed with ``error``; a worker that is not over for all that is stopped."""
+        if slot.worker is None:
+            return failed(error)
+        if slot.worker.status not in FINAL:
+            await self._ask(slot.worker, slot.spec.stop_timeout)
+        ended = await slot.worker.wait()
+        return ended if ended.error is not None else failed(error)
+
+    def kill(self, slots: Iterable[Slot]) -> None:
+        """Give nobody any time from now on; what is being stopped already, too."""
+        self._hurried = True
+        for slot in slots:
+            if slot.worker is not None and (slot.live or slot.opening is not None):
+                self._kills.append(asyncio.create_task(self._ask(slot.worker, 0), name=f"kill of {slot.spec.name}"))
+
+    async def settle(self) -> None:
+        """Wait for what was killed."""
+        if self._kills:
+            await asyncio.wait(self._kills)
+
+    async def _stop(self, slot: Slot, worker: Worker) -> None:
+        await self._ask(worker, 0 if self._hurried else slot.spec.stop_timeout)
+        slot.is_over(await worker.wait())
+
+    async def _interrupt(self, slot: Slot, opening: asyncio.Task[BaseException | None]) -> None:
+        """End a start wherever it is: in the function that makes the worker, or in the worker."""
+        made = slot.worker
+        if made is None:
+            opening.cancel()
+        else:
+            await self._ask(made, 0 if self._hurried else slot.spec.stop_timeout)
+        await asyncio.wait({opening}, timeout=_MAKING_ENDS if made is None else _START_ENDS)
+        if not opening.done():
+            opening.cancel()
+            _log.error("the start of %r cannot be ended and is left to itself: %r", slot.spec.name, opening)
+        slot.opening = None
+        slot.rest = Status.STOPPED
+        if made is not None:
+            slot.is_over(await made.wait())
+
+    async def _ask(self, worker: Worker, timeout: float | None) -> None:
+        try:
+            await worker.stop(timeout)
+        except Exception:  # noqa: BLE001  # logged; its siblings have to be stopped all the same
+            _log.exception("%r could not be stopped", worker)

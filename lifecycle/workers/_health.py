@@ -1,0 +1,64 @@
+"""Asking workers after their health: once, or again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.workers.records import ProbeResult
+from lifecycle.workers.status import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.workers._slots import Slot
+
+__all__ = ["ask", "keep_asking", "summary"]
+
+
+async def ask(slot: Slot) -> ProbeResult:
+    """Its answer; an error, silence, or a worker that does not run is a bad one. It is kept in the slot."""
+    worker, status = slot.worker, slot.status
+    if worker is None or status not in (Status.RUNNING, Status.SUSPENDED):
+        return ProbeResult(healthy=False, message=f"is {status}")
+    generation = slot.generation
+    result = await _answer(worker, slot.spec.probe_timeout)
+    if slot.generation == generation:
+        slot.health = result
+    return result
+
+
+async def keep_asking(slot: Slot, interval: float, tell: Callable[[int, ProbeResult], None]) -> None:
+    """Ask every ``interval`` seconds while it runs, and ``tell`` how many bad answers in a row there were."""
+    bad = 0
+    while True:
+        # Many that were started together are not asked together.
+        await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311  # no secret
+        if slot.status != Status.RUNNING:
+            continue
+        result = await ask(slot)
+        bad = 0 if result.healthy else bad + 1
+        tell(bad, result)
+
+
+def summary(answers: dict[str, ProbeResult]) -> ProbeResult:
+    """One answer for many: healthy if all are."""
+    ill = [f"{name}: {answer.message or 'unhealthy'}" for name, answer in answers.items() if not answer.healthy]
+    return ProbeResult(not ill, "; ".join(ill))
+
+
+async def _answer(worker: Any, timeout: float) -> ProbeResult:
+    probe = getattr(worker, "probe", None)
+    if probe is None:
+        return ProbeResult(healthy=True)
+    try:
+        async with asyncio.timeout(timeout):
+            answer = await probe()
+    except TimeoutError:
+        return ProbeResult(healthy=False, message=f"no answer within {timeout:g} s")
+    except Exception as error:  # noqa: BLE001  # it is the answer
+        return ProbeResult(healthy=False, message=f"{type(error).__name__}: {error}")
+    if isinstance(answer, ProbeResult):
+        return answer
+    return ProbeResult(healthy=False, message=f"its probe returned {answer!r}; it has to return a ProbeResult")

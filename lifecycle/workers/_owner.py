@@ -1,0 +1,372 @@
+"""The one task that decides about the children of a supervisor.
+
+Whatever happens (a child ended, a start came to its end, a backoff is over, somebody asks for something) is a message
+in its mailbox, and one message is dealt with after the other. What comes from a worker carries the generation of its
+slot, and is stale once another worker fills that. The owner never waits for a start, so one that hangs holds up
+nobody; it does wait for stops, which are bounded. What is asked for by hand is in `_admin` and `_suspension`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lifecycle import hooks
+from lifecycle.errors import DoNotRestart, InvalidTransition, RestartLimitReached, WorkerFailed
+from lifecycle.workers import _health
+from lifecycle.workers._closing import Closer
+from lifecycle.workers._line import Line
+from lifecycle.workers._mailbox import Mailbox
+from lifecycle.workers._policy import STEERING, Verdict, affected, cause_of, ends_with, verdict
+from lifecycle.workers._rules import Budget
+from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.children import make, start
+from lifecycle.workers.records import End
+from lifecycle.workers.specs import Strategy
+from lifecycle.workers.status import FINAL, Status
+from lifecycle.workers.verdicts import failed, told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.workers._mailbox import Message
+    from lifecycle.workers._rules import Rules
+    from lifecycle.workers._slots import Slot
+    from lifecycle.workers.children import Worker
+    from lifecycle.workers.records import ProbeResult
+
+__all__ = ["Owner"]
+
+_log = logging.getLogger("lifecycle.workers")
+
+
+class Owner:
+    """Keeps the children of the supervisor ``name``; ``note`` is told when one may have changed."""
+
+    def __init__(self, name: str, rules: Rules, note: Callable[[Slot], None]) -> None:
+        self.name = name
+        self.note = note
+        #: The children by name, in the order of their starts.
+        self.slots: dict[str, Slot] = {}
+        self.mailbox = Mailbox()
+        self.closer = Closer(rules.stop_order, note)
+        self.line = Line(self.mailbox, self._open_in_line)
+        #: While it is, nothing is started: not what ended, not what is added.
+        self.suspended = False
+        #: Set when the supervisor was asked to stop; what may take long gives up then.
+        self.halted = asyncio.Event()
+        #: Whether it is about to end, for whatever reason.
+        self.ending = False
+        self._rules = rules
+        self._budget = Budget(name, rules)
+        # What has to wait for the end of a suspension.
+        self._held: list[Message] = []
+        self._started: asyncio.Future[WorkerFailed | None] | None = None
+        self._end = End()
+
+    # -- its life -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> asyncio.Task[End]:
+        """Start the children in order; the task ends with the supervisor."""
+        self._started = asyncio.get_running_loop().create_future()
+        return asyncio.create_task(self._run(self._started), name=f"supervisor {self.name}")
+
+    async def started(self) -> None:
+        """Return when all children have started.
+
+        Raises:
+            WorkerFailed: if one could not; by then the others are stopped.
+        """
+        assert self._started is not None, "begin() comes first"
+        if error := await asyncio.shield(self._started):
+            raise error
+
+    def halt(self) -> None:
+        """Have all children stopped, and end."""
+        self.halted.set()
+        self.mailbox.post(self._halt)
+
+    async def _run(self, started: asyncio.Future[WorkerFailed | None]) -> End:
+        self.line.form(list(self.slots.values()))
+        try:
+            while not self.ending:
+                message = await self.mailbox.take()
+                await message()
+                self._advance()
+        finally:
+            self.ending = True
+            self.line.dissolve()
+            await self.closer.close_all(list(self.slots.values()))
+            await self.closer.settle()
+            self._dismiss(started)
+        return self._end
+
+    async def _halt(self) -> None:
+        self.ending = True
+
+    def _finish(self, error: BaseException | None = None) -> None:
+        """End by itself; what came first counts."""
+        if not self.ending:
+            self.ending, self._end = True, End(error=error)
+
+    def _advance(self) -> None:
+        self.line.advance()
+        if self.line.empty and self._starting_up and not self.ending:
+            assert self._started is not None, "it is starting up"
+            self._started.set_result(None)
+
+    @property
+    def _starting_up(self) -> bool:
+        return self._started is not None and not self._started.done()
+
+    def _dismiss(self, started: asyncio.Future[WorkerFailed | None]) -> None:
+        """Nobody is left waiting."""
+        for slot in self.slots.values():
+            slot.answer(WorkerFailed(f"{slot.spec.name!r} was stopped before it had started"))
+        self.mailbox.dismiss(InvalidTransition(f"the supervisor {self.name!r} has ended; nothing was done"))
+        if not started.done():
+            started.set_result(_as_failure(self.name, self._end.error))
+
+    # -- starts ---------------------------------------------------------------------------------------------------
+
+    def open(self, slot: Slot) -> None:
+        """Begin to start a worker in ``slot``, which is empty; how that went is a message."""
+        generation = slot.opens()
+        slot.opening = asyncio.create_task(self._start(slot), name=f"start of {slot.spec.name}")
+        slot.opening.add_done_callback(lambda _: self.mailbox.post(partial(self._opened, slot, generation)))
+        self.note(slot)
+
+    def _open_in_line(self, slot: Slot) -> None:
+        if not self.suspended and not self.ending:
+            self.open(slot)
+
+    async def _start(self, slot: Slot) -> BaseException | None:
+        try:
+            slot.worker = worker = await make(slot.spec)
+            if isinstance(worker, BaseWorker):
+                worker.on_change(partial(self._changed, slot, slot.generation))
+            await start(worker, slot.environment())
+        except asyncio.CancelledError as error:
+            if _cancelling():
+                raise
+            return error
+        except BaseException as error:  # noqa: BLE001  # judged in its turn, SystemExit too
+            return error
+        return None
+
+    async def _opened(self, slot: Slot, generation: int) -> None:
+        if slot.generation != generation or slot.opening is None:
+            return
+        opening, slot.opening = slot.opening, None
+        error = asyncio.CancelledError("cancelled") if opening.cancelled() else opening.result()
+        if error is None:
+            assert slot.worker is not None, "what has started was made"
+            self._is_up(slot, slot.worker)
+        else:
+            await self._is_down(slot, error)
+
+    def _is_up(self, slot: Slot, worker: Worker) -> None:
+        slot.is_up(_now())
+        self.line.leave(slot)
+        self._observe(slot, worker)
+        self.note(slot)
+        slot.answer()
+        if slot.restarts:
+            hooks.worker_restarted.announce(self, worker=worker, restarts=slot.restarts)
+
+    async def _is_down(self, slot: Slot, error: BaseException) -> None:
+        """A start failed: what that means depends on who wanted it."""
+        slot.is_over(await self.closer.bury(slot, error))
+        cause, first = cause_of(error), self._starting_up and slot in self.line
+        if isinstance(cause, STEERING):
+            self._steer(slot, cause)
+        elif slot.asked:
+            self._refuse(slot)
+        elif first:
+            self._finish(_not_started(self.name, slot, error))
+        else:
+            await self.again(slot, slot.generation, error)
+        slot.answer(None if isinstance(cause, DoNotRestart) else error)
+        self.note(slot)
+
+    def _steer(self, slot: Slot, cause: BaseException) -> None:
+        """The child does not want to run, or nobody is to run any more."""
+        self.line.leave(slot)
+        if isinstance(cause, DoNotRestart):
+            slot.rest = Status.STOPPED
+        else:
+            self._finish(cause)
+
+    def _refuse(self, slot: Slot) -> None:
+        """It was to be started by hand: whoever wanted that decides what follows."""
+        self.line.leave(slot)
+        if slot.provisional:
+            del self.slots[slot.spec.name]
+
+    # -- ends -----------------------------------------------------------------------------------------------------
+
+    def _observe(self, slot: Slot, worker: Worker) -> None:
+        """Have the end of ``worker`` come as a message, and its health asked after."""
+        generation = slot.generation
+        if worker.status in FINAL:
+            self._report(slot, generation)
+        elif not isinstance(worker, BaseWorker):
+            slot.watching = asyncio.create_task(self._wait(slot, generation, worker), name=f"end of {slot.spec.name}")
+        if slot.spec.probe_interval is not None:
+            tell = partial(self._probed, slot, generation)
+            asking = _health.keep_asking(slot, slot.spec.probe_interval, tell)
+            slot.probing = asyncio.create_task(asking, name=f"health of {slot.spec.name}")
+
+    def _changed(self, slot: Slot, generation: int, _old: Status, new: Status) -> None:
+        """A worker moved; its end is news only while nobody has replaced or stopped it."""
+        self.note(slot)
+        if new in FINAL and slot.live and slot.generation == generation:
+            self._report(slot, generation)
+
+    async def _wait(self, slot: Slot, generation: int, worker: Worker) -> None:
+        """For the end of a worker that cannot tell us."""
+        await worker.wait()
+        self._report(slot, generation)
+
+    def _report(self, slot: Slot, generation: int) -> None:
+        self.mailbox.post(partial(self._exited, slot, generation))
+
+    async def _exited(self, slot: Slot, generation: int) -> None:
+        if slot.generation != generation or slot.worker is None:
+            return
+        ended = await slot.worker.wait()
+        slot.is_over(ended)
+        self.note(slot)
+        match verdict(slot.spec.restart, ended):
+            case Verdict.END_TREE:
+                self._finish(cause_of(ended.error))
+            case Verdict.LEAVE:
+                self._leave(slot)
+            case Verdict.RESTART:
+                await self.again(slot, generation, ended.error)
+
+    def _leave(self, slot: Slot) -> None:
+        """It ended and is not started again: that may be the end of the supervisor."""
+        others = (each for each in self.slots.values() if each is not slot and each.spec.significant)
+        left = [each for each in others if each.active or each in self.line]
+        if ends_with(self._rules.auto_shutdown, significant=slot.spec.significant, others=left):
+            _log.info("%r ends: its significant child %r has ended %s", self.name, slot.spec.name, slot.status)
+            self._finish()
+
+    def _probed(self, slot: Slot, generation: int, bad: int, answer: ProbeResult) -> None:
+        if slot.spec.restart_unhealthy and bad == slot.spec.failures:
+            self.mailbox.post(partial(self._unhealthy, slot, generation, answer))
+
+    async def _unhealthy(self, slot: Slot, generation: int, answer: ProbeResult) -> None:
+        if slot.generation != generation or not slot.live:
+            return
+        error = WorkerFailed(f"{slot.spec.name!r} was unhealthy {slot.spec.failures} times in a row: {answer.message}")
+        await self.closer.close(slot)
+        slot.is_over(failed(error))
+        await self.again(slot, slot.generation, error)
+
+    # -- restarts -------------------------------------------------------------------------------------------------
+
+    async def again(self, slot: Slot, generation: int, error: BaseException | None) -> None:
+        """Start ``slot`` again, and who has to be with it, if circuit and budget allow it; all in good time."""
+        if slot.generation != generation:
+            return
+        if self.suspended:
+            self._held.append(partial(self.again, slot, generation, error))
+            return
+        now = _now()
+        if slot.trips(now):
+            self._give_up(slot)
+            return
+        error = error or WorkerFailed(f"{slot.spec.name!r} ended {slot.status}, and has to run")
+        try:
+            delay = max(self._budget.spend(now, slot.spec.name, error) - now, slot.next_delay(now))
+        except RestartLimitReached as limit:
+            _log.error("%s", limit)  # its cause is told by whoever handles it
+            self._finish(limit)
+            return
+        _log.warning("%r failed and is started again in %.1f s: %s", slot.spec.name, delay, error)
+        await self._restart(slot, delay)
+
+    async def _restart(self, slot: Slot, delay: float) -> None:
+        if self._rules.strategy is Strategy.ONE_FOR_ONE:
+            self._defer(slot)
+            slot.timer = self.mailbox.after(delay, partial(self.due, slot, slot.generation))
+            return
+        group = affected(self._rules.strategy, list(self.slots.values()), slot)
+        self.line.dissolve()
+        await self.closer.close_all([each for each in group if each is not slot])
+        joining = [each for each in group if each is slot or each.joins]
+        for each in joining:
+            self._defer(each)
+        self.line.form(joining, delay)
+
+    async def due(self, slot: Slot, generation: int) -> None:
+        """The time has come for ``slot`` to be started, unless something else happened to it meanwhile."""
+        if slot.generation != generation:
+            return
+        if self.suspended:
+            self._held.append(partial(self.due, slot, generation))
+        else:
+            self.open(slot)
+
+    def _give_up(self, slot: Slot) -> None:
+        """The circuit of ``slot`` opens; its siblings and the supervisor go on."""
+        backoff = slot.spec.backoff
+        _log.error(
+            "%r is given up: more than %d restarts within %g s; restart it by hand",
+            slot.spec.name,
+            backoff.max_restarts,
+            backoff.within,
+        )
+        slot.rest = Status.FAILED
+        self.line.leave(slot)
+        self.note(slot)
+        hooks.circuit_opened.announce(self, child=slot.spec.name, restarts=slot.restarts)
+        self._leave(slot)
+
+    def _defer(self, slot: Slot) -> None:
+        slot.rest = Status.PENDING
+        self.note(slot)
+
+    def hold(self, slot: Slot) -> None:
+        """Start ``slot``, which is empty, once the suspension is over."""
+        self._defer(slot)
+        if slot not in self.line:
+            self._held.append(partial(self.due, slot, slot.generation))
+
+    async def release(self) -> None:
+        """The suspension is over: what had to wait takes place."""
+        self.suspended = False
+        if self.halted.is_set():
+            return
+        held, self._held = self._held, []
+        for message in held:
+            await message()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _cancelling() -> bool:
+    """Whether somebody cancelled this task; code of others may also raise CancelledError of its own accord."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _not_started(name: str, slot: Slot, error: BaseException) -> WorkerFailed:
+    failure = WorkerFailed(f"{name!r} cannot start, since its child {slot.spec.name!r} cannot: {told(error)}")
+    failure.__cause__ = error
+    return failure
+
+
+def _as_failure(name: str, error: BaseException | None) -> WorkerFailed | None:
+    """What who started the supervisor is told of an end that came before the start was complete."""
+    if error is None or isinstance(error, WorkerFailed):
+        return error
+    failure = WorkerFailed(f"{name!r} ended while it started: {told(error)}")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,198 @@
+"""A child's place in its supervisor: it stays while the workers that fill it come and go.
+
+A slot knows and counts; what is done about it is the owner's business (`_owner`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from lifecycle.errors import WorkerFailed
+from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.handovers import ATTEMPT, PREV_EXIT, RESUME_ID, previous_exit
+from lifecycle.workers.records import WorkerState
+from lifecycle.workers.specs import Restart
+from lifecycle.workers.status import Status
+from lifecycle.workers.verdicts import cannot_start, told
+
+if TYPE_CHECKING:
+    from lifecycle.workers.children import Worker
+    from lifecycle.workers.records import Exit, ProbeResult
+    from lifecycle.workers.specs import Spec
+
+__all__ = ["Slot"]
+
+
+class Slot:
+    """One child of a supervisor."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        # Constant for the life of the spec, unlike the workers.
+        self._resume_id = str(uuid4())
+        self._created_at = time.time()
+        #: Which worker fills it: whatever reports an earlier number is stale. Grows with every start and every stop.
+        self.generation = 0
+        #: The worker that fills it, or did so last; None before the first, and while a new one is made.
+        self.worker: Worker | None = None
+        #: Whether a worker is at work in it: from the end of its start to its end.
+        self.live = False
+        #: The start, while it goes on.
+        self.opening: asyncio.Task[BaseException | None] | None = None
+        #: What it is while no worker is in it.
+        self.rest = Status.CREATED
+        #: Whether it was added and has never run: if it cannot, it is no child.
+        self.provisional = False
+        # What was last told of it: its status, and whether it was healthy.
+        self._told: tuple[Status, bool] = (Status.CREATED, True)
+        #: How the last worker ended.
+        self.exit: Exit | None = None
+        self.health: ProbeResult | None = None
+        #: Given up until it is restarted by hand.
+        self.tripped = False
+        #: What is due later: the end of its backoff; and who asks after its health.
+        self.timer: asyncio.TimerHandle | None = None
+        self.probing: asyncio.Task[None] | None = None
+        #: Who waits for the end of a worker that cannot tell by itself.
+        self.watching: asyncio.Task[None] | None = None
+        # Who asked for the start by hand and waits for its outcome.
+        self._askers: list[asyncio.Future[None]] = []
+        # Starts so far; waits in a row; when it was up; the restarts that its circuit counts, newest first.
+        self._attempt = 0
+        self._retry = 0
+        self._up_since: float | None = None
+        self._restarts: tuple[float, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Slot {self.spec.name!r}: {self.status}, generation {self.generation}>"
+
+    # -- what it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> Status:
+        """Where the child is, with or without a worker."""
+        if self.live or self.opening is not None:
+            worker = self.worker
+            return Status.STARTING if worker is None or worker.status == Status.CREATED else worker.status
+        return self.rest
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started after the first time."""
+        return max(0, self._attempt - 1)
+
+    @property
+    def active(self) -> bool:
+        """Whether it is at work, or will be without anybody's help."""
+        return self.live or self.opening is not None or self.rest == Status.PENDING
+
+    @property
+    def joins(self) -> bool:
+        """Whether it is started again together with a sibling."""
+        return self.spec.restart != Restart.NEVER and not self.tripped
+
+    def state(self) -> WorkerState:
+        """Its worker's record, with what only a supervisor knows."""
+        known: dict[str, Any] = {
+            "status": self.status,
+            "restarts": self.restarts,
+            "circuit": "open" if self.tripped else "closed",
+            "health": self.health,
+        }
+        name = self.spec.name
+        if isinstance(self.worker, BaseWorker):
+            return self.worker.state_as(name, **known)
+        if self.worker is not None:
+            return replace(self.worker.state(), name=name, **known)
+        error = None if self.exit is None or self.exit.error is None else told(self.exit.error)
+        at = self._created_at
+        return WorkerState(name, self.spec.kind, error=error, created_at=at, updated_at=at, **known)
+
+    def tell(self) -> tuple[Status | None, Status]:
+        """What was told of it last, None if that is still so, and what there is to tell now."""
+        old, healthy = self._told
+        now = self._told = (self.status, self.health is None or self.health.healthy)
+        return (None if now == (old, healthy) else old), now[0]
+
+    # -- its life -------------------------------------------------------------------------------------------------
+
+    def opens(self) -> int:
+        """A start begins: its generation."""
+        self.generation += 1
+        self._attempt += 1
+        self.worker, self.health = None, None
+        return self.generation
+
+    def environment(self) -> dict[str, str]:
+        """What the worker that is about to start is handed over."""
+        return {RESUME_ID: self._resume_id, PREV_EXIT: previous_exit(self.exit), ATTEMPT: str(self._attempt)}
+
+    def is_up(self, now: float) -> None:
+        """The start has succeeded."""
+        self.live, self._up_since, self.provisional = True, now, False
+
+    def is_over(self, ended: Exit) -> None:
+        """The worker has ended, or could not start."""
+        self.live, self.exit, self.rest = False, ended, ended.status
+        self.quiet()
+
+    def quiet(self) -> None:
+        """Nothing is due for it any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+        for task in (self.probing, self.watching):
+            if task is not None:
+                task.cancel()
+        self.timer = self.probing = self.watching = None
+
+    # -- what is counted --------------------------------------------------------------------------------------------
+
+    def trips(self, now: float) -> bool:
+        """Count a restart; whether it is one too many for the circuit."""
+        backoff = self.spec.backoff
+        if backoff.max_restarts:
+            self._restarts = (now, *(at for at in self._restarts if at >= now - backoff.within))
+            self.tripped = len(self._restarts) > backoff.max_restarts
+        return self.tripped
+
+    def next_delay(self, now: float) -> float:
+        """How long to wait before the next start; longer each time, until it was up for a while."""
+        if self._up_since is not None and now - self._up_since >= self.spec.backoff.reset_after:
+            self._retry = 0
+        self._up_since = None
+        self._retry += 1
+        return self.spec.backoff.delay(self._retry - 1)
+
+    def forgive(self) -> None:
+        """Forget what went wrong: it is started by hand."""
+        self.tripped, self._restarts, self._retry = False, (), 0
+
+    # -- who waits ----------------------------------------------------------------------------------------------------
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody waits for the outcome of its start."""
+        return bool(self._askers)
+
+    def ask(self) -> asyncio.Future[None]:
+        """What completes with the outcome of its start."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._askers.append(future)
+        return future
+
+    def answer(self, error: BaseException | None = None) -> None:
+        """Tell who waits for the outcome of its start."""
+        if error is not None and not isinstance(error, WorkerFailed):
+            error = cannot_start(self.spec.name, error)
+        askers, self._askers = self._askers, []
+        for future in askers:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)

@@ -1,0 +1,77 @@
+"""What a supervisor needs of a worker, whoever wrote it, and how one is made and started."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+
+from lifecycle.errors import WorkerFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from lifecycle.workers.records import Exit, WorkerState
+    from lifecycle.workers.specs import Spec
+    from lifecycle.workers.status import Status
+
+__all__ = ["Worker", "make", "start", "suspendable"]
+
+
+@runtime_checkable
+class Worker(Protocol):
+    """Anything that starts, stops and ends like a worker; `BaseWorker` is one way to write it."""
+
+    @property
+    def status(self) -> Status:
+        """Where it is in its life."""
+        ...
+
+    async def start(self) -> None:
+        """Return when it runs; raise if it cannot. A stop meanwhile MUST end it."""
+        ...
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """Return when it has ended; legal and idempotent in every state, the shortest time-out counts."""
+        ...
+
+    async def wait(self) -> Exit:
+        """Wait for its end; for any number of waiters, at any time."""
+        ...
+
+    def state(self) -> WorkerState:
+        """What there is to know about it."""
+        ...
+
+
+async def make(spec: Spec) -> Worker:
+    """A new worker for ``spec``.
+
+    Raises:
+        WorkerFailed: if its function returns something else, or a worker that has lived.
+    """
+    made = spec.make()
+    if inspect.isawaitable(made):
+        made = await made
+    if isinstance(made, type) or not isinstance(made, Worker):
+        raise WorkerFailed(f"the function of {spec.name!r} returned {made!r}, which is no worker; return a new worker")
+    if made.status != "created":
+        raise WorkerFailed(
+            f"the function of {spec.name!r} returned {made!r}, which has been started before; "
+            "return a new one each time"
+        )
+    return made
+
+
+async def start(worker: Worker, environment: Mapping[str, str]) -> None:
+    """Start ``worker``, with ``environment`` if it takes one."""
+    set_env: Callable[[str, str], object] | None = getattr(worker, "set_env", None)
+    if set_env is not None:
+        for name, value in environment.items():
+            set_env(name, value)
+    await worker.start()
+
+
+def suspendable(worker: Any) -> bool:
+    """Whether ``worker`` can be suspended and resumed."""
+    has = all(callable(getattr(worker, name, None)) for name in ("suspend", "resume"))
+    return has and bool(cast("Any", getattr(worker, "suspendable", True)))

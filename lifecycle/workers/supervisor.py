@@ -1,0 +1,283 @@
+"""`Supervisor`: keeps workers running, in the discipline of Erlang/OTP.
+
+This is what is asked of it from outside; how it decides is in `_owner` (one task with a mailbox), `_policy` (the truth
+tables), `_slots` (a child's place) and `_line` (starts in order). Do not add policy here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from lifecycle.errors import InvalidTransition
+from lifecycle.events import StatusEvent
+from lifecycle.workers import _admin, _health, _suspension
+from lifecycle.workers._owner import Owner
+from lifecycle.workers._rules import Rules
+from lifecycle.workers._slots import Slot
+from lifecycle.workers._watching import Board
+from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.specs import AutoShutdown, OnLimit, StopOrder, Strategy, chosen
+from lifecycle.workers.status import FINAL, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from lifecycle.backoff import Intensity
+    from lifecycle.workers._watching import Watch
+    from lifecycle.workers.children import Worker
+    from lifecycle.workers.records import End, ProbeResult, WorkerState
+    from lifecycle.workers.specs import Spec
+
+__all__ = ["Supervisor"]
+
+
+class Supervisor(BaseWorker):
+    """A worker that keeps others running: its children, each described by a `Spec`.
+
+    `start` starts them in order, each when the one before it is running; if one cannot start, those before it are
+    stopped and the start fails. A child that ends is started again as its spec says, after its backoff, together with
+    those that ``strategy`` names. `stop` stops them, the last first.
+
+    A child that raises `DoNotRestart` stays down; one that raises `StopTree`, `SystemExit` or `KeyboardInterrupt` is
+    the end of this supervisor and of those above it: they end FAILED with that error.
+
+    Args:
+        name: what it is called in messages and states.
+        specs: its children; more can be added at any time.
+        strategy: who is started again with a child.
+        intensity: how many restarts of all children are allowed in which time; by default there is no limit.
+        on_limit: what to do when that is spent: ``"escalate"`` stops the children and ends FAILED with
+            `RestartLimitReached`; ``"pause"`` waits with the restart until it is allowed again.
+        auto_shutdown: whether it ends (FINISHED) when significant children have ended and are not started again.
+        stop_order: ``"parallel"`` stops children at once, also before the restart of a group.
+
+    Raises:
+        ValueError, TypeError: for settings that cannot work, before anything is started.
+    """
+
+    kind: ClassVar[str] = "supervisor"
+    # Children that are killed have a second each, all at once; those below them, too.
+    _last_wait: ClassVar[float] = 5.0
+
+    def __init__(  # the names are promised; each has a default
+        self,
+        name: str,
+        *specs: Spec,
+        strategy: Strategy | Literal["one_for_one", "one_for_all", "rest_for_one"] = Strategy.ONE_FOR_ONE,
+        intensity: Intensity | None = None,
+        on_limit: OnLimit | Literal["escalate", "pause"] = OnLimit.ESCALATE,
+        auto_shutdown: AutoShutdown | Literal["never", "any_significant", "all_significant"] = AutoShutdown.NEVER,
+        stop_order: StopOrder | Literal["reverse", "parallel"] = StopOrder.REVERSE,
+    ) -> None:
+        # Its children have grace periods of their own, which add up.
+        super().__init__(name, stop_timeout=math.inf)
+        self._rules = Rules(
+            strategy=chosen(Strategy, strategy, "strategy"),
+            intensity=intensity,
+            on_limit=chosen(OnLimit, on_limit, "on_limit"),
+            auto_shutdown=chosen(AutoShutdown, auto_shutdown, "auto_shutdown"),
+            stop_order=chosen(StopOrder, stop_order, "stop_order"),
+        )
+        self._board = Board()
+        self._owner = Owner(name, self._rules, self._note)
+        for spec in specs:
+            self._register(spec)
+        self.on_change(self._changed)
+
+    def __getitem__(self, name: str) -> Worker:
+        """The worker that stands for the child ``name`` now, or did so last.
+
+        Raises:
+            KeyError: if there is no such child, or it has not been started yet.
+        """
+        worker = _admin.slot_of(self._owner, name).worker
+        if worker is None:
+            raise KeyError(f"{name!r} has no worker yet; it is {self._owner.slots[name].status}")
+        return worker
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._owner.slots
+
+    # -- by hand ----------------------------------------------------------------------------------------------------
+
+    async def add(self, spec: Spec) -> None:
+        """Take on a further child, the last in order, and return when it has started.
+
+        Before the start of the supervisor it is only taken on; while suspended it starts with the resume.
+
+        Raises:
+            ValueError: if a child has that name, or the spec cannot work here.
+            InvalidTransition: if the supervisor is stopping or has ended.
+            WorkerFailed: if the child could not start; then it is not taken on.
+        """
+        if self.status in (Status.CREATED, Status.PENDING):
+            self._register(spec)
+        else:
+            await self._by_hand(self._take_on, spec)
+
+    async def remove(self, name: str) -> None:
+        """Stop the child ``name``, wherever it is, and forget it.
+
+        Raises:
+            KeyError: if there is no such child.
+            InvalidTransition: if the supervisor is stopping.
+        """
+        _admin.slot_of(self._owner, name)
+        if self._idle:
+            del self._owner.slots[name]
+        else:
+            await self._by_hand(_admin.remove, name)
+
+    async def restart(self, name: str) -> None:
+        """Stop the child ``name`` if it is at work, start it, and return when it runs.
+
+        It counts in no budget, and closes its circuit. While suspended it starts with the resume.
+
+        Raises:
+            KeyError: if there is no such child.
+            InvalidTransition: if the supervisor does not run.
+            WorkerFailed: if it could not start, or was stopped meanwhile; it is not tried again.
+        """
+        _admin.slot_of(self._owner, name)
+        if self._idle:
+            raise InvalidTransition(f"{self.name!r} is {self.status}; start it before a child of it is restarted")
+        await self._by_hand(_admin.restart, name)
+
+    async def stop_child(self, name: str) -> None:
+        """Stop the child ``name``, which stays; only `restart`, or the restart of its group, starts it again.
+
+        Raises:
+            KeyError: if there is no such child.
+            InvalidTransition: if the supervisor is stopping.
+        """
+        slot = _admin.slot_of(self._owner, name)
+        if self._idle:
+            await self._owner.closer.close(slot)
+        else:
+            await self._by_hand(_admin.stop_child, name)
+
+    # -- all of them --------------------------------------------------------------------------------------------------
+
+    async def suspend(self) -> None:
+        """Suspend the children that can be, the last first; if one fails, those before it go on again.
+
+        Until the resume, what ends or is added stays down. Nothing happens if it is suspended.
+
+        Raises:
+            InvalidTransition: if it does not run, or begins to stop meanwhile.
+            WorkerFailed: if a child that can be suspended could not be.
+        """
+        if self.status is not Status.SUSPENDED:
+            await self._change(Status.SUSPENDED, _suspension.suspend)
+
+    async def resume(self) -> None:
+        """Let the children go on, the first first, then start what had to wait. Nothing happens if it runs.
+
+        Raises:
+            InvalidTransition: if it is neither suspended nor running, or begins to stop meanwhile.
+            WorkerFailed: if a child could not go on; those before it are suspended again.
+        """
+        if self.status is not Status.RUNNING:
+            await self._change(Status.RUNNING, _suspension.resume)
+
+    async def probe(self, name: str | None = None) -> ProbeResult:
+        """Ask the child ``name``, or all, after their health; all are as healthy as the one that feels worst.
+
+        Raises:
+            KeyError: if there is no such child.
+        """
+        if name is not None:
+            return await _health.ask(_admin.slot_of(self._owner, name))
+        slots = list(self._owner.slots.values())
+        answers = await asyncio.gather(*map(_health.ask, slots))
+        return _health.summary(dict(zip((slot.spec.name for slot in slots), answers, strict=True)))
+
+    def workers(self) -> tuple[WorkerState, ...]:
+        """The state of each child, in the order of their starts."""
+        return tuple(slot.state() for slot in self._owner.slots.values())
+
+    def watch(self) -> Watch:
+        """What changes from now on, here and in the supervisors below: an async iterator of `StatusEvent`.
+
+        ``router.add_source(supervisor.watch)`` makes events ``status/<name>`` of it. It ends with the supervisor.
+        """
+        return self._board.watch()
+
+    def _children(self) -> tuple[WorkerState, ...]:
+        return self.workers()
+
+    # -- the life -----------------------------------------------------------------------------------------------------
+
+    async def _launch(self) -> Awaitable[End]:
+        return self._owner.begin()
+
+    async def _until_ready(self) -> None:
+        await self._owner.started()
+
+    async def _terminate(self, *, force: bool) -> None:
+        if force:
+            self._owner.closer.kill(self._owner.slots.values())
+        else:
+            self._owner.halt()
+
+    # -- the way to the owner ---------------------------------------------------------------------------------------
+
+    @property
+    def _idle(self) -> bool:
+        """Whether there is no owner at work."""
+        return self.status in (Status.CREATED, Status.PENDING) or self.status in FINAL
+
+    async def _by_hand(
+        self, operation: Callable[[Owner, Any], Awaitable[asyncio.Future[None] | None]], on: Any
+    ) -> None:
+        """Have ``operation`` carried out in its turn, and wait for the start that it began, if it did."""
+        if self.status is Status.STOPPING or self.status in FINAL:
+            raise InvalidTransition(
+                f"the supervisor {self.name!r} is {self.status}; nothing can be done with it any more"
+            )
+
+        async def in_turn(_: object) -> asyncio.Future[None] | None:
+            return await operation(self._owner, on)
+
+        started: asyncio.Future[None] | None = await self._owner.mailbox.call(in_turn)
+        if started is not None:
+            await started
+
+    async def _take_on(self, owner: Owner, spec: Spec) -> asyncio.Future[None] | None:
+        _admin.check_new(owner, spec, self._rules.auto_shutdown)
+        return await _admin.add(owner, spec)
+
+    def _register(self, spec: Spec) -> None:
+        _admin.check_new(self._owner, spec, self._rules.auto_shutdown)
+        self._owner.slots[spec.name] = Slot(spec)
+
+    async def _change(self, to: Status, operation: Callable[..., Awaitable[None]]) -> None:
+        if not self._machine.can(to):
+            self._machine.to(to)
+
+        async def in_turn(caller: asyncio.Future[Any]) -> None:
+            # Another request may have been carried out meanwhile.
+            if self._machine.state != to:
+                await operation(self._owner, partial(self._machine.to, to), caller)
+
+        await self._owner.mailbox.call(in_turn)
+
+    # -- what is told of it ---------------------------------------------------------------------------------------
+
+    def _note(self, slot: Slot) -> None:
+        """A child may have changed."""
+        if isinstance(slot.worker, Supervisor):
+            slot.worker._board.above = self._board  # noqa: SLF001  # one of us
+        old, new = slot.tell()
+        if old is not None and self._board.watched:
+            self._board.publish(StatusEvent(slot.spec.name, old, new, slot.state()))
+
+    def _changed(self, old: Status, new: Status) -> None:
+        if self._board.watched:
+            # A supervisor above tells of it itself.
+            self._board.publish(StatusEvent(self.name, old, new, self.state()), up=False)
+        if new in FINAL:
+            self._board.close()

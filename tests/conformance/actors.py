@@ -1,0 +1,106 @@
+"""The children of a conformance case: they do as the case says, and write down what happens to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.errors import DoNotRestart, LifecycleError
+from lifecycle.workers import BaseWorker, End, Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+__all__ = ["NORMAL", "Actor", "Diary", "Died", "observed"]
+
+Json = Any
+
+
+class Died(LifecycleError):
+    """A child of a case ended abnormally."""
+
+
+def NORMAL(reason: Json) -> bool:  # noqa: N802  # OTP's three reasons that are no error
+    """Whether OTP takes ``reason`` for an end without error."""
+    return reason in ("normal", "shutdown") or (isinstance(reason, list) and bool(reason) and reason[0] == "shutdown")
+
+
+class Diary:
+    """What happened, in the form of the cases, and who is alive."""
+
+    def __init__(self) -> None:
+        self.events: list[list[Json]] = []
+        self.starts: Counter[str] = Counter()
+        #: The living by name, the oldest first.
+        self.living: dict[str, list[Actor]] = {}
+
+    def write(self, *event: Json) -> None:
+        self.events.append(list(event))
+
+    def make(self, name: str, behaviour: Json) -> Any:
+        """What the start function of a child does: a worker, rubbish, an error, or nothing to run."""
+        self.starts[name] += 1
+        if self._does("crash", name, behaviour):
+            self.write("start_crash", name)
+            raise Died("the start function raised")
+        if self._does("bad", name, behaviour):
+            self.write("start_bad", name)
+            return "some_garbage"
+        if self._does("ignore", name, behaviour):
+            self.write("start_ignored", name)
+            raise DoNotRestart("nothing to run")
+        return Actor(self, name, behaviour, fails=self._does("fail", name, behaviour))
+
+    def _does(self, what: str, name: str, behaviour: Json) -> bool:
+        number = self.starts[name]
+        return number in behaviour.get(f"{what}_on", ()) or number >= behaviour.get(f"{what}_from", number + 1)
+
+
+class Actor(BaseWorker):
+    """A child that is no supervisor."""
+
+    def __init__(self, diary: Diary, name: str, behaviour: Json, *, fails: bool) -> None:
+        super().__init__(name, stop_timeout=5.0)
+        self._diary = diary
+        self._behaviour = behaviour
+        self._fails = fails
+
+    async def _launch(self) -> Awaitable[End | None]:
+        if delay := self._behaviour.get("start_ms"):
+            await asyncio.sleep(delay / 1000)
+        if self._fails:
+            self._diary.write("start_failed", self.name)
+            raise Died("boom")
+        self._diary.write("start", self.name)
+        self._diary.living.setdefault(self.name, []).append(self)
+        self.fate: asyncio.Future[End | None] = asyncio.get_running_loop().create_future()
+        return self.fate
+
+    async def _terminate(self, *, force: bool) -> None:
+        if force:
+            self.die("killed")
+            return
+        self._diary.write("stopping", self.name)
+        delay = self._behaviour.get("stop_ms", 0) / 1000
+        asyncio.get_running_loop().call_later(delay, self.die, self._behaviour.get("stop_reason", "shutdown"))
+
+    def die(self, reason: Json) -> None:
+        if self.fate.done():
+            return
+        self._diary.write("exit", self.name, reason)
+        self._diary.living[self.name].remove(self)
+        self.fate.set_result(End(error=None if NORMAL(reason) else Died(str(reason))))
+
+
+def observed(diary: Diary, inner: Supervisor) -> Supervisor:
+    """``inner``, whose start and end are written down as the cases do: it ends with "shutdown", however it does."""
+
+    def changed(_old: str, new: str) -> None:
+        if new == "running":
+            diary.write("start", inner.name)
+        elif new in ("stopped", "finished", "failed", "killed") and inner.state().started_at is not None:
+            diary.write("exit", inner.name, "shutdown")
+
+    inner.on_change(changed)
+    return inner

@@ -1,0 +1,162 @@
+"""Plays cases that were recorded on Erlang/OTP's supervisor on ours.
+
+``python -m tests.conformance.supervisor FILE.json`` prints what differs and what was skipped, and ends with the line
+``N passed, M failed``. The format is told in the legend of ``tests/data/otp_supervisor_cases.json``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from lifecycle.testing.virtual import VirtualLoop
+from tests.conformance.playing import ACTIONS, Outcome, play
+
+__all__ = ["check", "main", "reason_to_skip"]
+
+Json = Any
+
+_FLAGS = {"strategy", "intensity", "period", "auto_shutdown"}
+_CHILD = {"id", "behaviour", "restart", "shutdown", "type", "significant"}
+_BEHAVIOUR = {"sup", "start_ms", "stop_ms", "stop_reason"} | {
+    f"{what}_{when}" for what in ("bad", "crash", "fail", "ignore") for when in ("on", "from")
+}
+
+#: Where ours is meant to differ: an exhausted supervisor has failed, so that a transient one is started again.
+_OURS: dict[str, Json] = {
+    "71": {
+        "events": [
+            *([["start", "x"], ["start", "inner"]]),
+            *([["exit", "x", "e"], ["exit", "inner", "shutdown"]]),
+            *([["start", "x"], ["start", "inner"]]),
+        ],
+        "results": [[["which"], [["inner", "pid"]]], [["alive"], True]],
+    }
+}
+
+
+def reason_to_skip(case: Json) -> str | None:
+    """Why ``case`` says nothing about a supervisor that is not Erlang's, if that is so."""
+    if not isinstance(case["children"], list) or not isinstance(case["flags"], dict):
+        return "what init returns: ours is given data by its constructor, and has no init"
+    for action, *arguments in case["actions"]:
+        if action not in ACTIONS:
+            return f"the action {action!r} is Erlang's alone"
+        if action == "stop" and arguments != ["shutdown"]:
+            return f"a supervisor of ours is not ended by a message with the reason {arguments[0]!r}"
+        if action in ("die", "kill", "term", "restart", "delete") and not isinstance(arguments[0], str):
+            return f"{action!r} by pid: our children have names"
+    return _unknown(case["flags"], case["children"])
+
+
+def _unknown(flags: Json, children: list[Json]) -> str | None:
+    unknown = [*(flags.keys() - _FLAGS)]
+    for child in children:
+        behaviour = child.get("behaviour", {})
+        unknown += [*(child.keys() - _CHILD), *(behaviour.keys() - _BEHAVIOUR)]
+        if inner := behaviour.get("sup"):
+            below = _unknown(inner.get("flags", {}), inner.get("children", []))
+            if below:
+                return below
+    return f"{sorted(unknown)} has no counterpart" if unknown else None
+
+
+def check(case: Json) -> list[str]:
+    """What is different from the recording; nothing where all is well."""
+    expected = {**case, **_OURS.get(case["id"], {})}
+    try:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            outcome = runner.run(_bounded(case))
+    except Exception as error:  # noqa: BLE001  # a failure like any other
+        return [f"could not be played: {error!r}"]
+    return [
+        f"{what}: expected {wanted!r}, got {got!r}"
+        for what, wanted, got in _compared(expected, outcome)
+        if wanted != got
+    ]
+
+
+async def _bounded(case: Json) -> Outcome:
+    async with asyncio.timeout(3600):
+        return await play(case)
+
+
+def _compared(case: Json, outcome: Outcome) -> list[tuple[str, Json, Json]]:
+    unordered = case["flags"].get("strategy") == "simple_one_for_one"
+    return [
+        ("start", _start(case["start"]), _start(outcome.start, like=case["start"])),
+        (
+            "events",
+            _events(case, case["events"], unordered=unordered),
+            _events(case, outcome.events, unordered=unordered),
+        ),
+        ("results", _results(case["results"]), _results(outcome.results)),
+        ("alive", case["alive"], outcome.alive),
+        ("ended", case["sup_exit"] is not None, outcome.ended),
+    ]
+
+
+def _start(start: Json, *, like: Json = None) -> Json:
+    """Whether it worked, and if not, whom it names: the words of the error are ours."""
+    if start == "ok":
+        return "ok"
+    culprit = _culprit(start if like is None else like)
+    if like is None or culprit is None:
+        return ["error", culprit]
+    return ["error", culprit if repr(culprit) in str(start) else f"not named in {start!r}"]
+
+
+def _culprit(start: Json) -> str | None:
+    flat = json.loads(json.dumps(start))
+    while isinstance(flat, list):
+        if "failed_to_start_child" in flat:
+            return str(flat[flat.index("failed_to_start_child") + 1])
+        flat = next((each for each in flat if isinstance(each, list)), None)
+    return None
+
+
+def _events(case: Json, events: list[Json], *, unordered: bool) -> Json:
+    """Without the request to stop where there is no time for it: ours is made, for a task cannot be killed unasked."""
+    curt = {child.get("id") for child in case["children"] if child.get("shutdown") in ("brutal_kill", 0)}
+    kept = [event for event in events if not (event[0] == "stopping" and event[1] in curt)]
+    return Counter(json.dumps(event) for event in kept) if unordered else kept
+
+
+def _results(results: list[Json]) -> list[Json]:
+    """Without plain successes, which are not always recorded, and without OTP's words for why a start failed."""
+    return [[call, _result(result)] for call, result in results if result != "ok"]
+
+
+def _result(result: Json) -> Json:
+    known = ("already_present", "already_started", "not_found", "restarting", "running", "simple_one_for_one")
+    if isinstance(result, list) and result[:1] == ["error"]:
+        return ["error", result[1] if result[1] in known else "could not start"]
+    return result
+
+
+def main(path: str) -> int:
+    """Play all cases of a file; how many failed."""
+    logging.getLogger("lifecycle").addHandler(logging.NullHandler())
+    logging.getLogger("lifecycle").propagate = False
+    cases = json.loads(Path(path).read_text())["cases"]
+    skipped = {case["id"]: reason for case in cases if (reason := reason_to_skip(case))}
+    failed = {case["id"]: found for case in cases if case["id"] not in skipped and (found := check(case))}
+    for name, reason in skipped.items():
+        print(f"skipped {name}: {reason}")
+    for case in cases:
+        for difference in failed.get(case["id"], ()):
+            print(f"FAILED {case['id']} ({case['title']}): {difference}")
+    print(f"{len(skipped)} skipped")
+    print(f"{len(cases) - len(skipped) - len(failed)} passed, {len(failed)} failed")
+    return len(failed)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m tests.conformance.supervisor FILE.json")
+    sys.exit(bool(main(sys.argv[1])))

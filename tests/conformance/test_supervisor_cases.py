@@ -1,0 +1,50 @@
+"""Ours agrees with Erlang/OTP's supervisor, case by case."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance import supervisor
+
+FILE = Path(__file__).parents[1] / "data" / "otp_supervisor_cases.json"
+CASES = json.loads(FILE.read_text())["cases"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case['id']} {case['title']}" for case in CASES])
+def test_a_recorded_case_comes_out_the_same(case: Any) -> None:
+    if reason := supervisor.reason_to_skip(case):
+        pytest.skip(reason)
+    assert supervisor.check(case) == []
+
+
+def test_the_runner_counts_what_it_played_and_says_why_it_skipped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert supervisor.main(str(FILE)) == 0
+    *_, skipped, last = capsys.readouterr().out.splitlines()
+    passed = int(last.split()[0])
+    assert last == f"{passed} passed, 0 failed"
+    assert skipped == f"{len(CASES) - passed} skipped"
+    assert passed >= 50
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"children": "nonsense"}, "what init returns"),
+        ({"actions": [["term_pid", "a"]]}, "the action 'term_pid'"),
+        ({"actions": [["stop", "kill"]]}, "the reason 'kill'"),
+        ({"flags": {"hibernate": 1}}, "['hibernate'] has no counterpart"),
+    ],
+)
+def test_what_is_erlangs_alone_is_skipped_with_the_reason(change: Any, why: str) -> None:
+    assert why in str(supervisor.reason_to_skip(CASES[0] | change))
+
+
+def test_a_case_that_comes_out_differently_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = CASES[0] | {"events": [["start", "nobody"]]}
+    (tmp_path / "wrong.json").write_text(json.dumps({"cases": [wrong]}))
+    assert supervisor.main(str(tmp_path / "wrong.json")) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed"

@@ -1,0 +1,70 @@
+"""Supervisors from the data of a case: OTP's flags and child specs as ours."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.workers import Backoff, Intensity, Spec, Supervisor
+from tests.conformance.actors import observed
+
+if TYPE_CHECKING:
+    from tests.conformance.actors import Diary
+
+__all__ = ["spec", "tree"]
+
+Json = Any
+
+_RESTART = {"permanent": "always", "transient": "on_failure", "temporary": "never"}
+#: OTP starts again at once.
+_AT_ONCE = Backoff(initial=0, jitter=0)
+
+
+def tree(diary: Diary, name: str, flags: Json, children: list[Json]) -> Supervisor:
+    """Our supervisor for the ``flags`` and ``children`` of a case; OTP's defaults where they say nothing.
+
+    Raises:
+        ValueError, TypeError: for what no supervisor can be.
+    """
+    strategy = flags.get("strategy", "one_for_one")
+    simple = strategy == "simple_one_for_one"
+    return Supervisor(
+        name,
+        *([] if simple else [spec(diary, child) for child in children]),
+        strategy="one_for_one" if simple else strategy,
+        intensity=Intensity(flags.get("intensity", 1), flags.get("period", 5)),
+        auto_shutdown=flags.get("auto_shutdown", "never"),
+        stop_order="parallel" if simple else "reverse",
+    )
+
+
+def spec(diary: Diary, child: Json, name: str | None = None) -> Spec:
+    """Our spec for the child spec of a case."""
+    child_id, behaviour = child.get("id", ""), child.get("behaviour", {})
+    inner = behaviour.get("sup")
+
+    def make() -> Any:
+        if inner is None:
+            return diary.make(child_id, behaviour)
+        return observed(diary, tree(diary, child_id, inner.get("flags", {}), inner.get("children", [])))
+
+    restart = child.get("restart", "permanent")
+    return Spec(
+        name or child_id,
+        make,
+        restart=_RESTART.get(restart, restart),
+        backoff=_AT_ONCE,
+        stop_timeout=_grace(child),
+        significant=child.get("significant", False),
+    )
+
+
+def _grace(child: Json) -> float:
+    shutdown = child.get("shutdown", "infinity" if child.get("type") == "supervisor" else 5000)
+    if shutdown == "infinity":
+        return math.inf
+    if shutdown == "brutal_kill":
+        return 0
+    if not isinstance(shutdown, int):
+        raise TypeError(f"{shutdown!r} is no time to shut down in")
+    return shutdown / 1000
