@@ -13,7 +13,7 @@ from lifecycle.control.queues import notify
 from lifecycle.control.router import Router
 from lifecycle.control.routes import Route, RouteInfo, RouterState
 from lifecycle.control.taps import Subscription, Tap
-from lifecycle.control.types import AsyncHandler, Emit, Handler, Middleware, Source, SourceObject
+from lifecycle.control.types import AsyncHandler, Emit, Handler, Middleware, Source, SourceObject, Wrapper
 from lifecycle.control.windows import Debounce, debounce, merge_files
 from lifecycle.errors import (
     Dropped,
@@ -99,6 +99,7 @@ __all__ = [
     "Topical",
     "UnknownCommandEvent",
     "WebhookEvent",
+    "Wrapper",
     "debounce",
     "delivery",
     "log",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from lifecycle.backoff import Backoff
 from lifecycle.control.commands import Command, Commands, Completer
 from lifecycle.control.composing import as_async, name_of
-from lifecycle.control.lanes import Busy, Lane
+from lifecycle.control.lanes import Busy
 from lifecycle.control.patterns import Pattern
 from lifecycle.control.pumps import Pump, RestartSource, check_source
 from lifecycle.control.routes import Route, RouteInfo, RouterState, caller
@@ -94,17 +94,17 @@ class Router:
         route = Route(as_pattern(pattern), handler, middleware, caller())
         self._table.check_free(route, replace=replace)
         route.busy, route.concurrency = _busy(busy), concurrency
-        if lane is not None:
-            self._traffic.share(route, lane)
         if self._middleware:
             route.add_middleware(self._middleware)
         if debounce is not None:
             settings = debounce if isinstance(debounce, Debounce) else Debounce(debounce)
             self._traffic.open_window(route, settings)
+        if lane is not None:
+            self._traffic.roster.share(route, lane)
         route.is_plain = route.window is None and route.busy is Busy.QUEUE
         old = self._table.add(route, replace=replace)
         if old is not None:
-            self._traffic.retire(old)
+            self._traffic.roster.retire(old)
         return route
 
     def on(
@@ -142,14 +142,14 @@ class Router:
             RouteNotFound: when nothing is registered under ``pattern``.
         """
         route = self._table.remove(as_pattern(pattern))
-        self._traffic.retire(route)
+        self._traffic.roster.retire(route)
         self.commands.forget(route.pattern)
 
     def fallback(self, handler: Handler) -> Handler:
         """Give events that nobody took to ``handler`` (one at a time; a later call replaces it)."""
         route = Route(Pattern("**"), handler, (), caller())
         route.text, route.is_fallback = "(fallback)", True
-        self._traffic.fall_back_to(route)
+        self._traffic.roster.fall_back_to(route)
         return handler
 
     def use(self, *middleware: Middleware) -> None:
@@ -210,15 +210,15 @@ class Router:
         finds it full. ``tap.remove()`` ends it.
         """
         route = Route(as_pattern(pattern), handler, (), caller())
-        lane = Lane(f"tap {route.text}", 1, self._traffic.buffer, self._traffic)
+        lane = self._traffic.new_lane(f"tap {route.text}", 1)
         route.lane = lane
 
         def detach(tap: Tap) -> None:
             self._table.remove_tap(tap)
-            self._traffic.tap_lanes.discard(lane)
+            self._traffic.roster.tap_lanes.discard(lane)
 
         tap = Tap(route, lane, detach)
-        self._traffic.tap_lanes.add(lane)
+        self._traffic.roster.tap_lanes.add(lane)
         self._table.add_tap(tap)
         return tap
 
@@ -327,7 +327,7 @@ class Router:
 
     def state(self) -> RouterState:
         """How many of everything there are, and what became of the events that came through lanes."""
-        routed, handled, failed, dropped = self._traffic.counts()
+        routed, handled, failed, dropped = self._traffic.roster.counts()
         return RouterState(
             name=self.name,
             routes=len(self._table),

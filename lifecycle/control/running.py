@@ -60,7 +60,7 @@ class Running:
         for route in self._traffic.table.routes.values():
             if route.window is not None:
                 route.window.closed = False
-        for lane in self._traffic.lanes():
+        for lane in self._traffic.roster.lanes():
             lane.go_on()
 
     async def _come_to_rest(self, ending: asyncio.Future[None]) -> None:
@@ -136,7 +136,7 @@ class Running:
             pump.stop()
         await _until(deadline, self._pump_tasks)
         await _end(self._pump_tasks)
-        for route in list(traffic.routes()):
+        for route in list(traffic.roster.routes()):
             if route.window is not None:
                 route.window.closed = True
                 route.window.flush()
@@ -147,7 +147,7 @@ class Running:
     async def _flush_handlers(self, deadline: float) -> None:
         """Handlers that hold events themselves (`debounce` makes such) deliver them too."""
         flushes: list[asyncio.Future[Any]] = []
-        for route in list(self._traffic.routes()):
+        for route in list(self._traffic.roster.routes()):
             flush = getattr(route.handler, "flush", None)
             if inspect.iscoroutinefunction(flush):
                 flushes.append(asyncio.ensure_future(flush()))
@@ -162,17 +162,17 @@ class Running:
         traffic.working = False
         for pump in self.pumps:
             pump.cancel()
-        for lane in list(traffic.lanes()):
+        for lane in list(traffic.roster.lanes()):
             lane.cancel()
         try:
             await _end([*self._pump_tasks, *traffic.tasks])
         finally:
             traffic.draining = False
             given_up = 0
-            for lane in list(traffic.lanes()):
+            for lane in list(traffic.roster.lanes()):
                 given_up += len(lane.queue)
                 lane.clear("the router was stopped")
-            for route in list(traffic.routes()):
+            for route in list(traffic.roster.routes()):
                 if route.window is not None:
                     route.window.closed = True
                     for call in route.window.discard():

@@ -13,11 +13,12 @@ from lifecycle import hooks
 from lifecycle.control.composing import name_of
 from lifecycle.control.deliveries import Delivery, current
 from lifecycle.control.lanes import Lane
+from lifecycle.control.rosters import Roster
 from lifecycle.control.windows import Window
 from lifecycle.errors import Dropped, InvalidTopic, LaneFull, NotHandled
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Hashable, Iterator
+    from collections.abc import Coroutine, Hashable
 
     from lifecycle.control.routes import Route
     from lifecycle.control.table import Table
@@ -37,72 +38,25 @@ class Traffic:
         # The router: in its name hooks announce.
         self.sender = sender
         self._hot = table.hot
-        self.buffer = buffer
+        self._buffer = buffer
         # Handlers run only while this is true; until then events wait in their lanes.
         self.working = False
         # While draining, an event that a cancelled source had in its hands is let in over the limit.
         self.draining = False
         self.unrouted = 0
-        self.fallback: Route | None = None
         # Every task that runs handlers; the router awaits them when it closes.
         self.tasks: set[asyncio.Task[None]] = set()
-        self.named: dict[str, Lane] = {}
-        self.tap_lanes: set[Lane] = set()
-        # Routes that were removed while something of theirs was under way.
-        self._retired: list[Route] = []
-        self._gone = [0, 0, 0, 0]
+        self.roster = Roster(table, self.new_lane)
 
-    # -- what is there -----------------------------------------------------------------------------------------
-
-    def lanes(self) -> Iterator[Lane]:
-        """Every lane that has been made and may have something to do."""
-        yield from self.named.values()
-        yield from self.tap_lanes
-        for route in self.routes():
-            if route.lane is not None:
-                yield route.lane
-
-    def routes(self) -> Iterator[Route]:
-        """Every route that may have something under way."""
-        yield from self.table.routes.values()
-        yield from self._retired
-        if self.fallback is not None:
-            yield self.fallback
-
-    def counts(self) -> list[int]:
-        """Routed, handled, failed and dropped, over all routes that are and were, and the fallback."""
-        self._bury()
-        counted = ((each.routed, each.handled, each.failed, each.dropped) for each in self.routes())
-        return [sum(column) for column in zip(self._gone, *counted, strict=True)]
-
-    def lane_of(self, route: Route) -> Lane:
-        """The lane of ``route``, made if it has none yet."""
-        if route.lane is None:
-            route.lane = Lane(route.text, route.concurrency, self.buffer, self)
-        return route.lane
-
-    def share(self, route: Route, name: str) -> None:
-        """Give ``route`` the lane called ``name``.
-
-        Raises:
-            ValueError: when another route of that lane asked for another concurrency.
-        """
-        lane = self.named.get(name)
-        if lane is None:
-            lane = self.named[name] = Lane(name, route.concurrency, self.buffer, self)
-        if lane.concurrency != route.concurrency:
-            raise ValueError(
-                f"lane {name!r} runs {lane.concurrency} at once, and {route.text!r} asks for {route.concurrency}; "
-                "give all its routes the same concurrency"
-            )
-        lane.users += 1
-        route.lane = lane
+    def new_lane(self, name: str, concurrency: int) -> Lane:
+        """A lane that this router works off."""
+        return Lane(name, concurrency, self._buffer, self)
 
     def open_window(self, route: Route, settings: Debounce) -> None:
         """Put a window before the lane of ``route``."""
 
         def release(key: Hashable, call: Delivery) -> bool:
-            lane = self.lane_of(route)
+            lane = self.roster.lane_of(route)
             try:
                 lane.offer(call, route.busy)
             except LaneFull:
@@ -111,41 +65,6 @@ class Traffic:
             return True
 
         window = route.window = Window(settings, release)
-
-    def fall_back_to(self, route: Route) -> None:
-        """Let ``route`` have what nobody takes, in place of the one that had it."""
-        old, self.fallback = self.fallback, route
-        if old is not None:
-            self.retire(old)
-
-    def retire(self, route: Route) -> None:
-        """A route was removed: what it has accepted is still delivered to it."""
-        route.is_retired = True
-        if route.window is not None:
-            route.window.closed = True
-            route.window.flush()
-        self._retired.append(route)
-        self._bury()
-
-    def _bury(self) -> None:
-        """Forget the removed routes that have nothing under way, but not their counts."""
-        left: list[Route] = []
-        for route in self._retired:
-            if route.window or (route.lane is not None and not route.lane.is_idle):
-                left.append(route)
-            else:
-                self._leave(route)
-                counts = (route.routed, route.handled, route.failed, route.dropped)
-                self._gone = [old + new for old, new in zip(self._gone, counts, strict=True)]
-        self._retired = left
-
-    def _leave(self, route: Route) -> None:
-        """A shared lane goes with the last of its routes."""
-        lane = route.lane
-        if lane is not None and self.named.get(lane.name) is lane:
-            lane.users -= 1
-            if not lane.users:
-                del self.named[lane.name]
 
     # -- the way in --------------------------------------------------------------------------------------------
 
@@ -170,7 +89,7 @@ class Traffic:
             route.routed += 1
             delivery = Delivery(event, current.get(), route, plan)
         if route.is_plain:
-            lane = route.lane or self.lane_of(route)
+            lane = route.lane or self.roster.lane_of(route)
             if len(lane.queue) >= lane.limit:
                 await self._room(lane, delivery, route)
             lane.put(delivery)
@@ -185,11 +104,11 @@ class Traffic:
             LaneFull: when there is no room; then nobody has seen the event.
         """
         try:
-            route = self.table.plan(event).first or self.fallback
+            route = self.table.plan(event).first or self.roster.fallback
         except InvalidTopic:
             route = None
-        if route is not None and route.is_plain and self.lane_of(route).is_full:
-            raise LaneFull(f"no room for {event.topic!r}: lane {self.lane_of(route).name!r} is full")
+        if route is not None and route.is_plain and self.roster.lane_of(route).is_full:
+            raise LaneFull(f"no room for {event.topic!r}: lane {self.roster.lane_of(route).name!r} is full")
         delivery = self._admit(event)
         if delivery.route is not None:
             self._place(delivery, delivery.route)
@@ -214,11 +133,11 @@ class Traffic:
 
     def _unrouted(self, delivery: Delivery) -> Delivery:
         """No route matches: the fallback has it, or it has failed."""
-        if self.fallback is None:
+        if self.roster.fallback is None:
             none = NotHandled(f"no route matches {delivery.event.topic!r}, and there is no fallback")
             return self._refuse(delivery, none)
         self._count_unrouted(delivery)
-        delivery.route = self.fallback
+        delivery.route = self.roster.fallback
         return delivery
 
     def _refuse(self, delivery: Delivery, error: NotHandled) -> Delivery:
@@ -236,7 +155,7 @@ class Traffic:
     def _place(self, delivery: Delivery, route: Route) -> None:
         """Into the window, or into the lane, which has room."""
         if route.window is None:
-            self.lane_of(route).offer(delivery, route.busy)
+            self.roster.lane_of(route).offer(delivery, route.busy)
             return
         try:
             delivery.merge_into(route.window.fold(delivery.event, delivery))
@@ -284,7 +203,7 @@ class Traffic:
         following = self._next(delivery, route, error)
         if following is None:
             return
-        lane = self.lane_of(following)
+        lane = self.roster.lane_of(following)
         try:
             if following.is_plain and lane is not route.lane and lane.is_full:
                 await lane.wait_room(delivery)
@@ -308,12 +227,12 @@ class Traffic:
         elif route.is_fallback:
             # It was counted as unrouted when it came here.
             delivery.end(error)
-        elif self.fallback is None:
+        elif self.roster.fallback is None:
             self._refuse(delivery, error)
         else:
             self._count_unrouted(delivery)
             delivery.plan = None
-            following = self.fallback
+            following = self.roster.fallback
         return following
 
     def _report(self, delivery: Delivery, route: Route, error: BaseException) -> None:
