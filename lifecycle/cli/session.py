@@ -92,11 +92,11 @@ class Session:
 
     async def webhook(self, event: WebhookEvent) -> None:
         """Somebody who knows the secret asks for it."""
-        self._as_a_change(f"webhook: {event.method} {event.path}")
+        await self._as_a_change(f"webhook: {event.method} {event.path}")
 
     async def reload(self, _: ReloadEvent) -> None:
         """Do what a change would."""
-        self._as_a_change("reload")
+        await self._as_a_change("reload")
 
     async def restart(self, _: object) -> None:
         """Stop the command and start it anew, also one that is suspended or that a change would only signal."""
@@ -104,17 +104,19 @@ class Session:
         if self._suspender is not None:
             await self._suspender.resume()
 
-    def _as_a_change(self, why: str) -> None:
+    async def _as_a_change(self, why: str) -> None:
+        """A file that is known to be broken keeps the old process also from whoever asks from outside."""
         if self._settings.change == "reload":
             self._generations.signal(self._settings.reload_signal, why)
-        else:
+        elif not await self._is_broken((), why):
             self._generations.change(why)
 
     async def _is_broken(self, changes: Collection[Path], why: str) -> bool:
         """Whether a changed file, or one that was broken before, cannot be compiled; shows what is wrong."""
         if self._python is None or not self._settings.check:
             return False
-        broken = await broken_files(self._python, sorted({*changes, *self._broken}))
+        suspects = sorted({*changes, *self._broken})
+        broken = await broken_files(self._python, suspects) if suspects else {}
         self._broken = frozenset(broken)
         if not broken:
             return False

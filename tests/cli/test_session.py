@@ -142,3 +142,16 @@ class TestBrokenFiles:
         await rig.edit(a_py="def f(:")
         await rig.session.restart(None)
         assert rig.generations.asked == [("restart", "restart")]
+
+
+async def test_a_file_that_is_broken_keeps_the_old_process_from_a_webhook_too(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.edit(app_py="def broken(:")
+    await rig.session.webhook(WebhookEvent("POST", "/deploy", {}, {}, b"", "7"))
+
+    assert rig.generations.asked == []
+
+    (tmp_path / "app.py").write_text("mended = True")
+    await rig.session.webhook(WebhookEvent("POST", "/deploy", {}, {}, b"", "8"))
+
+    assert rig.generations.asked == [("change", "webhook: POST /deploy")]
