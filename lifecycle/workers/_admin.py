@@ -49,8 +49,8 @@ def check_new(owner: Owner, spec: Spec, auto_shutdown: AutoShutdown) -> None:
 async def add(owner: Owner, spec: Spec) -> asyncio.Future[None] | None:
     """A further child, the last in order; what it returns completes with the start, None if that has to wait."""
     slot = owner.slots[spec.name] = Slot(spec)
-    if owner.suspended:
-        owner.hold(slot)
+    if owner.restarts.suspended:
+        owner.restarts.hold(slot)
         return None
     slot.provisional = True
     outcome = slot.ask()
@@ -81,8 +81,8 @@ async def restart(owner: Owner, name: str) -> asyncio.Future[None] | None:
     slot = slot_of(owner, name)
     await stop_child(owner, name)
     slot.forgive()
-    if owner.suspended:
-        owner.hold(slot)
+    if owner.restarts.suspended:
+        owner.restarts.hold(slot)
         return None
     outcome = slot.ask()
     owner.open(slot)

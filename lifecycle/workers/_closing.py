@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from lifecycle.workers._policy import Verdict, cause_of, verdict
 from lifecycle.workers.specs import StopOrder
 from lifecycle.workers.status import FINAL, Status
 from lifecycle.workers.verdicts import failed
@@ -30,9 +31,12 @@ _MAKING_ENDS: Final = 10.0
 class Closer:
     """Stops children for one supervisor."""
 
-    def __init__(self, order: StopOrder, note: Callable[[Slot], None]) -> None:
+    def __init__(
+        self, order: StopOrder, note: Callable[[Slot], None], fail: Callable[[BaseException | None], None]
+    ) -> None:
         self._order = order
         self._note = note
+        self._fail = fail
         # Who stops what is in a hurry, once there is no time left.
         self._kills: list[asyncio.Task[None]] = []
         self._hurried = False
@@ -57,6 +61,12 @@ class Closer:
             slot.rest = Status.STOPPED
         self._note(slot)
 
+    def _over(self, slot: Slot, ended: Exit) -> None:
+        """What it did before it was stopped does not count, unless it was to end everything."""
+        slot.is_over(ended)
+        if verdict(slot.spec.restart, ended) is Verdict.END_TREE:
+            self._fail(cause_of(ended.error))
+
     async def bury(self, slot: Slot, error: BaseException) -> Exit:
         """The exit of a start that failed with ``error``; a worker that is not over for all that is stopped."""
         if slot.worker is None:
@@ -80,7 +90,7 @@ class Closer:
 
     async def _stop(self, slot: Slot, worker: Worker) -> None:
         await self._ask(worker, 0 if self._hurried else slot.spec.stop_timeout)
-        slot.is_over(await worker.wait())
+        self._over(slot, await worker.wait())
 
     async def _interrupt(self, slot: Slot, opening: asyncio.Task[BaseException | None]) -> None:
         """End a start wherever it is: in the function that makes the worker, or in the worker."""
@@ -96,7 +106,7 @@ class Closer:
         slot.opening = None
         slot.rest = Status.STOPPED
         if made is not None:
-            slot.is_over(await made.wait())
+            self._over(slot, await made.wait())
 
     async def _ask(self, worker: Worker, timeout: float | None) -> None:
         try:

@@ -3,7 +3,8 @@
 Whatever happens (a child ended, a start came to its end, a backoff is over, somebody asks for something) is a message
 in its mailbox, and one message is dealt with after the other. What comes from a worker carries the generation of its
 slot, and is stale once another worker fills that. The owner never waits for a start, so one that hangs holds up
-nobody; it does wait for stops, which are bounded. What is asked for by hand is in `_admin` and `_suspension`.
+nobody; it does wait for stops, which are bounded. When and with whom a child is started again is the matter of
+`_restarts`; what is asked for by hand is in `_admin` and `_suspension`.
 """
 
 from __future__ import annotations
@@ -14,24 +15,22 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
-from lifecycle.errors import DoNotRestart, InvalidTransition, RestartLimitReached, WorkerFailed
+from lifecycle.errors import DoNotRestart, InvalidTransition, WorkerFailed
 from lifecycle.workers import _health
 from lifecycle.workers._closing import Closer
 from lifecycle.workers._line import Line
 from lifecycle.workers._mailbox import Mailbox
-from lifecycle.workers._policy import STEERING, Verdict, affected, cause_of, ends_with, verdict
-from lifecycle.workers._rules import Budget
+from lifecycle.workers._policy import STEERING, Verdict, cause_of, ends_with, verdict
+from lifecycle.workers._restarts import Restarts
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.children import make, start
+from lifecycle.workers.children import start_in
 from lifecycle.workers.records import End
-from lifecycle.workers.specs import Strategy
 from lifecycle.workers.status import FINAL, Status
-from lifecycle.workers.verdicts import failed, told
+from lifecycle.workers.verdicts import as_failure, cannot_start, failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lifecycle.workers._mailbox import Message
     from lifecycle.workers._rules import Rules
     from lifecycle.workers._slots import Slot
     from lifecycle.workers.children import Worker
@@ -43,26 +42,23 @@ _log = logging.getLogger("lifecycle.workers")
 
 
 class Owner:
-    """Keeps the children of the supervisor ``name``; ``note`` is told when one may have changed."""
+    """Keeps the children of ``supervisor``; ``note`` is told when one may have changed."""
 
-    def __init__(self, name: str, rules: Rules, note: Callable[[Slot], None]) -> None:
-        self.name = name
+    def __init__(self, supervisor: BaseWorker, rules: Rules, note: Callable[[Slot], None]) -> None:
+        self.supervisor = supervisor
+        self.name = supervisor.name
         self.note = note
         #: The children by name, in the order of their starts.
         self.slots: dict[str, Slot] = {}
         self.mailbox = Mailbox()
-        self.closer = Closer(rules.stop_order, note)
+        self.closer = Closer(rules.stop_order, note, self.fail)
         self.line = Line(self.mailbox, self._open_in_line)
-        #: While it is, nothing is started: not what ended, not what is added.
-        self.suspended = False
+        self.restarts = Restarts(self, rules)
         #: Set when the supervisor was asked to stop; what may take long gives up then.
         self.halted = asyncio.Event()
         #: Whether it is about to end, for whatever reason.
         self.ending = False
-        self._rules = rules
-        self._budget = Budget(name, rules)
-        # What has to wait for the end of a suspension.
-        self._held: list[Message] = []
+        self._auto_shutdown = rules.auto_shutdown
         self._started: asyncio.Future[WorkerFailed | None] | None = None
         self._end = End()
 
@@ -106,8 +102,8 @@ class Owner:
     async def _halt(self) -> None:
         self.ending = True
 
-    def _finish(self, error: BaseException | None = None) -> None:
-        """End by itself; what came first counts."""
+    def fail(self, error: BaseException | None) -> None:
+        """End by itself, because of ``error`` or because there is nothing left to do; what came first counts."""
         if not self.ending:
             self.ending, self._end = True, End(error=error)
 
@@ -127,34 +123,21 @@ class Owner:
             slot.answer(WorkerFailed(f"{slot.spec.name!r} was stopped before it had started"))
         self.mailbox.dismiss(InvalidTransition(f"the supervisor {self.name!r} has ended; nothing was done"))
         if not started.done():
-            started.set_result(_as_failure(self.name, self._end.error))
+            error = self._end.error
+            started.set_result(None if error is None else as_failure(self.name, error))
 
     # -- starts ---------------------------------------------------------------------------------------------------
 
     def open(self, slot: Slot) -> None:
         """Begin to start a worker in ``slot``, which is empty; how that went is a message."""
         generation = slot.opens()
-        slot.opening = asyncio.create_task(self._start(slot), name=f"start of {slot.spec.name}")
+        slot.opening = asyncio.create_task(start_in(slot, self._changed), name=f"start of {slot.spec.name}")
         slot.opening.add_done_callback(lambda _: self.mailbox.post(partial(self._opened, slot, generation)))
         self.note(slot)
 
     def _open_in_line(self, slot: Slot) -> None:
-        if not self.suspended and not self.ending:
+        if not self.restarts.suspended and not self.ending:
             self.open(slot)
-
-    async def _start(self, slot: Slot) -> BaseException | None:
-        try:
-            slot.worker = worker = await make(slot.spec)
-            if isinstance(worker, BaseWorker):
-                worker.on_change(partial(self._changed, slot, slot.generation))
-            await start(worker, slot.environment())
-        except asyncio.CancelledError as error:
-            if _cancelling():
-                raise
-            return error
-        except BaseException as error:  # noqa: BLE001  # judged in its turn, SystemExit too
-            return error
-        return None
 
     async def _opened(self, slot: Slot, generation: int) -> None:
         if slot.generation != generation or slot.opening is None:
@@ -174,7 +157,7 @@ class Owner:
         self.note(slot)
         slot.answer()
         if slot.restarts:
-            hooks.worker_restarted.announce(self, worker=worker, restarts=slot.restarts)
+            hooks.worker_restarted.announce(self.supervisor, worker=worker, restarts=slot.restarts)
 
     async def _is_down(self, slot: Slot, error: BaseException) -> None:
         """A start failed: what that means depends on who wanted it."""
@@ -185,9 +168,9 @@ class Owner:
         elif slot.asked:
             self._refuse(slot)
         elif first:
-            self._finish(_not_started(self.name, slot, error))
+            self.fail(cannot_start(self.name, error, child=slot.spec.name))
         else:
-            await self.again(slot, slot.generation, error)
+            await self.restarts.again(slot, slot.generation, error)
         slot.answer(None if isinstance(cause, DoNotRestart) else error)
         self.note(slot)
 
@@ -197,7 +180,7 @@ class Owner:
         if isinstance(cause, DoNotRestart):
             slot.rest = Status.STOPPED
         else:
-            self._finish(cause)
+            self.fail(cause)
 
     def _refuse(self, slot: Slot) -> None:
         """It was to be started by hand: whoever wanted that decides what follows."""
@@ -241,19 +224,19 @@ class Owner:
         self.note(slot)
         match verdict(slot.spec.restart, ended):
             case Verdict.END_TREE:
-                self._finish(cause_of(ended.error))
+                self.fail(cause_of(ended.error))
             case Verdict.LEAVE:
-                self._leave(slot)
+                self.leave(slot)
             case Verdict.RESTART:
-                await self.again(slot, generation, ended.error)
+                await self.restarts.again(slot, generation, ended.error)
 
-    def _leave(self, slot: Slot) -> None:
+    def leave(self, slot: Slot) -> None:
         """It ended and is not started again: that may be the end of the supervisor."""
         others = (each for each in self.slots.values() if each is not slot and each.spec.significant)
         left = [each for each in others if each.active or each in self.line]
-        if ends_with(self._rules.auto_shutdown, significant=slot.spec.significant, others=left):
+        if ends_with(self._auto_shutdown, significant=slot.spec.significant, others=left):
             _log.info("%r ends: its significant child %r has ended %s", self.name, slot.spec.name, slot.status)
-            self._finish()
+            self.fail(None)
 
     def _probed(self, slot: Slot, generation: int, bad: int, answer: ProbeResult) -> None:
         if slot.spec.restart_unhealthy and bad == slot.spec.failures:
@@ -265,108 +248,8 @@ class Owner:
         error = WorkerFailed(f"{slot.spec.name!r} was unhealthy {slot.spec.failures} times in a row: {answer.message}")
         await self.closer.close(slot)
         slot.is_over(failed(error))
-        await self.again(slot, slot.generation, error)
-
-    # -- restarts -------------------------------------------------------------------------------------------------
-
-    async def again(self, slot: Slot, generation: int, error: BaseException | None) -> None:
-        """Start ``slot`` again, and who has to be with it, if circuit and budget allow it; all in good time."""
-        if slot.generation != generation:
-            return
-        if self.suspended:
-            self._held.append(partial(self.again, slot, generation, error))
-            return
-        now = _now()
-        if slot.trips(now):
-            self._give_up(slot)
-            return
-        error = error or WorkerFailed(f"{slot.spec.name!r} ended {slot.status}, and has to run")
-        try:
-            delay = max(self._budget.spend(now, slot.spec.name, error) - now, slot.next_delay(now))
-        except RestartLimitReached as limit:
-            _log.error("%s", limit)  # its cause is told by whoever handles it
-            self._finish(limit)
-            return
-        _log.warning("%r failed and is started again in %.1f s: %s", slot.spec.name, delay, error)
-        await self._restart(slot, delay)
-
-    async def _restart(self, slot: Slot, delay: float) -> None:
-        if self._rules.strategy is Strategy.ONE_FOR_ONE:
-            self._defer(slot)
-            slot.timer = self.mailbox.after(delay, partial(self.due, slot, slot.generation))
-            return
-        group = affected(self._rules.strategy, list(self.slots.values()), slot)
-        self.line.dissolve()
-        await self.closer.close_all([each for each in group if each is not slot])
-        joining = [each for each in group if each is slot or each.joins]
-        for each in joining:
-            self._defer(each)
-        self.line.form(joining, delay)
-
-    async def due(self, slot: Slot, generation: int) -> None:
-        """The time has come for ``slot`` to be started, unless something else happened to it meanwhile."""
-        if slot.generation != generation:
-            return
-        if self.suspended:
-            self._held.append(partial(self.due, slot, generation))
-        else:
-            self.open(slot)
-
-    def _give_up(self, slot: Slot) -> None:
-        """The circuit of ``slot`` opens; its siblings and the supervisor go on."""
-        backoff = slot.spec.backoff
-        _log.error(
-            "%r is given up: more than %d restarts within %g s; restart it by hand",
-            slot.spec.name,
-            backoff.max_restarts,
-            backoff.within,
-        )
-        slot.rest = Status.FAILED
-        self.line.leave(slot)
-        self.note(slot)
-        hooks.circuit_opened.announce(self, child=slot.spec.name, restarts=slot.restarts)
-        self._leave(slot)
-
-    def _defer(self, slot: Slot) -> None:
-        slot.rest = Status.PENDING
-        self.note(slot)
-
-    def hold(self, slot: Slot) -> None:
-        """Start ``slot``, which is empty, once the suspension is over."""
-        self._defer(slot)
-        if slot not in self.line:
-            self._held.append(partial(self.due, slot, slot.generation))
-
-    async def release(self) -> None:
-        """The suspension is over: what had to wait takes place."""
-        self.suspended = False
-        if self.halted.is_set():
-            return
-        held, self._held = self._held, []
-        for message in held:
-            await message()
+        await self.restarts.again(slot, slot.generation, error)
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _cancelling() -> bool:
-    """Whether somebody cancelled this task; code of others may also raise CancelledError of its own accord."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _not_started(name: str, slot: Slot, error: BaseException) -> WorkerFailed:
-    failure = WorkerFailed(f"{name!r} cannot start, since its child {slot.spec.name!r} cannot: {told(error)}")
-    failure.__cause__ = error
-    return failure
-
-
-def _as_failure(name: str, error: BaseException | None) -> WorkerFailed | None:
-    """What who started the supervisor is told of an end that came before the start was complete."""
-    if error is None or isinstance(error, WorkerFailed):
-        return error
-    failure = WorkerFailed(f"{name!r} ended while it started: {told(error)}")
-    failure.__cause__ = error
-    return failure

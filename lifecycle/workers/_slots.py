@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from lifecycle.errors import WorkerFailed
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.handovers import ATTEMPT, PREV_EXIT, RESUME_ID, previous_exit
 from lifecycle.workers.records import WorkerState
 from lifecycle.workers.specs import Restart
 from lifecycle.workers.status import Status
-from lifecycle.workers.verdicts import cannot_start, told
+from lifecycle.workers.verdicts import as_failure, told
 
 if TYPE_CHECKING:
     from lifecycle.workers.children import Worker
@@ -186,8 +185,6 @@ class Slot:
 
     def answer(self, error: BaseException | None = None) -> None:
         """Tell who waits for the outcome of its start."""
-        if error is not None and not isinstance(error, WorkerFailed):
-            error = cannot_start(self.spec.name, error)
         askers, self._askers = self._askers, []
         for future in askers:
             if future.done():
@@ -195,4 +192,4 @@ class Slot:
             if error is None:
                 future.set_result(None)
             else:
-                future.set_exception(error)
+                future.set_exception(as_failure(self.spec.name, error))

@@ -30,17 +30,17 @@ async def suspend(owner: Owner, settled: Callable[[], object], caller: asyncio.F
     Raises:
         WorkerFailed: if a child cannot be; by then those before it go on.
     """
-    owner.suspended = True
+    owner.restarts.suspended = True
     try:
         for slot in [each for each in owner.slots.values() if each.opening is not None]:
             await owner.closer.close(slot)
             slot.answer()
-            owner.hold(slot)
+            owner.restarts.hold(slot)
         order = [slot for slot in reversed(owner.slots.values()) if _can(slot, Status.RUNNING)]
         await _unless_given_up(owner, caller, _each(order, "suspend", "resume"))
         settled()
     except BaseException:
-        await owner.release()
+        await owner.restarts.release()
         raise
 
 
@@ -53,7 +53,7 @@ async def resume(owner: Owner, settled: Callable[[], object], caller: asyncio.Fu
     order = [slot for slot in owner.slots.values() if _can(slot, Status.SUSPENDED)]
     await _unless_given_up(owner, caller, _each(order, "resume", "suspend"))
     settled()
-    await owner.release()
+    await owner.restarts.release()
 
 
 async def _each(order: list[Slot], do: str, undo: str) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from lifecycle.errors import WorkerFailed
+from lifecycle.workers.base import BaseWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from lifecycle.workers._slots import Slot
     from lifecycle.workers.records import Exit, WorkerState
     from lifecycle.workers.specs import Spec
     from lifecycle.workers.status import Status
 
-__all__ = ["Worker", "make", "start", "suspendable"]
+__all__ = ["Worker", "make", "start_in", "suspendable"]
 
 
 @runtime_checkable
@@ -62,16 +66,40 @@ async def make(spec: Spec) -> Worker:
     return made
 
 
-async def start(worker: Worker, environment: Mapping[str, str]) -> None:
-    """Start ``worker``, with ``environment`` if it takes one."""
-    set_env: Callable[[str, str], object] | None = getattr(worker, "set_env", None)
-    if set_env is not None:
-        for name, value in environment.items():
-            set_env(name, value)
-    await worker.start()
+async def start_in(slot: Slot, changed: Callable[[Slot, int, Status, Status], None]) -> BaseException | None:
+    """Make a worker for ``slot``, which is empty, and start it; why that could not be done, if so.
+
+    ``changed`` is told of every change of a worker that can tell, with the generation of the slot.
+    """
+    try:
+        slot.worker = worker = await make(slot.spec)
+        if isinstance(worker, BaseWorker):
+            worker.on_change(partial(changed, slot, slot.generation))
+        _hand_over(worker, slot.environment())
+        await worker.start()
+    except asyncio.CancelledError as error:
+        if _cancelling():
+            raise
+        return error
+    except BaseException as error:  # noqa: BLE001  # judged by the owner, SystemExit too
+        return error
+    return None
 
 
 def suspendable(worker: Any) -> bool:
     """Whether ``worker`` can be suspended and resumed."""
     has = all(callable(getattr(worker, name, None)) for name in ("suspend", "resume"))
     return has and bool(cast("Any", getattr(worker, "suspendable", True)))
+
+
+def _hand_over(worker: Any, environment: Mapping[str, str]) -> None:
+    """Into its environment, if it takes one."""
+    if callable(getattr(worker, "set_env", None)):
+        for name, value in environment.items():
+            worker.set_env(name, value)
+
+
+def _cancelling() -> bool:
+    """Whether somebody cancelled this task; code of others may also raise CancelledError of its own accord."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -81,8 +81,10 @@ class Supervisor(BaseWorker):
             auto_shutdown=chosen(AutoShutdown, auto_shutdown, "auto_shutdown"),
             stop_order=chosen(StopOrder, stop_order, "stop_order"),
         )
+        if self._rules.on_limit is OnLimit.PAUSE and intensity is not None and intensity.limit == 0:
+            raise ValueError(f"{name!r} would pause for ever: its intensity allows no restart; give a limit above 0")
         self._board = Board()
-        self._owner = Owner(name, self._rules, self._note)
+        self._owner = Owner(self, self._rules, self._note)
         for spec in specs:
             self._register(spec)
         self.on_change(self._changed)

@@ -12,7 +12,7 @@ from lifecycle.workers.status import Status, final_status
 if TYPE_CHECKING:
     from lifecycle.workers.records import End
 
-__all__ = ["Circumstances", "cannot_start", "exit_of", "failed", "told"]
+__all__ = ["Circumstances", "as_failure", "cannot_start", "exit_of", "failed", "told"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,17 @@ def failed(error: BaseException) -> Exit:
     return Exit(Status.FAILED, error)
 
 
-def cannot_start(name: str, error: BaseException) -> WorkerFailed:
-    """What to raise when ``name`` cannot start because of ``error``."""
-    failure = WorkerFailed(f"{name!r} cannot start: {told(error)}")
+def cannot_start(name: str, error: BaseException, *, child: str | None = None) -> WorkerFailed:
+    """What to raise when ``name`` cannot start because of ``error``, perhaps one of its ``child``."""
+    since = "" if child is None else f", since its child {child!r} cannot"
+    failure = WorkerFailed(f"{name!r} cannot start{since}: {told(error)}")
     failure.__cause__ = error
     return failure
+
+
+def as_failure(name: str, error: BaseException) -> WorkerFailed:
+    """``error``, in a `WorkerFailed` that names the worker if it is none itself."""
+    return error if isinstance(error, WorkerFailed) else cannot_start(name, error)
 
 
 def told(error: BaseException) -> str:

@@ -1,0 +1,113 @@
+"""When a child is started again, and with whom: what an owner does once it is clear that it has to be."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lifecycle import hooks
+from lifecycle.errors import RestartLimitReached, WorkerFailed
+from lifecycle.workers._policy import affected
+from lifecycle.workers._rules import Budget
+from lifecycle.workers.specs import Strategy
+from lifecycle.workers.status import Status
+
+if TYPE_CHECKING:
+    from lifecycle.workers._mailbox import Message
+    from lifecycle.workers._owner import Owner
+    from lifecycle.workers._rules import Rules
+    from lifecycle.workers._slots import Slot
+
+__all__ = ["Restarts"]
+
+_log = logging.getLogger("lifecycle.workers")
+
+
+class Restarts:
+    """The restarts of the children of one owner, which calls it in its turn."""
+
+    def __init__(self, owner: Owner, rules: Rules) -> None:
+        #: While it is, nothing is started: not what ended, not what is added.
+        self.suspended = False
+        self._owner = owner
+        self._strategy = rules.strategy
+        self._budget = Budget(owner.name, rules)
+        # What has to wait for the end of a suspension.
+        self._held: list[Message] = []
+
+    async def again(self, slot: Slot, generation: int, error: BaseException | None) -> None:
+        """Start ``slot`` again, and who has to be with it, if circuit and budget allow it; all in good time."""
+        if slot.generation != generation:
+            return
+        if self.suspended:
+            self._held.append(partial(self.again, slot, generation, error))
+            return
+        now = asyncio.get_running_loop().time()
+        if slot.trips(now):
+            self._give_up(slot)
+            return
+        try:
+            at = self._budget.spend(now, slot.spec.name, error or _ended(slot))
+        except RestartLimitReached as limit:
+            self._owner.fail(limit)
+            return
+        delay = max(at - now, slot.next_delay(now))
+        _log.warning("%r ended %s and is started again in %.1f s: %s", slot.spec.name, slot.status, delay, error)
+        await self._schedule(slot, delay)
+
+    async def _schedule(self, slot: Slot, delay: float) -> None:
+        if self._strategy is Strategy.ONE_FOR_ONE:
+            self._defer(slot)
+            slot.timer = self._owner.mailbox.after(delay, partial(self.due, slot, slot.generation))
+            return
+        group = affected(self._strategy, list(self._owner.slots.values()), slot)
+        self._owner.line.dissolve()
+        await self._owner.closer.close_all([each for each in group if each is not slot])
+        joining = [each for each in group if each is slot or each.joins]
+        for each in joining:
+            self._defer(each)
+        self._owner.line.form(joining, delay)
+
+    async def due(self, slot: Slot, generation: int) -> None:
+        """The time has come for ``slot`` to be started, unless something else happened to it meanwhile."""
+        if slot.generation != generation:
+            return
+        if self.suspended:
+            self._held.append(partial(self.due, slot, generation))
+        else:
+            self._owner.open(slot)
+
+    def hold(self, slot: Slot) -> None:
+        """Start ``slot``, which is empty, once the suspension is over."""
+        self._defer(slot)
+        if slot not in self._owner.line:
+            self._held.append(partial(self.due, slot, slot.generation))
+
+    async def release(self) -> None:
+        """The suspension is over: what had to wait takes place."""
+        self.suspended = False
+        held, self._held = self._held, []
+        for message in held:
+            if not self._owner.halted.is_set():
+                await message()
+
+    def _defer(self, slot: Slot) -> None:
+        slot.rest = Status.PENDING
+        self._owner.note(slot)
+
+    def _give_up(self, slot: Slot) -> None:
+        """The circuit of ``slot`` opens; its siblings and the supervisor go on."""
+        backoff, name = slot.spec.backoff, slot.spec.name
+        many = f"more than {backoff.max_restarts} restarts within {backoff.within:g} s"
+        _log.error("%r is given up after %s; restart it by hand", name, many)
+        slot.rest = Status.FAILED
+        self._owner.line.leave(slot)
+        self._owner.note(slot)
+        hooks.circuit_opened.announce(self._owner.supervisor, child=name, restarts=slot.restarts)
+        self._owner.leave(slot)
+
+
+def _ended(slot: Slot) -> WorkerFailed:
+    return WorkerFailed(f"{slot.spec.name!r} ended {slot.status}, and has to run")
