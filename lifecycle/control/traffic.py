@@ -15,7 +15,7 @@ from lifecycle.control.deliveries import Delivery, current
 from lifecycle.control.lanes import Lane
 from lifecycle.control.rosters import Roster
 from lifecycle.control.windows import Window
-from lifecycle.errors import Dropped, InvalidTopic, LaneFull, NotHandled
+from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, NotHandled
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Hashable
@@ -196,6 +196,11 @@ class Traffic:
             self._give_up(delivery, route, error)
         elif isinstance(error, NotHandled):
             await self._pass_on(delivery, route, error)
+        elif isinstance(error, asyncio.CancelledError):
+            # As it is, it would look to whoever awaits the delivery as if they were cancelled themselves.
+            unasked = LifecycleError(f"{name_of(route.handler)} raised CancelledError, and nobody had cancelled it")
+            unasked.__cause__ = error
+            self._report(delivery, route, unasked)
         else:
             self._report(delivery, route, error)
 
