@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -92,6 +93,11 @@ class Running:
         return bool(piece)
 
     def close(self) -> None:
+        """End it; first asked, since a program that is killed leaves its workers."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(5.0)
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         assert self.process.stdout is not None
