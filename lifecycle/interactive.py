@@ -92,7 +92,8 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
         router.handle("input/line", default)
     router.handle("input/unknown", unknown or tell_unknown)
     router.handle("input/eof", desk.end_of_input)
-    router.fallback(tell_unrouted)
+    # The least specific of the patterns for them: whatever the program registers comes first.
+    router.handle("lifecycle/**", tell_unrouted, lane="lifecycle")
     return router
 
 

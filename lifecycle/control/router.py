@@ -311,6 +311,11 @@ class Router:
         """
         await self._running.run(self.name)
 
+    async def wait_running(self) -> None:
+        """Wait until `run` has started every source."""
+        while not self._running.is_up:
+            await self._running.changed()
+
     def stop(self) -> None:
         """Let `run` end: sources stop, windows flush, lanes drain. Cancelling ``run`` drains nothing."""
         self._running.stop()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from lifecycle.errors import Interrupted, WorkerFailed
 from lifecycle.runtime.adoption import starter, stop_worker
+from lifecycle.runtime.capture import as_router
 from lifecycle.runtime.records import name_of
 
 if TYPE_CHECKING:
@@ -93,6 +94,27 @@ class FunctionMain(Main):
     completes: ClassVar[bool] = True
 
 
+class RouterMain(Main):
+    """A router: the next main starts when its sources have started, so that nothing is missed."""
+
+    def __init__(self, name: str, router: Any) -> None:
+        super().__init__(name, router.run)
+        self.drainable = router
+        self._router = router
+
+    async def _live(self) -> Any:
+        up = asyncio.create_task(self._wait_running(), name=f"start of {self.name}")
+        try:
+            return await self._work()
+        finally:
+            up.cancel()
+            await asyncio.wait({up})
+
+    async def _wait_running(self) -> None:
+        await self._router.wait_running()
+        self.started.set()
+
+
 class WorkerMain(Main):
     """A worker or supervisor: started, waited for, stopped; to end FAILED or KILLED is an error."""
 
@@ -134,6 +156,8 @@ def as_main(thing: Any) -> Main:
     if _is_async(run):
         _refuse_arguments(run, thing)
         label = f"{type(thing).__name__} {getattr(thing, 'name', '')!s}".strip()
+        if as_router(thing) and _is_async(getattr(thing, "wait_running", None)):
+            return RouterMain(label, thing)
         main = Main(label, run)
         if callable(getattr(thing, "stop", None)) and not _is_async(thing.stop):
             main.drainable = thing
