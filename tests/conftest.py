@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -81,10 +82,10 @@ def _held() -> dict[str, set[object]]:
 
 def _descriptors() -> Iterator[str]:
     """What is open, by what it is: a number is soon somebody else's."""
-    for entry in os.listdir("/proc/self/fd"):
+    for entry in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(f"/proc/self/fd/{entry}")
+            target = entry.readlink()
         except OSError:
             continue
-        if not target.startswith("/proc/"):
-            yield f"{entry} -> {target}"
+        if not target.is_relative_to("/proc"):
+            yield f"{entry.name} -> {target}"
