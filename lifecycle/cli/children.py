@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lifecycle.cli.dotenv import read_env
 from lifecycle.cli.programs import arguments
-from lifecycle.cli.terminal import stopped_by_key
+from lifecycle.cli.terminal import stopped_by
 from lifecycle.workers import ProcessWorker
 from lifecycle.workers.stdio import Inherited, Pipes
 from lifecycle.workers.terminals import Terminal
@@ -48,7 +48,8 @@ _INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 def manner(*, prompt: bool) -> Manner:
     """What the command's streams shall be, from what ours are."""
     if prompt:
-        return "pty" if sys.stdin.isatty() and sys.stdout.isatty() else "pipes"
+        # A stream that was closed when we were started is None.
+        return "pty" if all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)) else "pipes"
     try:
         in_front = os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
@@ -117,6 +118,8 @@ class Children:
             stop_signal=self._settings.stop_signal,
             stop_timeout=self._settings.stop_timeout,
             stdio=self._stdio(),
+            # As a shell would: a daemon that a build leaves behind is the person's own.
+            contain="group",
         )
         if self._settings.clear and sys.stdout.isatty():
             sys.stdout.write(_CLEAR)
@@ -150,10 +153,10 @@ class Children:
         return outcome.exit_code in _INTERRUPTED
 
     def stopped(self, child: Child | None) -> None:
-        """One of our children changed its state: if Ctrl+Z stopped ``child``, stop with it."""
+        """One of our children changed its state: if the terminal stopped ``child`` (Ctrl+Z), stop with it."""
         pid = child.state().pid if child is not None else None
-        if self._foreground is not None and pid is not None and stopped_by_key(pid):
-            self._foreground.pause(pid)
+        if self._foreground is not None and pid is not None and (signum := stopped_by(pid)) is not None:
+            self._foreground.pause(pid, signum)
 
     def continued(self, child: Child | None) -> None:
         """A shell continued us: ``child`` goes on too."""

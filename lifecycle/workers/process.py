@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import _platform
 from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.containment import Bond, Level
 from lifecycle.workers.environment import check_env
 from lifecycle.workers.readiness import Port
 from lifecycle.workers.records import End
@@ -71,6 +72,8 @@ class ProcessWorker(BaseWorker):
         ready: str | None = None,
         start_timeout: float = 30.0,
         stdio: Stdio | None = None,
+        contain: str = "auto",
+        detached: bool = False,
     ) -> None:
         super().__init__(name, stop_timeout=stop_timeout)
         if stop_signal not in signal.valid_signals():
@@ -85,6 +88,7 @@ class ProcessWorker(BaseWorker):
         self._start_timeout = start_timeout
         self._ready = None if ready is None else Port.parse(ready)
         self._stdio = stdio or Pipes(output, logging.getLogger(f"lifecycle.workers.{name}"))
+        self._bond = Bond(name, Level.wanted(contain, detached=detached))
         # The number of the group, while it is certainly ours: until the leader is reaped.
         self._group: int | None = None
         for key, value in (env or {}).items():
@@ -118,6 +122,9 @@ class ProcessWorker(BaseWorker):
         """
         if group:
             self._signal(signum)
+        elif self._bond.level is Level.PIDNS:
+            # Between us and the command are those who hold it; they don't mind.
+            self._signal(signum)
         elif self._group is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._group, signum)
@@ -128,10 +135,26 @@ class ProcessWorker(BaseWorker):
         command = Command(self._argv, {**os.environ, **self._env}, self._cwd)
         try:
             _platform.require_groups()
-            self._pid = self._group = self._stdio.spawn(command)
-        except OSError as error:
-            raise WorkerFailed(f"{self.name!r} cannot start: {_why_not(command, error)}") from error
+            tied = await self._bond.tie(command)
+            self._contain = self._bond.level
+            self._pid = self._group = self._stdio.spawn(tied)
+        except BaseException as error:
+            await self._bond.clear(started=False)
+            if isinstance(error, OSError):
+                raise WorkerFailed(f"{self.name!r} cannot start: {_why_not(command, error)}") from error
+            raise
+        try:
+            self._bond.take(self._pid)
+        except BaseException:
+            await self._undo(self._pid)
+            raise
         return self._watch(self._pid)
+
+    async def _undo(self, pid: int) -> None:
+        """Take back a start that was hardly one."""
+        self._stdio.close()
+        self._signal(signal.SIGKILL)
+        await self._group_life(pid)
 
     async def _until_ready(self) -> None:
         if self._ready is None:
@@ -151,6 +174,10 @@ class ProcessWorker(BaseWorker):
             ).error
 
     async def _terminate(self, *, force: bool) -> None:
+        if self._group is not None:
+            self._bond.look(self._group)
+        if force:
+            self._bond.kill()
         # A group that is suspended, or that suspended itself, could not hear the signal.
         self._signal(signal.SIGKILL if force else signal.SIGCONT)
         if not force and self._stop_signal is not None:
@@ -166,10 +193,18 @@ class ProcessWorker(BaseWorker):
         return End(_verdict(self.name, code), code, self._stdio.tail())
 
     async def _group_life(self, pid: int) -> int | None:
+        """Wait for the end of the leader, and see to it that nothing is left: its exit code."""
+        try:
+            return await self._reaped(pid)
+        finally:
+            await self._bond.clear()
+
+    async def _reaped(self, pid: int) -> int | None:
         """Wait for the end of the leader, see to it that nothing of its group is left, and reap it: its exit code.
 
         Until it is reaped, which comes last for this reason, no other group can have its number.
         """
+        kill = True
         try:
             await _platform.process_end(pid)
             # Now: if its group takes its time, whoever reaps orphans here may take the leader for one.
@@ -177,16 +212,22 @@ class ProcessWorker(BaseWorker):
             if self.status is Status.STOPPING:
                 # Each member had the signal; it has until the grace period ends, when `_terminate` kills it.
                 await _platform.group_end(pid)
-            self._signal(signal.SIGKILL)
+            # One that is detached leaves behind what it likes, unless it is asked to end.
+            kill = self.status is Status.STOPPING or self._bond.level is not Level.DETACHED
+            if kill:
+                self._signal(signal.SIGKILL)
         except asyncio.CancelledError:
             # The loop is being closed over a worker that nobody stopped.
-            self._signal(signal.SIGKILL)
-            await _platform.process_end(pid)
+            if self._bond.level is not Level.DETACHED:
+                self._signal(signal.SIGKILL)
+                await _platform.process_end(pid)
             raise
         finally:
             self._group = None
+            self._bond.let_go(pid)
             _platform.reap(pid)
-        await self._see_off(pid)
+        if kill:
+            await self._see_off(pid)
         return code
 
     async def _see_off(self, pid: int) -> None:

@@ -85,3 +85,5 @@ class WorkerState:
     #: Whether it was given up while still alive: it ignored being stopped, and could not be killed.
     abandoned: bool = False
     children: tuple[WorkerState, ...] = ()
+    #: How the processes of one that has some are held together; None before it starts. See `ProcessWorker`.
+    contain: str | None = None

@@ -332,7 +332,7 @@ async def test_one_that_leaves_the_group_does_not_hold_the_end_up() -> None:
         os.read(here, 1)
         print("leader ends")
     """
-    worker = python(code, output=heard)
+    worker = python(code, output=heard, detached=True)
     await worker.start()
     daemon = int(await heard.line("daemon"))
     try:

@@ -1,0 +1,13 @@
+"""Nothing outlives its parent: what ties the processes of a worker to it, and all of them to this program.
+
+The layers, from the weakest: the process group that every worker has; the guard, a small process of our own that
+kills what is left when this program is gone, however it went; and, where the system has them, a cgroup or a pid
+namespace, which nothing can leave. A `Bond` puts them together for one worker.
+"""
+
+from __future__ import annotations
+
+from lifecycle.workers.containment.bonds import Bond
+from lifecycle.workers.containment.levels import Level
+
+__all__ = ["Bond", "Level"]

@@ -1,0 +1,139 @@
+"""What ties one worker's processes together, through its life; `ProcessWorker` needs to know no more of containment."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lifecycle.errors import WorkerFailed
+from lifecycle.workers.containment import cookies, namespaces
+from lifecycle.workers.containment.cgroups import Cgroup
+from lifecycle.workers.containment.guards import guards, why_not
+from lifecycle.workers.containment.levels import Level
+from lifecycle.workers.containment.sweepers import swept
+from lifecycle.workers.containment.sweeps import family
+
+if TYPE_CHECKING:
+    from lifecycle.workers.containment.sweeps import Known
+    from lifecycle.workers.stdio import Command
+
+__all__ = ["Bond"]
+
+_log = logging.getLogger("lifecycle.workers")
+
+
+class Bond:
+    """The bond of the worker ``name``, as strong as ``wanted``.
+
+    It is used in this order: `tie` before the start, `take` right after it, `let_go` before the leader is reaped, and
+    `clear` at the end, however far it came.
+    """
+
+    def __init__(self, name: str, wanted: Level) -> None:
+        self._name = name
+        self._wanted = wanted
+        #: What was got; None before.
+        self.level: Level | None = None
+        self._holds_guard = False
+        self._cookie: str | None = None
+        self._cgroup: Cgroup | None = None
+        # Descendants that were seen while their descent could be.
+        self._seen: set[Known] = set()
+
+    async def tie(self, command: Command) -> Command:
+        """Prepare for the start; what is to be started.
+
+        Raises:
+            WorkerFailed: if what was wanted cannot be had.
+            OSError: if there is something wrong with the command, or this program may not start another process.
+        """
+        if self._wanted is Level.DETACHED:
+            self.level = Level.DETACHED
+            return replace(command, env=cookies.without_cookies(command.env))
+        if not self._guarded():
+            self.level = Level.GROUP
+            return command
+        guards.hold()
+        self._holds_guard = True
+        self._cookie = cookies.new()
+        self.level = Level.GUARD
+        return await self._strengthened(replace(command, env=cookies.with_cookie(command.env, self._cookie)))
+
+    def take(self, pid: int) -> None:
+        """Tie the process ``pid``, our child and the leader of a group. Raises OSError if that fails."""
+        if self._holds_guard:
+            guards.add(pid)
+        if self._cgroup is not None:
+            self._cgroup.take(pid)
+
+    def look(self, pid: int) -> None:
+        """Remember who descends from ``pid``: when that has ended, nobody can tell any more."""
+        if self._cookie is not None:
+            with suppress(OSError):
+                self._seen.update(process.known for process in family(pid))
+
+    def kill(self) -> None:
+        """Kill what can be killed at once, beside the group."""
+        if self._cgroup is not None:
+            self._cgroup.kill()
+
+    def let_go(self, pid: int) -> None:
+        """Forget the number ``pid``, which others may have from now on."""
+        if self._holds_guard:
+            guards.remove(pid)
+
+    async def clear(self, *, started: bool = True) -> None:
+        """Kill everything that is left, wherever it went."""
+        try:
+            if self._cgroup is not None:
+                await self._cgroup.remove()
+            if self._cookie is not None and started:
+                await swept(self._cookie, self._seen)
+        finally:
+            self._cgroup = self._cookie = None
+            if self._holds_guard:
+                self._holds_guard = False
+                await guards.release()
+
+    def _guarded(self) -> bool:
+        """Whether there is to be a guard."""
+        if self._wanted is Level.GROUP:
+            return False
+        reason = why_not()
+        if reason is not None and self._wanted is not Level.AUTO:
+            raise self._refusal(reason)
+        return reason is None
+
+    async def _strengthened(self, command: Command) -> Command:
+        if self._wanted is Level.PIDNS:
+            return await self._in_namespace(command)
+        if self._wanted in (Level.CGROUP, Level.AUTO):
+            await self._make_cgroup()
+        return command
+
+    async def _in_namespace(self, command: Command) -> Command:
+        try:
+            how = await namespaces.flags()
+            command = namespaces.inside(command, how)
+        except namespaces.Refused as error:
+            raise self._refusal(str(error)) from error
+        self.level = Level.PIDNS
+        return command
+
+    async def _make_cgroup(self) -> None:
+        try:
+            self._cgroup = Cgroup()
+        except OSError as error:
+            if self._wanted is Level.CGROUP:
+                raise self._refusal(str(error)) from error
+            return
+        self.level = Level.CGROUP
+        await self._cgroup.warm()
+
+    def _refusal(self, reason: str) -> WorkerFailed:
+        return WorkerFailed(
+            f"{self._name!r} cannot have contain={str(self._wanted)!r}: {reason}; "
+            "give contain='auto' for the best that there is"
+        )

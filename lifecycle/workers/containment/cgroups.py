@@ -1,0 +1,109 @@
+"""A cgroup (version 2) for each worker: whatever its processes do, they stay in it, and are killed at once.
+
+They are made below our own cgroup, where that is allowed: as root, under systemd's ``Delegate=yes``, or in a scope of
+`systemd-run --user --scope`. A process is moved into its cgroup as soon as it exists; what it has forked by then is
+looked for and moved as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from lifecycle.workers.containment.guards import guards
+from lifecycle.workers.containment.sweeps import family, kill_cgroup, remove_cgroup
+
+__all__ = ["Cgroup"]
+
+#: Seconds for those that were killed to be gone from it.
+_LAST_WAIT: Final = 1.0
+
+
+class Cgroup:
+    """One, empty at first, which the guard knows. Raises OSError, which says why, if it cannot be had."""
+
+    def __init__(self) -> None:
+        own = _own()
+        if own is None:
+            raise OSError("there is no cgroup of version 2 here")
+        self._own = own
+        self._path = own / f"lifecycle-{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            self._path.mkdir()
+        except OSError as error:
+            raise OSError(
+                f"none can be made in {own} ({error.strerror}); run under systemd with Delegate=yes, or as root"
+            ) from error
+        try:
+            self._check()
+            guards.add_place(str(self._path))
+        except BaseException:
+            self._path.rmdir()
+            raise
+
+    def _check(self) -> None:
+        if not (self._path / "cgroup.kill").exists():
+            raise OSError("those of this kernel cannot be killed; it takes Linux 5.14")
+        # To be moved, a process has to be let go by the cgroup that it is in.
+        if not os.access(self._own / "cgroup.procs", os.W_OK):
+            raise OSError(f"no process may be moved out of {self._own}")
+
+    async def warm(self) -> None:
+        """Make the next move quick: after a while without any, the system takes milliseconds for the first."""
+        await asyncio.to_thread(self._move_nobody)
+
+    def take(self, pid: int) -> None:
+        """Move the process ``pid``, our child, and what it has forked by now. Raises OSError if that is refused."""
+        self._move(pid)
+        moved = {pid}
+        # Whoever is in here forks into here: when all are, it stays so.
+        while new := [process.pid for process in family(pid) if process.pid not in moved]:
+            for each in new:
+                with suppress(ProcessLookupError):
+                    self._move(each)
+            moved.update(new)
+
+    def kill(self) -> None:
+        """Kill all in it."""
+        kill_cgroup(str(self._path))
+
+    async def remove(self) -> None:
+        """Kill what is left, and remove it once that is gone; what cannot be killed keeps it."""
+        until = asyncio.get_running_loop().time() + _LAST_WAIT
+        pause = 0.0005
+        self.kill()
+        while not remove_cgroup(str(self._path)) and asyncio.get_running_loop().time() < until:
+            # Its emptiness is told by a file that no loop can watch.
+            await asyncio.sleep(pause)
+            pause = min(0.05, pause * 2)
+        guards.remove_place(str(self._path))
+
+    def _move(self, pid: int) -> None:
+        (self._path / "cgroup.procs").write_text(str(pid))
+
+    def _move_nobody(self) -> None:
+        with suppress(OSError):
+            (self._own / "cgroup.procs").write_text("0")
+
+
+def _own() -> Path | None:
+    """Our own cgroup of version 2."""
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                return _at(line.removeprefix("0::"))
+    return None
+
+
+def _at(path: str) -> Path | None:
+    """Where a cgroup is found among the files."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, system = line.partition(" - ")
+        root, mounted = fields.split()[3:5]
+        if system.startswith("cgroup2 ") and Path(path).is_relative_to(root):
+            return Path(mounted, Path(path).relative_to(root))
+    return None

@@ -1,0 +1,79 @@
+"""A pid namespace for a worker: when its first process ends, the system ends all of it.
+
+`unshare` makes it and stays outside as the leader of the group; a shell inside is the first process, since signals
+mean nothing to that one; the command is the second, and sees itself so. What is sent to the group reaches all three:
+`unshare` is made deaf to all but what ends it for certain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from lifecycle.workers.stdio import Command
+
+__all__ = ["Refused", "flags", "inside"]
+
+_PLAIN: Final = ("--pid", "--fork", "--kill-child")
+_AS_USER: Final = ("--user", "--map-current-user", *_PLAIN)
+#: Those that would end `unshare`. It takes care of INT and TERM; of CHLD it must hear.
+_DEAF: Final = "HUP,QUIT,USR1,USR2,PIPE,ALRM,STKFLT,XCPU,XFSZ,VTALRM,PROF,IO,PWR"
+#: The command is not the last one, or the shell would become it.
+_FIRST: Final = '"$@"; exit $?'
+
+
+class Refused(OSError):
+    """There can be no pid namespace."""
+
+
+async def flags() -> tuple[str, ...]:
+    """How `unshare` makes one here.
+
+    Raises:
+        Refused: if it cannot.
+    """
+    # Root needs no user namespace, in which it would lose what it may do outside.
+    candidates = (_PLAIN, _AS_USER) if os.geteuid() == 0 else (_AS_USER,)
+    reason = ""
+    for candidate in candidates:
+        reason = await asyncio.to_thread(_try, candidate)
+        if not reason:
+            return candidate
+    raise Refused(f"it is refused here ({reason})")
+
+
+def inside(command: Command, how: tuple[str, ...]) -> Command:
+    """``command`` in a new pid namespace.
+
+    Raises:
+        OSError: for a program that is not there, or may not be executed: once it is inside that could not be told.
+    """
+    program = command.argv[0]
+    if "=" in program:
+        raise Refused(f"env would take {program!r} for a variable; call it by another name")
+    _check(program, command)
+    argv = ["env", f"--ignore-signal={_DEAF}", "unshare", *how, "sh", "-c", _FIRST, "sh", "env", "--default-signal"]
+    return replace(command, argv=[*argv, *command.argv])
+
+
+def _try(how: tuple[str, ...]) -> str:
+    """Why not; empty if it works."""
+    try:
+        tried = subprocess.run(["unshare", *how, "true"], capture_output=True, text=True, check=False, timeout=10)  # noqa: S603, S607
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return tried.stderr.strip() if tried.returncode else ""
+
+
+def _check(program: str, command: Command) -> None:
+    at = Path(command.cwd or "", program)
+    if shutil.which(at if os.sep in program else program, path=command.env.get("PATH", os.defpath)) is None:
+        code = errno.EACCES if os.sep in program and at.exists() else errno.ENOENT
+        raise OSError(code, os.strerror(code), program)

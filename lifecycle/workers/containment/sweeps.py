@@ -1,0 +1,283 @@
+"""Sweeps: finding what is left of workers, by cookie and by descent, and killing it and nothing else.
+
+It stands on a handful of the standard library and on nothing of ours: the guard runs it without the rest. Whoever is
+found is known by number and time of birth. It is killed through a pidfd, opened before its birth is looked at again:
+from then on the number cannot pass to a stranger. Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import TypeAlias
+
+    #: A process: its number, and when it was born, in clock ticks since the machine was started.
+    Known: TypeAlias = tuple[int, int]
+
+__all__ = [
+    "COOKIE",
+    "Holders",
+    "Process",
+    "descendants",
+    "family",
+    "kill_cgroup",
+    "kill_group",
+    "look",
+    "processes",
+    "remove_cgroup",
+    "sweep",
+]
+
+#: The variable in the environment that holds cookies, separated by commas.
+COOKIE = "LIFECYCLE_COOKIE"
+
+_ENTRY = COOKIE.encode() + b"="
+#: Looks in a row that find nobody: who is just being forked or executed is missed by one.
+_EMPTY_LOOKS = 3
+#: Seconds between two of them.
+_PAUSE = 0.001
+#: Seconds for those that were killed to be gone.
+_LAST_WAIT = 1.0
+
+
+class Process:
+    """What /proc says of a process."""
+
+    __slots__ = ("born", "group", "parent", "pid", "state")
+
+    def __init__(self, pid: int, stat: bytes) -> None:
+        # The second field is a name in parentheses, which may hold anything, parentheses too.
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        self.pid = pid
+        self.state = fields[0]
+        self.parent = int(fields[1])
+        self.group = int(fields[2])
+        self.born = int(fields[19])
+
+    @property
+    def dead(self) -> bool:
+        """Whether it has ended, and waits only for somebody to take note."""
+        return self.state in b"ZXx"
+
+    @property
+    def known(self) -> Known:
+        """How to find it again."""
+        return self.pid, self.born
+
+
+def look(pid: int) -> Process | None:
+    """The process ``pid``; None if there is none."""
+    stat = _read(f"/proc/{pid}/stat")
+    return Process(pid, stat) if stat else None
+
+
+def processes() -> dict[int, Process]:
+    """All there are now."""
+    return {pid: process for pid in _pids() if (process := look(pid)) is not None}
+
+
+def descendants(roots: Iterable[int], table: dict[int, Process]) -> list[Process]:
+    """Who descends from ``roots`` in ``table``; not they themselves."""
+    children: dict[int, list[Process]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    waiting = list(roots)
+    while waiting:
+        below = children.pop(waiting.pop(), [])
+        found += below
+        waiting += [process.pid for process in below]
+    return found
+
+
+def family(root: int) -> list[Process]:
+    """Who descends from the process ``root``."""
+    found: list[Process] = []
+    waiting = [root]
+    while waiting:
+        children = _children(waiting.pop())
+        if children is None:
+            # A kernel that keeps no such lists (CONFIG_PROC_CHILDREN).
+            return descendants([root], processes())
+        found += [process for pid in children if (process := look(pid)) is not None]
+        waiting += children
+    return found
+
+
+class Holders:
+    """Finds processes of our own user that hold a cookie that ``ours`` accepts; call it once for each look.
+
+    A cookie is compared whole, in an entry of the environment that is taken whole.
+    """
+
+    def __init__(self, ours: Callable[[bytes], bool]) -> None:
+        self._ours = ours
+        # Numbers; within the moment that one sweep takes none passes to somebody else. If it did, he would be spared.
+        self._strangers = {os.getpid()}
+
+    def __call__(self) -> Iterator[Known]:
+        """Who there is now."""
+        for pid in _pids():
+            if pid not in self._strangers and self._holds(pid) and (known := self._confirmed(pid)) is not None:
+                yield known
+
+    def _holds(self, pid: int) -> bool:
+        environ = _read(f"/proc/{pid}/environ")
+        if environ is None:
+            return False
+        held = any(self._ours(cookie) for cookie in _cookies(environ))
+        # Empty: a kernel thread, or one that is just being executed.
+        if environ and not held:
+            self._strangers.add(pid)
+        return held
+
+    def _confirmed(self, pid: int) -> Known | None:
+        """Look again, now with the birth first: that this number has that birth *and* the cookie is certain then."""
+        process = look(pid)
+        if process is None or process.dead or not _is_our_users(pid) or not self._holds(pid):
+            return None
+        return process.known
+
+
+def sweep(find: Callable[[], Iterable[Known]], *, limit: float = 10.0) -> int:
+    """Kill whom ``find`` finds until it finds nobody for some looks in a row; how many were killed.
+
+    It blocks, for milliseconds if there is nobody; for at most ``limit`` seconds with one that cannot be killed.
+    """
+    killed: set[Known] = set()
+    until, empty = time.monotonic() + limit, 0
+    while empty < _EMPTY_LOOKS and time.monotonic() < until:
+        found = list(find())
+        empty = 0 if found else empty + 1
+        killed |= _kill_all(found)
+        select.select([], [], [], _PAUSE)
+    return len(killed)
+
+
+def kill_group(pgid: int) -> None:
+    """Kill all members of a group whose number is certain."""
+    try:  # noqa: SIM105  # contextlib costs the guard memory
+        os.killpg(pgid, signal.SIGKILL)
+    except OSError:
+        pass
+
+
+def kill_cgroup(path: str) -> None:
+    """Kill all in a cgroup and in those below; nothing happens if it is gone."""
+    try:
+        with open(f"{path}/cgroup.kill", "w") as kill:  # noqa: PTH123  # pathlib costs the guard a megabyte
+            kill.write("1")
+    except OSError:
+        pass
+
+
+def remove_cgroup(path: str) -> bool:
+    """Remove a cgroup and those below; False if somebody is still in there."""
+    try:
+        below = [entry.path for entry in os.scandir(path) if entry.is_dir()]
+        for each in below:
+            remove_cgroup(each)
+        os.rmdir(path)  # noqa: PTH106  # as above
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _kill_all(found: list[Known]) -> set[Known]:
+    """Kill them, and wait a moment for their ends."""
+    killed: dict[Known, int] = {}
+    try:
+        for known in found:
+            if (fd := _kill(*known)) is not None:
+                killed[known] = fd
+        _see_off(set(killed.values()))
+    finally:
+        for fd in killed.values():
+            os.close(fd)
+    return set(killed)
+
+
+def _kill(pid: int, born: int) -> int | None:
+    """Kill the process ``pid`` that was born then: its pidfd, or None if it is gone, or out of reach for now."""
+    if pid == os.getpid():
+        return None
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    try:
+        process = look(pid)
+        if process is not None and process.born == born and not process.dead:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            return fd
+    except OSError:
+        pass
+    os.close(fd)
+    return None
+
+
+def _see_off(fds: set[int]) -> None:
+    """Wait until they have ended, or a moment."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    until = time.monotonic() + _LAST_WAIT
+    while fds and (left := until - time.monotonic()) > 0:
+        for fd, _ in poll.poll(left * 1000):
+            poll.unregister(fd)
+            fds.discard(fd)
+
+
+def _cookies(environ: bytes) -> list[bytes]:
+    # Most have none, and are not worth being taken apart.
+    if _ENTRY not in environ:
+        return []
+    values = [entry[len(_ENTRY) :] for entry in environ.split(b"\0") if entry.startswith(_ENTRY)]
+    return [cookie for value in values for cookie in value.split(b",")]
+
+
+def _is_our_users(pid: int) -> bool:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == os.geteuid()  # noqa: PTH116  # pathlib costs the guard a megabyte
+    except OSError:
+        return False
+
+
+def _children(pid: int) -> list[int] | None:
+    """The children of all threads; None where they are not listed."""
+    try:
+        lists = [_read(f"/proc/{pid}/task/{thread}/children") for thread in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
+    except OSError:
+        return []
+    if None in lists and not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):  # noqa: PTH110  # as above
+        return None
+    return [int(pid) for each in lists if each for pid in each.split()]
+
+
+def _pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208  # as above
+
+
+def _read(path: str) -> bytes | None:
+    """The whole of a file of /proc; None if it is gone, or not for us."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        parts: list[bytes] = []
+        while part := os.read(fd, 1 << 17):
+            parts.append(part)
+        return b"".join(parts)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)

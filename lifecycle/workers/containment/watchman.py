@@ -1,0 +1,145 @@
+"""The program that the guard runs: it waits for the end of its parent, and then ends all that the parent left.
+
+It is started as ``python -I -S watchman.py RUNTIME PARENT``, with a pipe as its input that the parent alone can write
+to: a line ``+PID BORN`` for a process group that is to be ended, ``-PID`` for one that is no more (said before the
+number can pass to another), ``@PATH`` for a cgroup. The parent's end shows by the pipe or by its pidfd, whichever is
+first. `guards` has the parent's side of this.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lifecycle.workers.containment import sweeps
+else:
+    # Without site, which would cost megabytes, and without the package around, which would cost more.
+    sys.path.insert(0, os.path.dirname(__file__))  # noqa: PTH120  # pathlib costs a megabyte
+    import sweeps
+
+_RUNTIME_DIGITS = 32
+_INPUT = 0
+
+
+class Watchman:
+    """What the parent said that it has."""
+
+    def __init__(self, runtime: bytes) -> None:
+        self._runtime = runtime
+        # The leaders of groups, and when they were born.
+        self._leaders: dict[int, int] = {}
+        self._places: set[str] = set()
+        self._unread = b""
+        # In clock ticks since the machine was started, as births are.
+        self._alarm = 0
+
+    def wait(self, parent: int) -> None:
+        """Listen to ``parent`` until its end."""
+        poll = select.poll()
+        poll.register(_INPUT, select.POLLIN)
+        pidfd = _pidfd(parent)
+        if pidfd is not None:
+            poll.register(pidfd, select.POLLIN)
+        # Looked at after the pidfd was opened: it is the parent's, or the parent is gone already.
+        while os.getppid() == parent:
+            ready = [fd for fd, _ in poll.poll()]
+            if pidfd in ready or not self._listen():
+                break
+        # What it said with its last breath is still in the pipe.
+        os.set_blocking(_INPUT, False)
+        while self._listen():
+            pass
+
+    def clear(self) -> None:
+        """End everything that is left."""
+        self._alarm = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+        sweeps.sweep(self._find)
+        for place in self._places:
+            sweeps.remove_cgroup(place)
+
+    def _listen(self) -> bool:
+        """Hear what there is; False if there is nothing more to come."""
+        try:
+            data = os.read(_INPUT, 1 << 16)
+        except OSError:
+            return False
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._hear(line.decode())
+        return bool(data)
+
+    def _hear(self, line: str) -> None:
+        match line[:1]:
+            case "+":
+                pid, born = line[1:].split()
+                self._leaders[int(pid)] = int(born)
+            case "-":
+                self._leaders.pop(int(line[1:]), None)
+            case "@":
+                self._places.add(line[1:])
+            case _:
+                pass  # an empty line: the parent asks whether anybody is there
+
+    def _find(self) -> Iterator[sweeps.Known]:
+        for place in self._places:
+            sweeps.kill_cgroup(place)
+        table = sweeps.processes()
+        members = [process for process in table.values() if self._is_member(process, table)]
+        below = sweeps.descendants((process.pid for process in members), table)
+        for pid, born in self._leaders.items():
+            # At once, which is what a fork bomb cannot outrun.
+            if pid in table and table[pid].born == born and table[pid].group == pid:
+                sweeps.kill_group(pid)
+        yield from {process.known for process in members + below if not process.dead}
+        # Those who were executed meanwhile have another environment now: strangers are met anew in each look.
+        yield from sweeps.Holders(self._is_ours)()
+
+    def _is_member(self, process: sweeps.Process, table: dict[int, sweeps.Process]) -> bool:
+        """Whether it is in a group of ours, and the group's number certainly not somebody else's by now."""
+        born = self._leaders.get(process.group)
+        if born is None:
+            return False
+        leader = table.get(process.group)
+        # A number is not free while its group has members: one who was there at the alarm is in the group of old.
+        return process.born <= self._alarm if leader is None else leader.born == born
+
+    def _is_ours(self, cookie: bytes) -> bool:
+        runtime, _, number = cookie.partition(b":")
+        return runtime == self._runtime and number.isdigit()
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def _withdraw() -> None:
+    """Be nobody's concern: deaf to signals, in no directory, and with a name that tells what this is."""
+    for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+        signal.signal(signum, signal.SIG_IGN)
+    os.chdir("/")
+    with open("/proc/self/comm", "w") as name:  # noqa: PTH123  # pathlib costs a megabyte
+        name.write("lifecycle-guard")
+
+
+def main(runtime: str, parent: str) -> None:
+    """Guard ``parent``."""
+    if len(runtime) != _RUNTIME_DIGITS or not set(runtime) <= set("0123456789abcdef"):
+        sys.exit(f"{runtime!r} is no {_RUNTIME_DIGITS} hexadecimal digits; a weak cookie would kill strangers")
+    _withdraw()
+    watchman = Watchman(runtime.encode())
+    watchman.wait(int(parent))
+    watchman.clear()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
