@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lifecycle.cli.dotenv import read_env
+from lifecycle.cli.messages import at_terminal, put
 from lifecycle.cli.programs import arguments
 from lifecycle.cli.terminal import stopped_by
 from lifecycle.workers import ProcessWorker
@@ -48,8 +49,7 @@ _INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 def manner(*, prompt: bool) -> Manner:
     """What the command's streams shall be, from what ours are."""
     if prompt:
-        # A stream that was closed when we were started is None.
-        return "pty" if all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)) else "pipes"
+        return "pty" if at_terminal(sys.stdin) and at_terminal(sys.stdout) else "pipes"
     try:
         in_front = os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
@@ -121,9 +121,8 @@ class Children:
             # As a shell would: a daemon that a build leaves behind is the person's own.
             contain="group",
         )
-        if self._settings.clear and sys.stdout.isatty():
-            sys.stdout.write(_CLEAR)
-            sys.stdout.flush()
+        if self._settings.clear and at_terminal(sys.stdout):
+            put(sys.stdout, _CLEAR)
         await worker.start()
         pid = worker.state().pid
         if self._foreground is not None and pid is not None:
@@ -203,12 +202,9 @@ class AboveThePrompt:
         if self._begun and (not data or len(self._begun) > _LONGEST):
             whole, newline, self._begun = text, "\n", ""
         if newline:
-            sys.stdout.write(whole + newline)
-            sys.stdout.flush()
+            put(sys.stdout, whole + newline)
 
 
 def _pass_on(line: str, stream: Literal["stdout", "stderr"]) -> None:
     """A line of the command's, to where it belongs."""
-    to = sys.stdout if stream == "stdout" else sys.stderr
-    to.write(line + "\n")
-    to.flush()
+    put(sys.stdout if stream == "stdout" else sys.stderr, line + "\n")

@@ -13,17 +13,47 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Voice", "colourful"]
+__all__ = ["Voice", "at_terminal", "colourful", "put"]
 
 _PREFIX = "[lifecycle]"
 _DIM, _RED, _GREEN, _YELLOW = "2", "31", "32", "33"
 
 
-def colourful(stream: TextIO, env: Mapping[str, str] = os.environ) -> bool:
+def put(stream: TextIO | None, text: str) -> None:
+    """Write ``text`` now.
+
+    Where ``stream`` was closed when we were started (None), or its reader has gone, there is nobody to tell: what
+    is run is not ended for that.
+    """
+    if stream is None:
+        return
+    try:
+        stream.write(text)
+        stream.flush()
+    except BlockingIOError:
+        # A program that shares our terminal left it so; what was not taken stays in the buffer.
+        return
+    except OSError:
+        # Python keeps what it could not write, and would fail with it at exit.
+        _to_nowhere(stream)
+
+
+def _to_nowhere(stream: TextIO) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def colourful(stream: TextIO | None, env: Mapping[str, str] = os.environ) -> bool:
     """Whether colour is wanted there: a terminal, and nobody said no (https://no-color.org)."""
     if env.get("NO_COLOR") or env.get("TERM") == "dumb":
         return False
-    return stream.isatty()
+    return at_terminal(stream)
+
+
+def at_terminal(stream: TextIO | None) -> bool:
+    """Whether somebody sits there; None is a stream that was closed when we were started."""
+    return stream is not None and stream.isatty()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +84,4 @@ class Voice:
         if self.colour:
             lines = [f"\x1b[{colour}m{line}\x1b[0m" for line in lines]
         # One write a message: two writers must not interleave within it.
-        stream = self.stream or sys.stderr
-        stream.write("".join(line + "\n" for line in lines))
-        stream.flush()
+        put(self.stream or sys.stderr, "".join(line + "\n" for line in lines))
