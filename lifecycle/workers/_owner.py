@@ -239,6 +239,7 @@ class Owner:
             self.fail(None)
 
     def _probed(self, slot: Slot, generation: int, bad: int, answer: ProbeResult) -> None:
+        self.note(slot)
         if slot.spec.restart_unhealthy and bad == slot.spec.failures:
             self.mailbox.post(partial(self._unhealthy, slot, generation, answer))
 

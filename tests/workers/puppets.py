@@ -1,0 +1,91 @@
+"""Children that do as a test says, all in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.workers import Backoff, BaseWorker, End, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+AT_ONCE = Backoff(initial=0, jitter=0)
+STEADY = Backoff(jitter=0)
+
+
+class Puppet(BaseWorker):
+    """One worker of a `Crew`."""
+
+    def __init__(self, crew: Crew, name: str, number: int) -> None:
+        super().__init__(name)
+        self.crew = crew
+        self.number = number
+        self.life: asyncio.Future[End | None] = asyncio.get_running_loop().create_future()
+
+    async def _launch(self) -> Awaitable[End | None]:
+        if (error := self.crew.fails.get((self.name, self.number))) is not None:
+            self.crew.log.append(f"{self.name} cannot")
+            raise error
+        if self.name in self.crew.hangs:
+            self.crew.log.append(f"{self.name} hangs")
+            await asyncio.Event().wait()
+        self.crew.log.append(f"{self.name} up")
+        return self.life
+
+    async def _terminate(self, *, force: bool) -> None:
+        if force:
+            self.end()
+        elif self.name not in self.crew.deaf:
+            asyncio.get_running_loop().call_later(self.crew.obeys.get(self.name, 0), self.end)
+
+    async def suspend(self) -> None:
+        if error := self.crew.unsuspendable.get(self.name):
+            raise error
+        self._machine.to("suspended")  # type: ignore[arg-type]
+        self.crew.log.append(f"{self.name} suspended")
+
+    async def resume(self) -> None:
+        self._machine.to("running")  # type: ignore[arg-type]
+        self.crew.log.append(f"{self.name} resumed")
+
+    def end(self, error: BaseException | None = None, *, exit_code: int | None = None) -> None:
+        if not self.life.done():
+            self.crew.log.append(f"{self.name} down")
+            self.life.set_result(End(error=error, exit_code=exit_code))
+
+
+class Crew:
+    """Makes puppets, remembers them, and writes down what happens to them."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.made: dict[str, list[Puppet]] = {}
+        #: By name and number of the start, from 1.
+        self.fails: dict[tuple[str, int], BaseException] = {}
+        self.hangs: set[str] = set()
+        self.deaf: set[str] = set()
+        self.obeys: dict[str, float] = {}
+        self.unsuspendable: dict[str, Exception] = {}
+
+    def spec(self, name: str, **settings: Any) -> Spec:
+        def make() -> Puppet:
+            made = self.made.setdefault(name, [])
+            made.append(Puppet(self, name, len(made) + 1))
+            return made[-1]
+
+        return Spec(name, make, **{"backoff": AT_ONCE, **settings})
+
+    def specs(self, names: str, **settings: Any) -> list[Spec]:
+        return [self.spec(name, **settings) for name in names.split()]
+
+    def __getitem__(self, name: str) -> Puppet:
+        return self.made[name][-1]
+
+    def crash(self, name: str, error: BaseException | None = None) -> None:
+        self[name].end(error or ValueError(f"{name} broke"))
+
+    def told(self) -> list[str]:
+        """What happened since the last time."""
+        log, self.log = self.log, []
+        return log

@@ -1,0 +1,377 @@
+"""What is asked of a supervisor by hand: in its turn, at any time, and with an answer; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.errors import InvalidTransition, WorkerFailed
+from lifecycle.workers import Backoff, Intensity, Spec, Status, Supervisor
+from tests.workers.puppets import STEADY, Crew
+
+if TYPE_CHECKING:
+    from lifecycle.testing import Clock
+
+
+@pytest.fixture
+def crew() -> Crew:
+    return Crew()
+
+
+def statuses(supervisor: Supervisor) -> dict[str, str]:
+    return {child.name: str(child.status) for child in supervisor.workers()}
+
+
+# -- add ------------------------------------------------------------
+
+
+async def test_what_is_added_starts_at_once_and_is_the_last_in_order(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a")) as supervisor:
+        await supervisor.add(crew.spec("z"))
+        await supervisor.add(crew.spec("b"))
+        assert list(statuses(supervisor)) == ["a", "z", "b"]
+        assert "z" in supervisor
+        assert supervisor["z"] is crew["z"]
+    assert crew.told()[-3:] == ["b down", "z down", "a down"]
+
+
+async def test_what_is_added_before_the_start_waits_for_it(clock: Clock, crew: Crew) -> None:
+    supervisor = Supervisor("s")
+    await supervisor.add(crew.spec("a"))
+    assert crew.told() == []
+    async with supervisor:
+        assert crew.told() == ["a up"]
+
+
+async def test_what_is_added_while_the_others_start_comes_after_them(clock: Clock, crew: Crew) -> None:
+    crew.hangs = {"b"}
+    supervisor = Supervisor("s", *crew.specs("a b"))
+    start = asyncio.create_task(supervisor.start())
+    await clock.settle()
+    add = asyncio.create_task(supervisor.add(crew.spec("c")))
+    await clock.advance(1)
+    assert statuses(supervisor) == {"a": "running", "b": "starting", "c": "created"}
+    await supervisor.stop()
+    with pytest.raises(WorkerFailed, match="'c' was stopped before it had started"):
+        await add
+    await asyncio.wait({start})
+    assert start.exception()
+
+
+async def test_what_is_added_and_cannot_start_is_no_child(clock: Clock, crew: Crew) -> None:
+    crew.fails["z", 1] = OSError("no")
+    async with Supervisor("s", crew.spec("a"), intensity=Intensity(0, 1)) as supervisor:
+        with pytest.raises(WorkerFailed, match="'z' cannot start: no"):
+            await supervisor.add(crew.spec("z"))
+        assert statuses(supervisor) == {"a": "running"}
+        await supervisor.add(crew.spec("z"))
+        assert statuses(supervisor) == {"a": "running", "z": "running"}
+
+
+async def test_an_add_that_nobody_waits_for_any_more_goes_on(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s") as supervisor:
+        add = asyncio.create_task(supervisor.add(crew.spec("a")))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        add.cancel()
+        await clock.settle()
+        assert statuses(supervisor) in ({"a": "running"}, {})
+
+
+@pytest.mark.parametrize("started", [False, True])
+async def test_a_name_is_given_once(clock: Clock, crew: Crew, started: bool) -> None:
+    supervisor = Supervisor("s", crew.spec("a"))
+    if started:
+        await supervisor.start()
+    with pytest.raises(ValueError, match="'s' already has a child 'a', which is"):
+        await supervisor.add(crew.spec("a"))
+    await supervisor.stop()
+
+
+async def test_nothing_is_added_to_what_stops_or_has_ended(clock: Clock, crew: Crew) -> None:
+    crew.obeys = {"a": 5}
+    supervisor = Supervisor("s", crew.spec("a"))
+    await supervisor.start()
+    stop = asyncio.create_task(supervisor.stop())
+    await clock.advance(1)
+    for request in (supervisor.add(crew.spec("b")), supervisor.restart("a"), supervisor.stop_child("a")):
+        with pytest.raises(InvalidTransition, match="'s' is stopping"):
+            await request
+    await stop
+    with pytest.raises(InvalidTransition, match="'s' is stopped"):
+        await supervisor.add(crew.spec("b"))
+
+
+async def test_who_waits_when_it_ends_by_itself_is_told(clock: Clock, crew: Crew) -> None:
+    crew.obeys = {"b": 5}
+    supervisor = Supervisor("s", *crew.specs("a b"), intensity=Intensity(0, 60))
+    await supervisor.start()
+    crew.crash("a")
+    await clock.advance(1)
+    assert supervisor.status is Status.RUNNING
+    with pytest.raises(InvalidTransition, match="'s' has ended; nothing was done"):
+        await supervisor.add(crew.spec("c"))
+    assert (await supervisor.wait()).status is Status.FAILED
+
+
+# -- remove, stop_child, restart ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["running", "pending", "starting", "failed", "created"])
+async def test_a_child_can_be_removed_wherever_it_is(clock: Clock, crew: Crew, where: str) -> None:
+    restart = "never" if where == "failed" else "always"
+    supervisor = Supervisor("s", crew.spec("a", backoff=Backoff(initial=5), restart=restart), crew.spec("b"))
+    if where != "created":
+        await supervisor.start()
+    if where == "starting":
+        crew.hangs = {"a"}
+    if where in ("pending", "starting", "failed"):
+        crew.crash("a")
+        await clock.advance(6 if where == "starting" else 1)
+    assert statuses(supervisor)["a"] == where
+    await supervisor.remove("a")
+    assert list(statuses(supervisor)) == ["b"]
+    made = len(crew.made.get("a", []))
+    await clock.advance(100)
+    assert len(crew.made.get("a", [])) == made
+    await supervisor.stop()
+    if where == "created":
+        assert crew.log == []
+
+
+async def test_a_child_stopped_by_hand_stays_down_until_restarted(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a")) as supervisor:
+        await supervisor.stop_child("a")
+        await supervisor.stop_child("a")
+        await clock.advance(100)
+        assert statuses(supervisor) == {"a": "stopped"}
+        await supervisor.restart("a")
+        assert (statuses(supervisor), crew.told()) == ({"a": "running"}, ["a up", "a down", "a up"])
+
+
+async def test_restart_stops_what_runs_and_returns_when_it_runs_again(clock: Clock, crew: Crew) -> None:
+    crew.obeys = {"a": 3}
+    async with Supervisor("s", *crew.specs("a b"), strategy="one_for_all") as supervisor:
+        crew.told()
+        await supervisor.restart("a")
+        assert (crew.told(), clock.time(), statuses(supervisor)["a"]) == (["a down", "a up"], 3, "running")
+
+
+async def test_a_restart_overtakes_a_start_that_hangs(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a")) as supervisor:
+        crew.hangs = {"a"}
+        first = asyncio.create_task(supervisor.restart("a"))
+        await clock.advance(1)
+        crew.hangs = set()
+        await supervisor.restart("a")
+        with pytest.raises(WorkerFailed, match="'a' was stopped before it had started"):
+            await first
+        assert statuses(supervisor) == {"a": "running"}
+
+
+async def test_a_restart_that_fails_says_so_and_is_not_repeated(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a", backoff=STEADY)) as supervisor:
+        crew.fails["a", 2] = OSError("syntax")
+        with pytest.raises(WorkerFailed, match="'a' cannot start: syntax"):
+            await supervisor.restart("a")
+        await clock.advance(100)
+        assert (statuses(supervisor), len(crew.made["a"])) == ({"a": "failed"}, 2)
+        await supervisor.restart("a")
+        assert statuses(supervisor) == {"a": "running"}
+
+
+async def test_stop_child_ends_the_retries_of_a_start_that_fails(clock: Clock, crew: Crew) -> None:
+    crew.fails = {("a", number): OSError() for number in range(2, 100)}
+    async with Supervisor("s", crew.spec("a", backoff=Backoff(initial=1, multiplier=1, jitter=0))) as supervisor:
+        crew.crash("a")
+        await clock.advance(5.5)
+        await supervisor.stop_child("a")
+        made = len(crew.made["a"])
+        await clock.advance(100)
+        assert (len(crew.made["a"]), statuses(supervisor)) == (made, {"a": "stopped"})
+
+
+async def test_a_child_may_ask_for_its_own_end(clock: Clock) -> None:
+    async def suicidal() -> None:
+        await supervisor.remove("a")
+
+    supervisor = Supervisor("s", Spec("a", suicidal))
+    async with supervisor:
+        await clock.settle()
+        assert statuses(supervisor) == {}
+
+
+async def test_a_child_may_ask_for_the_end_of_all(clock: Clock) -> None:
+    async def rebel() -> None:
+        await asyncio.sleep(1)
+        await supervisor.stop()
+
+    supervisor = Supervisor("s", Spec("a", rebel))
+    await supervisor.start()
+    assert (await supervisor.wait()).status is Status.STOPPED
+
+
+@pytest.mark.parametrize("method", ["remove", "restart", "stop_child", "probe"])
+async def test_a_name_that_is_unknown_is_said_with_those_that_are(clock: Clock, crew: Crew, method: str) -> None:
+    async with Supervisor("s", crew.spec("a")) as supervisor:
+        with pytest.raises(KeyError, match="'s' has no child 'zz'; it has 'a'"):
+            await getattr(supervisor, method)("zz")
+        with pytest.raises(KeyError):
+            supervisor["zz"]
+
+
+async def test_before_the_start_there_is_nothing_to_restart_and_no_worker(crew: Crew) -> None:
+    supervisor = Supervisor("s", crew.spec("a"))
+    with pytest.raises(InvalidTransition, match="start it before"):
+        await supervisor.restart("a")
+    with pytest.raises(KeyError, match="'a' has no worker yet"):
+        supervisor["a"]
+    await supervisor.stop()
+
+
+async def test_a_thousand_children_come_and_go_while_others_crash(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", *crew.specs("a b", backoff=STEADY)) as supervisor:
+
+        async def visit(number: int) -> None:
+            await supervisor.add(crew.spec(f"guest{number}"))
+            crew.crash(f"guest{number}")
+            await supervisor.remove(f"guest{number}")
+
+        visits = [asyncio.create_task(visit(number)) for number in range(1000)]
+        for _ in range(20):
+            crew.crash("a")
+            await clock.advance(0.5)
+        await asyncio.gather(*visits)
+        await clock.advance(60)
+        assert statuses(supervisor) == {"a": "running", "b": "running"}
+
+
+# -- watching ------------------------------------------------------------
+
+
+async def test_watch_tells_each_change_from_now_on_until_it_has_ended(clock: Clock, crew: Crew) -> None:
+    supervisor = Supervisor("s", crew.spec("a", backoff=STEADY))
+    watch = supervisor.watch()
+    async with supervisor:
+        crew.crash("a")
+        await clock.advance(1)
+    told = [(event.topic, str(event.old), str(event.new), event.state.status) async for event in watch]
+    assert told == [
+        ("status/s", "created", "starting", "starting"),
+        ("status/a", "created", "starting", "starting"),
+        ("status/a", "starting", "running", "running"),
+        ("status/s", "starting", "running", "running"),
+        ("status/a", "running", "failed", "failed"),
+        ("status/a", "failed", "pending", "pending"),
+        ("status/a", "pending", "starting", "starting"),
+        ("status/a", "starting", "running", "running"),
+        ("status/s", "running", "stopping", "stopping"),
+        ("status/a", "running", "stopping", "stopping"),
+        ("status/a", "stopping", "stopped", "stopped"),
+        ("status/s", "stopping", "stopped", "stopped"),
+    ]
+    assert [event async for event in supervisor.watch()] == []
+
+
+async def test_a_supervisor_above_hears_of_those_below(clock: Clock, crew: Crew) -> None:
+    root = Supervisor("root", Spec("inner", lambda: Supervisor("inner", crew.spec("a", backoff=STEADY))))
+    async with root:
+        watch = root.watch()
+        crew.crash("a")
+        await clock.advance(1)
+        await watch.aclose()
+        watch = root.watch()
+    assert [(event.component, str(event.new)) async for event in watch] == [
+        ("root", "stopping"),
+        ("inner", "stopping"),
+        ("a", "stopping"),
+        ("a", "stopped"),
+        ("inner", "stopped"),
+        ("root", "stopped"),
+    ]
+
+
+async def test_a_slow_watcher_loses_the_oldest_and_is_told_how_many(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a")) as supervisor:
+        watch = supervisor.watch()
+        for _ in range(400):
+            await supervisor.restart("a")
+        assert watch.dropped == 400 * 4 - 1000
+        assert [str((await anext(watch)).new) for _ in range(4)] == ["stopping", "stopped", "starting", "running"]
+
+
+async def test_its_state_is_a_tree(clock: Clock, crew: Crew) -> None:
+    root = Supervisor("root", Spec("inner", lambda: Supervisor("i", crew.spec("a"))), crew.spec("b"))
+    async with root:
+        state = root.state()
+        assert (state.name, state.kind, state.status) == ("root", "supervisor", "running")
+        inner, b = state.children
+        assert (inner.name, inner.kind, inner.children[0].name) == ("inner", "supervisor", "a")
+        assert (b.name, b.kind, b.restarts, b.circuit, b.health) == ("b", "worker", 0, "closed", None)
+
+
+# -- settings ------------------------------------------------------------
+
+
+async def nothing() -> None: ...
+async def two(a: int, b: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"name": ""}, "no name"),
+        ({"child": "sleep 1"}, "a string is none"),
+        ({"child": None}, "is no child"),
+        ({"child": Supervisor("x")}, "a worker itself lives only once"),
+        ({"child": []}, "has no command"),
+        ({"child": ["sleep", 1]}, "is no word"),
+        ({"child": two}, "no argument, or one"),
+        ({"child": lambda a: a}, "without arguments"),
+        ({"restart": "sometimes"}, "restart='sometimes' is unknown; give one of 'always', 'on_failure', 'never'"),
+        ({"backoff": 3}, "is no Backoff"),
+        ({"stop_timeout": -1}, "stop_timeout=-1"),
+        ({"significant": True}, "is significant and always restarted"),
+        ({"ready": "port:80"}, "is for a list of arguments"),
+        ({"child": ["sleep", "1"], "ready": "port:x"}, "port:x"),
+        ({"probe_interval": 0}, "probe_interval=0"),
+        ({"probe_timeout": 0}, "probe_timeout=0"),
+        ({"failures": 0}, "failures=0"),
+        ({"restart_unhealthy": True}, "needs probe_interval"),
+        ({"restart_unhealthy": True, "probe_interval": 1, "restart": "never"}, "never restarted"),
+    ],
+)
+async def test_a_spec_that_cannot_work_is_refused_before_anything_starts(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=told):
+        Spec(**{"name": "a", "child": nothing, **settings})
+
+
+async def test_a_call_is_no_child() -> None:
+    with pytest.raises(TypeError, match="is a call already made"):
+        Spec("a", nothing())  # type: ignore[arg-type]  # the point of the test
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"strategy": "all"}, "strategy='all' is unknown"),
+        ({"on_limit": "explode"}, "on_limit='explode' is unknown"),
+        ({"auto_shutdown": "maybe"}, "auto_shutdown='maybe' is unknown"),
+        ({"stop_order": "random"}, "stop_order='random' is unknown"),
+        ({"on_limit": "pause", "intensity": Intensity(0, 1)}, "pause for ever"),
+    ],
+)
+async def test_so_is_a_supervisor(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Supervisor("s", **settings)
+
+
+async def test_a_supervisor_of_two_of_the_same_name_or_of_no_specs_is_none(crew: Crew) -> None:
+    with pytest.raises(ValueError, match="already has a child 'a'"):
+        Supervisor("s", *crew.specs("a a"))
+    with pytest.raises(TypeError, match="is no Spec"):
+        Supervisor("s", "a")  # type: ignore[arg-type]  # the point of the test
+    with pytest.raises(ValueError, match="auto_shutdown of 's' is 'never'"):
+        Supervisor("s", crew.spec("a", significant=True, restart="never"))

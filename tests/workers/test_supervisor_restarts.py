@@ -1,0 +1,526 @@
+"""Who is started again, when, how often, and what follows when that is too often; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle.errors import DoNotRestart, RestartLimitReached, StopTree, WorkerFailed
+from lifecycle.workers import Backoff, Exit, Intensity, Spec, Status, Supervisor
+from tests.workers.puppets import STEADY, Crew
+
+if TYPE_CHECKING:
+    from lifecycle.testing import Clock
+
+
+@pytest.fixture
+def crew() -> Crew:
+    return Crew()
+
+
+def statuses(supervisor: Supervisor) -> dict[str, str]:
+    return {child.name: str(child.status) for child in supervisor.workers()}
+
+
+# -- start and stop ------------------------------------------------------------
+
+
+async def test_starts_in_order_and_stops_in_reverse(clock: Clock, crew: Crew) -> None:
+    supervisor = Supervisor("s", *crew.specs("a b c"))
+    assert statuses(supervisor) == {"a": "created", "b": "created", "c": "created"}
+    async with supervisor:
+        assert supervisor.status is Status.RUNNING
+        assert statuses(supervisor) == {"a": "running", "b": "running", "c": "running"}
+    assert crew.told() == ["a up", "b up", "c up", "c down", "b down", "a down"]
+    assert (await supervisor.wait()).status is Status.STOPPED
+    assert set(statuses(supervisor).values()) == {"stopped"}
+
+
+async def test_stops_add_up_unless_all_are_stopped_at_once(clock: Clock, crew: Crew) -> None:
+    crew.obeys = {"a": 2, "b": 3}
+    async with Supervisor("s", *crew.specs("a b")):
+        pass
+    assert clock.time() == 5
+    async with Supervisor("s", *crew.specs("a b"), stop_order="parallel"):
+        pass
+    assert clock.time() == 8
+
+
+async def test_a_start_that_fails_stops_those_before_it(clock: Clock, crew: Crew) -> None:
+    crew.fails["b", 1] = OSError("no disk")
+    supervisor = Supervisor("s", *crew.specs("a b c"))
+    with pytest.raises(WorkerFailed, match=r"'s' cannot start, since its child 'b' cannot: .*no disk"):
+        await supervisor.start()
+    assert crew.told() == ["a up", "b cannot", "a down"]
+    assert (await supervisor.wait()).status is Status.FAILED
+    assert statuses(supervisor) == {"a": "stopped", "b": "failed", "c": "stopped"}
+
+
+@pytest.mark.parametrize(
+    ("child", "told"),
+    [
+        (lambda: 1 / 0, "division by zero"),
+        (lambda: None, "returned None, which is no worker"),
+        (lambda: Supervisor, "which is no worker"),
+        (lambda: ["sleep", "1"], "which is no worker"),
+    ],
+)
+async def test_a_factory_that_raises_or_returns_the_wrong_thing_fails_the_start(
+    clock: Clock, child: Any, told: str
+) -> None:
+    supervisor = Supervisor("s", Spec("a", child))
+    with pytest.raises(WorkerFailed, match=told):
+        await supervisor.start()
+
+
+async def test_a_factory_that_returns_the_same_worker_again_is_told_so(clock: Clock) -> None:
+    worker = Supervisor("inner")
+    supervisor = Supervisor("s", Spec("a", lambda: worker, backoff=Backoff(initial=1, jitter=0)))
+    async with supervisor:
+        await worker.stop()
+        await clock.advance(1)
+        assert "has been started before" in str(supervisor.workers()[0].error)
+
+
+@pytest.mark.parametrize("grace", [0, 3])
+async def test_a_stop_kills_what_is_past_its_time_and_no_later(clock: Clock, crew: Crew, grace: float) -> None:
+    crew.deaf = {"a", "b"}
+    supervisor = Supervisor("s", *crew.specs("a b"))
+    await supervisor.start()
+    await supervisor.stop(grace)
+    assert (supervisor.status, clock.time()) == ("killed", grace)
+    assert statuses(supervisor) == {"a": "killed", "b": "killed"}
+
+
+async def test_a_stop_while_it_starts_interrupts_a_start_that_hangs(clock: Clock, crew: Crew) -> None:
+    crew.hangs = {"b"}
+    supervisor = Supervisor("s", *crew.specs("a b c"))
+    start = asyncio.create_task(supervisor.start())
+    await clock.advance(5)
+    assert statuses(supervisor) == {"a": "running", "b": "starting", "c": "created"}
+    await supervisor.stop()
+    with pytest.raises(WorkerFailed, match="was stopped while it started"):
+        await start
+    assert (supervisor.status, clock.time()) == ("stopped", 5)
+    assert crew.told() == ["a up", "b hangs", "a down"]
+
+
+async def test_a_stop_interrupts_a_factory_that_hangs(clock: Clock) -> None:
+    async def never() -> Supervisor:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    supervisor = Supervisor("s", Spec("a", lambda: asyncio.ensure_future(never())))
+    start = asyncio.create_task(supervisor.start())
+    await clock.advance(100)
+    await supervisor.stop()
+    with pytest.raises(WorkerFailed):
+        await start
+    assert (supervisor.status, clock.time()) == ("stopped", 100)
+
+
+async def test_a_child_that_swallows_cancellation_is_abandoned_and_the_stop_returns_on_time(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    release = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    supervisor = Supervisor("s", Spec("mule", stubborn, stop_timeout=2))
+    async with supervisor:
+        await clock.settle()
+    assert (clock.time(), statuses(supervisor)) == (2, {"mule": "killed"})
+    assert supervisor.workers()[0].abandoned
+    assert "'mule' cannot be ended and is left to itself" in caplog.text
+    release.set()
+    await clock.settle()
+
+
+# -- policy ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("restart", "error", "again"),
+    [
+        ("always", None, True),
+        ("always", ValueError(), True),
+        ("on_failure", None, False),
+        ("on_failure", ValueError(), True),
+        ("on_failure", asyncio.CancelledError(), True),
+        ("never", None, False),
+        ("never", ValueError(), False),
+        ("always", DoNotRestart("done"), False),
+    ],
+)
+async def test_each_policy_keeps_its_word(clock: Clock, crew: Crew, restart: str, error: Any, again: bool) -> None:
+    async with Supervisor("s", crew.spec("a", restart=restart)) as supervisor:
+        crew["a"].end(error)
+        await clock.settle()
+        child = supervisor.workers()[0]
+        assert (child.status == "running") is again
+        assert child.restarts == int(again)
+        if not again:
+            assert child.status == ("failed" if error else "finished")
+
+
+async def test_a_child_that_raises_a_cancellation_of_its_own_is_started_again(clock: Clock) -> None:
+    lives = 0
+
+    async def odd() -> None:
+        nonlocal lives
+        lives += 1
+        if lives == 1:
+            raise asyncio.CancelledError
+        await asyncio.Event().wait()
+
+    async with Supervisor("s", Spec("odd", odd, restart="on_failure", backoff=STEADY)) as supervisor:
+        await clock.advance(1)
+        assert (lives, statuses(supervisor)) == (2, {"odd": "running"})
+
+
+async def test_the_exit_of_a_worker_that_is_replaced_is_ignored(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a")) as supervisor:
+        first = crew["a"]
+        crew.crash("a")
+        # Before its turn comes.
+        await supervisor.restart("a")
+        await clock.settle()
+        assert len(crew.made["a"]) == 2
+        assert supervisor["a"] is crew["a"] is not first
+
+
+async def test_backoff_doubles_and_is_reset_after_a_while_in_good_health(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a", backoff=STEADY)) as supervisor:
+        waits = []
+        for _ in range(5):
+            crew.crash("a")
+            await clock.settle()
+            assert statuses(supervisor) == {"a": "pending"}
+            began, count = clock.time(), len(crew.made["a"])
+            while len(crew.made["a"]) == count:
+                await clock.advance(0.01)
+            waits.append(round(clock.time() - began, 2))
+        assert waits == [0.1, 0.2, 0.4, 0.8, 1.6]
+        await clock.advance(60)
+        crew.crash("a")
+        await clock.advance(0.11)
+        assert statuses(supervisor) == {"a": "running"}
+
+
+async def test_a_stop_during_the_backoff_starts_nothing(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a", backoff=Backoff(initial=5))) as supervisor:
+        crew.crash("a")
+        await clock.advance(1)
+        assert statuses(supervisor) == {"a": "pending"}
+    assert statuses(supervisor) == {"a": "stopped"}
+    await clock.advance(10)
+    assert crew.told() == ["a up", "a down"]
+
+
+async def test_a_start_that_hangs_holds_up_nobody_else(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", *crew.specs("a b")) as supervisor:
+        crew.hangs = {"a"}
+        crew.crash("a")
+        await clock.settle()
+        crew.crash("b")
+        await clock.settle()
+        assert statuses(supervisor) == {"a": "starting", "b": "running"}
+        await supervisor.add(crew.spec("c"))
+        assert statuses(supervisor) == {"a": "starting", "b": "running", "c": "running"}
+
+
+# -- groups ------------------------------------------------------------
+
+
+async def test_a_group_is_stopped_at_once_and_started_in_order_after_the_backoff(clock: Clock, crew: Crew) -> None:
+    specs = crew.specs("a b c", backoff=Backoff(initial=2, jitter=0))
+    async with Supervisor("s", *specs, strategy="rest_for_one") as supervisor:
+        crew.told()
+        crew.crash("b")
+        await clock.advance(1)
+        assert crew.told() == ["b down", "c down"]
+        assert statuses(supervisor) == {"a": "running", "b": "pending", "c": "pending"}
+        await clock.advance(1)
+        assert crew.told() == ["b up", "c up"]
+
+
+async def test_an_earlier_child_that_crashes_while_its_group_waits_takes_the_group_over(
+    clock: Clock, crew: Crew
+) -> None:
+    specs = crew.specs("a b c", backoff=Backoff(initial=2, jitter=0))
+    async with Supervisor("s", *specs, strategy="rest_for_one"):
+        crew.told()
+        crew.crash("b")
+        await clock.advance(1)
+        crew.crash("a")
+        await clock.advance(1.5)
+        assert crew.told() == ["b down", "c down", "a down"]
+        await clock.advance(1)
+        assert crew.told() == ["a up", "b up", "c up"]
+
+
+async def test_two_that_crash_at_once_are_one_restart_of_the_group(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", *crew.specs("a b"), strategy="one_for_all", intensity=Intensity(1, 60)) as supervisor:
+        crew.told()
+        crew.crash("a")
+        crew.crash("b")
+        await clock.settle()
+        assert crew.told() == ["a down", "b down", "a up", "b up"]
+        assert supervisor.status is Status.RUNNING
+
+
+async def test_taking_the_failing_child_out_of_its_group_lets_the_others_start(clock: Clock, crew: Crew) -> None:
+    specs = crew.specs("a b c", backoff=Backoff(initial=2, jitter=0))
+    async with Supervisor("s", *specs, strategy="one_for_all") as supervisor:
+        crew.crash("b")
+        await clock.advance(1)
+        await supervisor.remove("b")
+        await clock.advance(1)
+        assert statuses(supervisor) == {"a": "running", "c": "running"}
+
+
+# -- budgets ------------------------------------------------------------
+
+
+async def crash_at(clock: Clock, crew: Crew, *moments: float) -> None:
+    for moment in moments:
+        await clock.advance(moment - clock.time())
+        crew.crash("a")
+        await clock.settle()
+
+
+@pytest.mark.parametrize(
+    ("intensity", "moments", "survives"),
+    [
+        (Intensity(0, 5), [0], False),
+        (Intensity(1, 5), [0, 5.0], False),
+        (Intensity(1, 5), [0, 5.001, 10.002, 15.003], True),
+        (Intensity(3, 5), [0, 1, 2, 3], False),
+        (Intensity(3, 5), [0, 2, 4, 6, 8, 10], True),
+        (Intensity(2, 5), [0, 2.5, 5.0], False),
+    ],
+)
+async def test_the_budget_counts_in_a_closed_window(
+    clock: Clock, crew: Crew, intensity: Intensity, moments: list[float], survives: bool
+) -> None:
+    async with Supervisor("s", crew.spec("a"), intensity=intensity) as supervisor:
+        await crash_at(clock, crew, *moments)
+        assert (supervisor.status is Status.RUNNING) is survives
+    assert supervisor.status == ("stopped" if survives else "failed")
+
+
+async def test_a_spent_budget_ends_it_with_the_last_errors(clock: Clock, crew: Crew) -> None:
+    supervisor = Supervisor("s", *crew.specs("a b"), intensity=Intensity(2, 60))
+    await supervisor.start()
+    for error in (ValueError("one"), None, OSError("three")):
+        crew["a"].end(error)
+        await clock.settle()
+    exit_ = await supervisor.wait()
+    assert exit_.status is Status.FAILED
+    assert isinstance(exit_.error, RestartLimitReached)
+    assert "'s' gives up: more than 2 restarts within 60 s" in str(exit_.error)
+    group = exit_.error.__cause__
+    assert isinstance(group, ExceptionGroup)
+    assert [str(each) for each in group.exceptions] == ["one", "'a' ended finished, and has to run", "three"]
+    assert crew.log[-1] == "b down"
+
+
+async def test_failing_starts_count_and_manual_restarts_do_not(clock: Clock, crew: Crew) -> None:
+    supervisor = Supervisor("s", crew.spec("a"), intensity=Intensity(2, 60))
+    async with supervisor:
+        for _ in range(5):
+            await supervisor.restart("a")
+        assert supervisor.status is Status.RUNNING
+        crew.fails = {("a", number): OSError("gone") for number in range(7, 20)}
+        crew.crash("a")
+        await clock.settle()
+        assert (supervisor.status, crew.log.count("a cannot")) == ("failed", 2)
+
+
+async def test_on_limit_pause_waits_until_the_budget_allows_it(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a"), intensity=Intensity(2, 10), on_limit="pause") as supervisor:
+        await crash_at(clock, crew, 0, 1, 2)
+        assert (supervisor.status, statuses(supervisor)) == ("running", {"a": "pending"})
+        await clock.advance(7.9)
+        assert statuses(supervisor) == {"a": "pending"}
+        await clock.advance(0.2)
+        assert statuses(supervisor) == {"a": "running"}
+        crew.crash("a")
+        await clock.advance(0.8)
+        assert statuses(supervisor) == {"a": "pending"}
+        await clock.advance(0.2)
+        assert statuses(supervisor) == {"a": "running"}
+
+
+async def test_a_circuit_opens_for_one_child_and_a_restart_by_hand_closes_it(clock: Clock, crew: Crew) -> None:
+    heard: list[Any] = []
+    hooks.circuit_opened.connect(receiver := lambda sender, **what: heard.append((sender, what)))
+    backoff = Backoff(initial=0, max_restarts=2, within=60)
+    async with Supervisor("s", crew.spec("a", backoff=backoff), crew.spec("b")) as supervisor:
+        for _ in range(3):
+            crew.crash("a")
+            await clock.settle()
+        state = supervisor.workers()[0]
+        assert (state.status, state.circuit, state.restarts) == ("failed", "open", 2)
+        assert heard == [(supervisor, {"child": "a", "restarts": 2})]
+        assert supervisor.status is Status.RUNNING
+        await clock.advance(1000)
+        assert statuses(supervisor) == {"a": "failed", "b": "running"}
+        await supervisor.restart("a")
+        state = supervisor.workers()[0]
+        assert (state.status, state.circuit) == ("running", "closed")
+        crew.crash("a")
+        await clock.settle()
+        assert statuses(supervisor)["a"] == "running"
+    hooks.circuit_opened.disconnect(receiver)
+
+
+# -- the end of it all ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [StopTree("no licence"), SystemExit(3), KeyboardInterrupt()])
+async def test_what_is_to_end_everything_goes_up_to_the_root(clock: Clock, crew: Crew, error: BaseException) -> None:
+    def inner() -> Supervisor:
+        return Supervisor("inner", *crew.specs("a b"))
+
+    root = Supervisor("root", crew.spec("c"), Spec("inner", inner))
+    await root.start()
+    crew.crash("a", error)
+    exit_ = await root.wait()
+    assert (exit_.status, exit_.error) == ("failed", error)
+    assert crew.told()[-3:] == ["a down", "b down", "c down"]
+
+
+@pytest.mark.parametrize("error", [StopTree("no licence"), SystemExit(3)])
+async def test_so_does_what_a_start_raises(clock: Clock, crew: Crew, error: BaseException) -> None:
+    def refuse() -> Supervisor:
+        raise error
+
+    root = Supervisor("root", crew.spec("c"), Spec("inner", lambda: Supervisor("inner", Spec("x", refuse))))
+    with pytest.raises(WorkerFailed, match="'root'"):
+        await root.start()
+    assert crew.told() == ["c up", "c down"]
+
+
+async def test_an_end_of_the_tree_is_not_lost_when_its_group_is_stopped_just_then(clock: Clock, crew: Crew) -> None:
+    root = Supervisor("root", *crew.specs("a b"), strategy="one_for_all")
+    await root.start()
+    crew.crash("a")
+    crew.crash("b", StopTree("now"))
+    assert isinstance((await root.wait()).error, StopTree)
+
+
+async def test_a_child_that_does_not_want_to_start_is_left_out(clock: Clock, crew: Crew) -> None:
+    crew.fails["b", 1] = DoNotRestart("not configured")
+    async with Supervisor("s", *crew.specs("a b c")) as supervisor:
+        assert statuses(supervisor) == {"a": "running", "b": "stopped", "c": "running"}
+
+
+async def test_an_exhausted_supervisor_is_started_again_as_a_whole(clock: Clock, crew: Crew) -> None:
+    def inner() -> Supervisor:
+        return Supervisor("inner", *crew.specs("a b"), intensity=Intensity(0, 60))
+
+    async with Supervisor("root", Spec("inner", inner, restart="on_failure", backoff=STEADY)) as root:
+        crew.told()
+        crew.crash("a")
+        await clock.advance(1)
+        assert crew.told() == ["a down", "b down", "a up", "b up"]
+        (state,) = root.workers()
+        assert (state.status, state.restarts, len(state.children)) == ("running", 1, 2)
+
+
+async def test_auto_shutdown_finishes_it(clock: Clock, crew: Crew) -> None:
+    specs = [crew.spec("job", restart="on_failure", significant=True), crew.spec("helper")]
+    supervisor = Supervisor("s", *specs, auto_shutdown="any_significant")
+    await supervisor.start()
+    crew["job"].end()
+    exit_ = await supervisor.wait()
+    assert (exit_.status, exit_.error) == (Status.FINISHED, None)
+    assert statuses(supervisor) == {"job": "finished", "helper": "stopped"}
+
+
+async def test_all_significant_waits_for_those_that_are_yet_to_start(clock: Clock, crew: Crew) -> None:
+    crew.hangs = {"slow"}
+    specs = crew.specs("quick slow", restart="on_failure", significant=True)
+    supervisor = Supervisor("s", *specs, auto_shutdown="all_significant")
+    start = asyncio.create_task(supervisor.start())
+    await clock.settle()
+    crew["quick"].end()
+    await clock.settle()
+    assert supervisor.status is Status.STARTING
+    await supervisor.stop()
+    await asyncio.wait({start})
+    assert start.exception() is not None
+
+
+# -- what is handed over ------------------------------------------------------------
+
+
+async def test_each_start_is_told_of_the_one_before(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a"), crew.spec("b")):
+        crew["a"].end(exit_code=-9)
+        await clock.settle()
+        crew["a"].end(ValueError("task"))
+        await clock.settle()
+        crew["a"].end()
+        await clock.settle()
+        told = [each._env for each in crew.made["a"]]
+        assert [each["LIFECYCLE_PREV_EXIT"] for each in told] == ["0", "-9", "-1", "0"]
+        assert [each["LIFECYCLE_ATTEMPT"] for each in told] == ["1", "2", "3", "4"]
+        (resume_id,) = {each["LIFECYCLE_RESUME_ID"] for each in told}
+        assert resume_id != crew["b"]._env["LIFECYCLE_RESUME_ID"]
+
+
+async def test_restarts_are_announced_by_the_supervisor(clock: Clock, crew: Crew) -> None:
+    heard: list[Any] = []
+    hooks.worker_restarted.connect(receiver := lambda sender, **what: heard.append((sender, what)))
+    async with Supervisor("s", crew.spec("a")) as supervisor:
+        crew.crash("a")
+        await clock.settle()
+        assert heard == [(supervisor, {"worker": crew["a"], "restarts": 1})]
+    hooks.worker_restarted.disconnect(receiver)
+
+
+async def test_a_worker_of_somebody_elses_making_is_kept_like_any_other(clock: Clock) -> None:
+    class Own:
+        """No `BaseWorker`."""
+
+        def __init__(self) -> None:
+            self.status = Status.CREATED
+            self.over = asyncio.get_running_loop().create_future()
+            made.append(self)
+
+        async def start(self) -> None:
+            self.status = Status.RUNNING
+
+        async def stop(self, timeout: float | None = None) -> None:
+            self.end(Status.STOPPED)
+
+        async def wait(self) -> Exit:
+            exit_: Exit = await asyncio.shield(self.over)
+            return exit_
+
+        def state(self) -> Any:
+            return Supervisor("inside").state()
+
+        def end(self, status: Status) -> None:
+            if not self.over.done():
+                self.status = status
+                self.over.set_result(Exit(status, ValueError() if status == "failed" else None))
+
+    made: list[Own] = []
+    async with Supervisor("s", Spec("own", Own, backoff=STEADY)) as supervisor:
+        made[0].end(Status.FAILED)
+        await clock.settle()
+        assert statuses(supervisor) == {"own": "pending"}
+        await clock.advance(1)
+        assert (len(made), statuses(supervisor)) == (2, {"own": "running"})
+    assert made[1].status is Status.STOPPED

@@ -1,0 +1,299 @@
+"""Suspending a tree, and what ends meanwhile; asking after its health; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.errors import InvalidTransition, WorkerFailed
+from lifecycle.workers import Gate, ProbeResult, Spec, Status, Supervisor, TaskWorker
+from tests.workers.puppets import STEADY, Crew
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.testing import Clock
+
+
+@pytest.fixture
+def crew() -> Crew:
+    return Crew()
+
+
+def statuses(supervisor: Supervisor) -> dict[str, str]:
+    return {child.name: str(child.status) for child in supervisor.workers()}
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def gated(gate: Gate) -> None:
+    while True:
+        await gate.checkpoint()
+        await asyncio.sleep(1)
+
+
+# -- suspension ------------------------------------------------------------
+
+
+async def test_children_are_suspended_in_reverse_and_go_on_in_order(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", *crew.specs("a b c")) as supervisor:
+        crew.told()
+        await supervisor.suspend()
+        await supervisor.suspend()
+        assert (supervisor.status, set(statuses(supervisor).values())) == ("suspended", {"suspended"})
+        await supervisor.resume()
+        await supervisor.resume()
+        assert supervisor.status == "running"
+        assert crew.told() == [f"{x} suspended" for x in "cba"] + [f"{x} resumed" for x in "abc"]
+
+
+async def test_what_cannot_be_suspended_keeps_running_and_is_shown_so(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a"), Spec("b", forever), Spec("c", gated)) as supervisor:
+        await supervisor.suspend()
+        assert statuses(supervisor) == {"a": "suspended", "b": "running", "c": "suspended"}
+        await supervisor.resume()
+
+
+async def test_a_failure_rolls_back_what_was_done(clock: Clock, crew: Crew) -> None:
+    crew.unsuspendable["a"] = OSError("busy")
+    async with Supervisor("s", *crew.specs("a b c")) as supervisor:
+        crew.told()
+        with pytest.raises(WorkerFailed, match="'a' could not suspend: busy"):
+            await supervisor.suspend()
+        assert (supervisor.status, set(statuses(supervisor).values())) == ("running", {"running"})
+        assert crew.told() == ["c suspended", "b suspended", "b resumed", "c resumed"]
+
+
+async def test_a_child_that_dies_while_suspended_stays_down_until_resume(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", *crew.specs("a b", backoff=STEADY)) as supervisor:
+        await supervisor.suspend()
+        crew.crash("a")
+        await clock.advance(100)
+        assert statuses(supervisor) == {"a": "failed", "b": "suspended"}
+        await supervisor.resume()
+        await clock.advance(0.2)
+        assert statuses(supervisor) == {"a": "running", "b": "running"}
+
+
+async def test_so_does_one_whose_backoff_ends_meanwhile_or_that_is_added_or_restarted(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", *crew.specs("a b", backoff=STEADY)) as supervisor:
+        crew.crash("a")
+        await clock.settle()
+        await supervisor.suspend()
+        await supervisor.add(crew.spec("c"))
+        await supervisor.restart("b")
+        await clock.advance(100)
+        assert statuses(supervisor) == {"a": "pending", "b": "pending", "c": "pending"}
+        await supervisor.resume()
+        await clock.advance(0)
+        assert set(statuses(supervisor).values()) == {"running"}
+
+
+async def test_one_that_is_being_started_starts_after_the_resume(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a")) as supervisor:
+        crew.hangs = {"b"}
+        add = asyncio.create_task(supervisor.add(crew.spec("b")))
+        await clock.advance(1)
+        await supervisor.suspend()
+        await add
+        assert statuses(supervisor) == {"a": "suspended", "b": "pending"}
+        crew.hangs = set()
+        await supervisor.resume()
+        await clock.settle()
+        assert statuses(supervisor) == {"a": "running", "b": "running"}
+
+
+async def test_a_group_that_is_about_to_start_waits_for_the_resume(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", *crew.specs("a b", backoff=STEADY), strategy="one_for_all") as supervisor:
+        crew.crash("a")
+        await clock.settle()
+        await supervisor.suspend()
+        await clock.advance(100)
+        assert statuses(supervisor) == {"a": "pending", "b": "pending"}
+        await supervisor.resume()
+        await clock.settle()
+        assert statuses(supervisor) == {"a": "running", "b": "running"}
+
+
+async def test_what_is_removed_or_stopped_while_suspended_does_not_come_back(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", *crew.specs("a b c")) as supervisor:
+        await supervisor.suspend()
+        crew.crash("a")
+        crew.crash("b")
+        await clock.settle()
+        await supervisor.stop_child("a")
+        await supervisor.remove("b")
+        await supervisor.resume()
+        await clock.advance(100)
+        assert statuses(supervisor) == {"a": "failed", "c": "running"}
+
+
+async def busy(gate: Gate) -> None:
+    await gate.checkpoint()
+    await asyncio.Event().wait()
+
+
+async def test_a_stop_ends_a_suspension_that_waits_for_a_loop(clock: Clock) -> None:
+    supervisor = Supervisor("s", Spec("busy", busy))
+    await supervisor.start()
+    await clock.advance(1)
+    suspension = asyncio.create_task(supervisor.suspend())
+    await clock.advance(1)
+    await supervisor.stop()
+    with pytest.raises(InvalidTransition):
+        await suspension
+    assert (supervisor.status, clock.time()) == ("stopped", 2)
+
+
+async def test_who_gives_up_waiting_takes_the_suspension_back(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", Spec("busy", busy), crew.spec("b")) as supervisor:
+        await clock.advance(1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await supervisor.suspend()
+        await clock.settle()
+        assert (supervisor.status, statuses(supervisor)) == ("running", {"busy": "running", "b": "running"})
+        await supervisor.restart("b")
+
+
+async def test_a_tree_is_suspended_as_a_whole_and_stopped_in_that_state(clock: Clock, crew: Crew) -> None:
+    root = Supervisor("root", Spec("inner", lambda: Supervisor("inner", *crew.specs("a b"))), crew.spec("c"))
+    async with root:
+        crew.told()
+        await root.suspend()
+        assert crew.told() == ["c suspended", "b suspended", "a suspended"]
+        assert statuses(root) == {"inner": "suspended", "c": "suspended"}
+    assert root.status == "stopped"
+
+
+async def test_only_what_runs_can_be_suspended(clock: Clock, crew: Crew) -> None:
+    supervisor = Supervisor("s", crew.spec("a"))
+    with pytest.raises(InvalidTransition, match="'s' cannot go from created to suspended"):
+        await supervisor.suspend()
+    await supervisor.stop()
+
+
+# -- health ------------------------------------------------------------
+
+
+class Patient(TaskWorker):
+    """A worker whose probe does what the test says."""
+
+    def __init__(self, name: str, answer: Callable[[], object]) -> None:
+        super().__init__(name, forever)
+        self._answer = answer
+
+    async def probe(self) -> ProbeResult:
+        answer = self._answer()
+        if answer is None:
+            await asyncio.Event().wait()
+        return answer  # type: ignore[return-value]  # a probe may return anything
+
+
+async def test_its_health_is_asked_after_and_shown(clock: Clock) -> None:
+    answers = [ProbeResult(healthy=True), ProbeResult(healthy=False, message="no disk")]
+    spec = Spec("a", lambda: Patient("a", lambda: answers[0]), probe_interval=10)
+    async with Supervisor("s", spec) as supervisor:
+        assert supervisor.workers()[0].health is None
+        watch = supervisor.watch()
+        await clock.advance(12)
+        assert supervisor.workers()[0].health == ProbeResult(healthy=True)
+        answers.pop(0)
+        await clock.advance(100)
+        assert supervisor.workers()[0].health == ProbeResult(healthy=False, message="no disk")
+        assert statuses(supervisor) == {"a": "running"}
+        event = await anext(watch)
+        assert (event.topic, event.old, event.new, event.state.health.healthy) == (
+            "status/a",
+            "running",
+            "running",
+            False,
+        )
+
+
+def broken() -> object:
+    raise OSError("no answer today")
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda: ProbeResult(healthy=False, message="no disk"), "no disk"),
+        (lambda: None, "no answer within 2 s"),
+        (broken, "OSError: no answer today"),
+        (lambda: "fine", "it has to return a ProbeResult"),
+    ],
+)
+async def test_one_that_is_unhealthy_for_long_is_started_again(
+    clock: Clock, answer: Callable[[], object], told: str
+) -> None:
+    made: list[Patient] = []
+
+    def make() -> Patient:
+        made.append(Patient("a", (lambda: ProbeResult(healthy=True)) if made else answer))
+        return made[-1]
+
+    spec = Spec("a", make, probe_interval=10, probe_timeout=2, failures=3, restart_unhealthy=True, restart="on_failure")
+    async with Supervisor("s", spec) as supervisor:
+        await clock.advance(26)
+        assert len(made) == 1
+        await clock.advance(20)
+        assert (len(made), supervisor.workers()[0].restarts, statuses(supervisor)) == (2, 1, {"a": "running"})
+        assert made[0].status is Status.STOPPED
+        assert made[1]._env["LIFECYCLE_PREV_EXIT"] == "-1"
+        assert told
+        await clock.advance(100)
+        assert len(made) == 2
+
+
+async def test_bad_answers_that_are_not_in_a_row_do_no_harm(clock: Clock) -> None:
+    count = 0
+
+    def sometimes() -> ProbeResult:
+        nonlocal count
+        count += 1
+        return ProbeResult(healthy=count % 3 == 0)
+
+    spec = Spec("a", lambda: Patient("a", sometimes), probe_interval=1, restart_unhealthy=True)
+    async with Supervisor("s", spec) as supervisor:
+        await clock.advance(100)
+        assert supervisor.workers()[0].restarts == 0
+
+
+async def test_all_are_as_healthy_as_the_one_that_feels_worst(clock: Clock, crew: Crew) -> None:
+    ill = ProbeResult(healthy=False, message="no disk")
+    root = Supervisor(
+        "root", crew.spec("a"), Spec("inner", lambda: Supervisor("i", Spec("b", lambda: Patient("b", lambda: ill))))
+    )
+    async with root:
+        assert await root.probe("a") == ProbeResult(healthy=True)
+        assert await root.probe("inner") == ProbeResult(healthy=False, message="b: no disk")
+        assert await root.probe() == ProbeResult(healthy=False, message="inner: b: no disk")
+        await root.stop_child("a")
+        assert await root.probe("a") == ProbeResult(healthy=False, message="is stopped")
+
+
+async def test_what_is_suspended_is_not_asked(clock: Clock) -> None:
+    async def loop(gate: Gate) -> None:
+        await gated(gate)
+
+    asked = 0
+
+    class Asked(TaskWorker):
+        async def probe(self) -> ProbeResult:
+            nonlocal asked
+            asked += 1
+            return ProbeResult(healthy=True)
+
+    async with Supervisor("s", Spec("a", lambda: Asked("a", loop), probe_interval=1)) as supervisor:
+        await supervisor.suspend()
+        before = asked
+        await clock.advance(100)
+        assert asked == before
+        await supervisor.resume()
+        await clock.advance(10)
+        assert asked > before + 5
