@@ -48,6 +48,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._job_done)
         return future
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002  # asyncio's signature
+        """As asyncio's, but it waits for threads in real time, as long as they need: no clock tells when they end."""
+        self._jobs += 1
+        try:
+            await super().shutdown_default_executor()
+        finally:
+            self._jobs -= 1
+
     def jump(self, seconds: float) -> bool:
         """Set the clock forward, unless a thread is at work; the selector calls this when all is quiet."""
         if self._jobs:

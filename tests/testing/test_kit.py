@@ -85,6 +85,19 @@ async def test_the_clock_waits_for_threads(clock: Clock) -> None:
     assert clock.time() == 1
 
 
+def test_the_end_of_the_loop_waits_for_threads_that_were_given_up() -> None:
+    gate = threading.Event()
+
+    async def give_up() -> None:
+        job = asyncio.get_running_loop().run_in_executor(None, gate.wait, 10)
+        job.cancel()
+        threading.Timer(0.1, gate.set).start()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(give_up())
+    assert gate.is_set()
+
+
 async def test_settle_says_when_a_program_never_comes_to_rest(clock: Clock) -> None:
     loop, handle = asyncio.get_running_loop(), list[asyncio.Handle]()
 
