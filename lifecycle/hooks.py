@@ -32,6 +32,8 @@ __all__ = [
     "handler_failed",
     "handler_finished",
     "hook_finished",
+    "router_started",
+    "router_stopped",
     "signal_received",
     "source_failed",
     "state_changed",
@@ -89,6 +91,8 @@ event_merged = _hook("event_merged", "An event went into an open window. ``event
 handler_finished = _hook("handler_finished", "A handler returned. ``event``, ``pattern``, ``duration`` in seconds.")
 handler_failed = _hook("handler_failed", "A handler raised. ``event``, ``pattern``, ``error``.")
 source_failed = _hook("source_failed", "A source raised. ``source``, ``error``, ``restart_in`` (seconds or None).")
+router_started = _hook("router_started", "A router begins to run; its sources start next. ``router``.")
+router_stopped = _hook("router_stopped", "A router has come to rest. ``router``.")
 
 # -- states: the sender is the machine --------------------------------------------------------------------------
 

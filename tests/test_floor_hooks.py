@@ -19,6 +19,8 @@ NAMES = [
     "handler_finished",
     "handler_failed",
     "source_failed",
+    "router_started",
+    "router_stopped",
     "state_changed",
     "worker_started",
     "worker_failed",

@@ -7,6 +7,7 @@ import inspect
 import logging
 from typing import TYPE_CHECKING, Any
 
+from lifecycle import hooks
 from lifecycle.errors import RouterRunning
 
 if TYPE_CHECKING:
@@ -44,8 +45,10 @@ class Running:
         if self._ending is not None:
             raise RouterRunning(f"router {name!r} is running already; stop() it first, or make a second router")
         self._ending = asyncio.get_running_loop().create_future()
+        router = self._traffic.sender
         self._open()
         try:
+            hooks.router_started.announce(router, router=router)
             await self._start()
             await self._ending
         finally:
@@ -53,6 +56,7 @@ class Running:
                 await self._come_to_rest(self._ending)
             finally:
                 self._ending = None
+                hooks.router_stopped.announce(router, router=router)
 
     def _open(self) -> None:
         """Let handlers run, on what was emitted before too."""

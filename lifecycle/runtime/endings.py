@@ -7,9 +7,7 @@ behind, so that the hooks run in any case; it is awaited at last, until the proc
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lifecycle.runtime.critical import see_through
 
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["conclude"]
 
-_log = logging.getLogger("lifecycle.runtime")
-
 
 async def conclude(life: Life, mains: Sequence[Main] = ()) -> None:
     """Carry the shutdown out, whoever is cancelled meanwhile; the cancellation comes out at the end."""
@@ -32,7 +28,7 @@ async def conclude(life: Life, mains: Sequence[Main] = ()) -> None:
 
 
 async def _conclude(life: Life, mains: Sequence[Main]) -> None:
-    await _drain(life)
+    await life.draining.drain(life.left_for_work)
     for main in reversed(mains):
         await main.stop(life.left_for_work)
         await life.adopted.stop(main, life.left_for_work)
@@ -45,16 +41,3 @@ async def _conclude(life: Life, mains: Sequence[Main]) -> None:
         await main.over()
     await life.background.cancel()
     in_time()
-
-
-async def _drain(life: Life) -> None:
-    """Let the routers end by themselves: sources stop, windows flush, lanes run empty."""
-    running: list[asyncio.Task[Any]] = []
-    for task, drainable in reversed(tuple(life.draining.items())):
-        drainable.stop()
-        running.append(task)
-    if running:
-        _, stuck = await asyncio.wait(running, timeout=life.left_for_work())
-        for task in stuck:
-            _log.warning("%s does not drain; it is cancelled", task.get_name())
-            task.cancel()

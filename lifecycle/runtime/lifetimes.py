@@ -91,8 +91,8 @@ class Lifetime:
 
         ``fn`` may be async or plain; a plain one runs in a thread. When it raises, that is logged, announced on
         `hooks.task_crashed` and counted, ``on_error`` (async or plain) is called with the error, and nothing else
-        happens; who awaits the task gets the error too. A router that is run like this (``go(router.run)``) is
-        drained like a main when the program stops.
+        happens; who awaits the task gets the error too. A router that runs in it is drained
+        first when the program stops.
 
         Raises:
             TypeError: for what is no function.

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from lifecycle.runtime.adoption import Adopted
 from lifecycle.runtime.alarms import Alarm
 from lifecycle.runtime.background import Background
-from lifecycle.runtime.capture import as_router
 from lifecycle.runtime.cleanup import Cleanup
+from lifecycle.runtime.draining import Draining
 from lifecycle.runtime.dumps import dump_stacks, tell_terminal
 from lifecycle.runtime.escalation import Escalation
 from lifecycle.runtime.forcing import force_exit
@@ -26,7 +26,7 @@ from lifecycle.runtime.records import LifetimeState, Reason, check_callable
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from lifecycle.runtime.capture import Drainable, RouterLike
+    from lifecycle.runtime.capture import RouterLike
     from lifecycle.runtime.cleanup import Hook
     from lifecycle.runtime.records import Settings
 
@@ -49,8 +49,8 @@ class Life:
         self.inner: list[Life] = []
         #: Whether signals reach it, directly or through an outer one.
         self.hears_signals = False
-        #: The routers that run under it, and whatever else drains, by the tasks that run them.
-        self.draining: dict[asyncio.Task[Any], Drainable] = {}
+        #: The routers that run under it, and whatever else drains.
+        self.draining = Draining(self)
         #: Called in the loop once the shutdown has begun.
         self.interrupt: Callable[[], None] = _nothing
         self.reason = Reason.NONE
@@ -133,14 +133,15 @@ class Life:
         """Make it the current lifetime of the running task."""
         token = current_life.set(self)
         self.context = contextvars.copy_context()
-        disconnect = self.adopted.connect()
+        disconnect = self.adopted.connect(), self.draining.connect()
         if self.outer is not None:
             self.outer.inner.append(self)
         try:
             yield
         finally:
             self._over = True
-            disconnect()
+            for each in disconnect:
+                each()
             if self.outer is not None:
                 self.outer.inner.remove(self)
             with suppress(ValueError):  # a framework may leave the block in another context than it entered it
@@ -164,11 +165,7 @@ class Life:
             raise RuntimeError("go() starts a task and must be called in the thread of the lifetime's event loop")
         if self._over:
             raise RuntimeError("the lifetime is over; start background tasks before it ends")
-        task = self.background.start(fn, args, on_error, name, context=self._context_below())
-        router = as_router(getattr(fn, "__self__", None))
-        if router is not None and getattr(fn, "__name__", "") == "run":
-            self.add_draining(router, task)
-        return task
+        return self.background.start(fn, args, on_error, name, context=self._context_below())
 
     def _context_below(self) -> contextvars.Context:
         """The running context, with this as the current lifetime: `Lifetime.go` can be called from elsewhere."""
@@ -177,15 +174,9 @@ class Life:
             context.run(current_life.set, self)
         return context
 
-    def add_draining(self, drainable: Drainable, task: asyncio.Task[Any]) -> None:
-        """Drain it first of all when the end comes, and, if it is a router, let it hear of signals until then."""
-        self.draining[task] = drainable
-        task.add_done_callback(self.draining.pop)
-
     def all_routers(self) -> tuple[RouterLike, ...]:
         """Those that run under it, and under the lifetimes inside it."""
-        own = [router for drainable in tuple(self.draining.values()) if (router := as_router(drainable))]
-        return (*own, *(router for inner in self.inner for router in inner.all_routers()))
+        return (*self.draining.routers, *(router for inner in self.inner for router in inner.all_routers()))
 
     def add_hook(self, hook: Hook) -> None:
         """`Lifetime.on_shutdown`."""

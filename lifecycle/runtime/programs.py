@@ -53,7 +53,7 @@ class Program:
         self._begun.append(main)
         task.add_done_callback(lambda _: self._ended.append(main))
         if main.drainable is not None:
-            self._life.add_draining(main.drainable, task)
+            self._life.draining.add(main.drainable, task)
         started = asyncio.create_task(main.started.wait(), name=f"start of {main.name}")
         await asyncio.wait({task, started, stopping}, return_when=asyncio.FIRST_COMPLETED)
         started.cancel()

@@ -15,7 +15,7 @@ import pytest
 from lifecycle import Router, SignalEvent, hooks, run
 from lifecycle.runtime import Reason, current, go, lifetime
 from lifecycle.sources import SignalSource
-from lifecycle.testing import Recorder
+from lifecycle.testing import Recorder, running
 from lifecycle.testing.signals import FakeSignals
 from lifecycle.testing.virtual import VirtualLoop
 
@@ -162,6 +162,36 @@ def test_a_router_of_a_lifetime_inside_captures_too(signals: FakeSignals) -> Non
 
     assert run_virtual(main) is False
     assert seen.topics == ["signal/interrupt"]
+
+
+def test_a_router_that_the_main_runs_itself_captures_while_it_runs(signals: FakeSignals) -> None:
+    router, seen = recorded("signal/interrupt")
+
+    async def main() -> None:
+        async with running(router):
+            signals.send(SIGINT)
+            await settled()
+            assert not current().stopping
+        await settled()
+        signals.send(SIGINT)
+        assert current().stopping
+
+    run_virtual(main)
+    assert seen.events == [SignalEvent(SIGINT)]
+
+
+def test_a_router_that_another_loop_runs_is_left_alone(signals: FakeSignals) -> None:
+    router, seen = recorded("signal/interrupt")
+
+    async def elsewhere() -> None:
+        async with running(router):
+            signals.send(SIGINT)
+
+    async def main() -> None:
+        await asyncio.to_thread(lambda: asyncio.run(elsewhere()))
+
+    run_virtual(main)
+    assert not seen.events
 
 
 def test_a_route_that_comes_and_goes_is_asked_for_each_time(signals: FakeSignals) -> None:

@@ -121,6 +121,30 @@ def test_a_router_run_by_go_is_drained_first_too() -> None:
     assert log == ["drained", "cancel main"]
 
 
+def test_a_router_that_the_main_runs_itself_is_drained_before_the_main_is_cancelled() -> None:
+    log: list[str] = []
+    router = Router()
+
+    @router.on("slow")
+    async def slow(event: Event) -> None:
+        await asyncio.sleep(1)
+        log.append("handled")
+
+    async def main() -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(router.run())
+                await router.emit(Event("slow"))
+                await asyncio.sleep(0.5)
+                shutdown()
+                await asyncio.sleep(1000)
+        finally:
+            log.append("main")
+
+    run_virtual(main)
+    assert log == ["handled", "main"]
+
+
 def test_workers_that_a_supervisor_governs_are_left_to_it() -> None:
     log: list[str] = []
 

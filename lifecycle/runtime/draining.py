@@ -1,0 +1,72 @@
+"""What ends by itself when asked to: the routers that run under a lifetime, and mains that have a plain ``stop``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from lifecycle import hooks
+from lifecycle.runtime.capture import as_router
+from lifecycle.runtime.lifetimes import current_life
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.runtime.capture import Drainable, RouterLike
+    from lifecycle.runtime.lives import Life
+
+__all__ = ["Draining"]
+
+_log = logging.getLogger("lifecycle.runtime")
+
+
+class Draining:
+    """Remembers what drains: mains as they are begun, routers as `hooks.router_started` tells, whoever runs them."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        # The key is done when it has ended.
+        self._running: dict[asyncio.Future[Any], Drainable] = {}
+
+    def connect(self) -> Callable[[], None]:
+        """Begin to adopt routers; returns what ends it."""
+        hooks.router_started.connect(self._router_started)
+        return lambda: hooks.router_started.disconnect(self._router_started)
+
+    def add(self, drainable: Drainable, ended: asyncio.Future[Any]) -> None:
+        """Drain it first of all when the end comes, and, if it is a router, let it hear of signals until then."""
+        self._running[ended] = drainable
+        ended.add_done_callback(self._running.pop)
+
+    @property
+    def routers(self) -> tuple[RouterLike, ...]:
+        """Those that run."""
+        return tuple(router for each in tuple(self._running.values()) if (router := as_router(each)))
+
+    async def drain(self, left: Callable[[], float]) -> None:
+        """Let all end by themselves: sources stop, windows flush, lanes run empty."""
+        running = dict(reversed(tuple(self._running.items())))
+        for drainable in running.values():
+            drainable.stop()
+        if not running:
+            return
+        _, stuck = await asyncio.wait(running, timeout=left())
+        for ended in stuck:
+            _log.warning("%r does not drain; it is cancelled", running[ended])
+            ended.cancel()
+
+    def _router_started(self, _sender: object, *, router: Any, **_: object) -> None:
+        mine = current_life.get(None) is self._life and asyncio.get_running_loop() is self._life.loop
+        if not mine or any(each is router for each in self._running.values()):
+            return
+        # Not the task that runs it: that one may have more to do afterwards.
+        ended: asyncio.Future[Any] = self._life.loop.create_future()
+        self.add(router, ended)
+
+        def stopped(_sender: object, **_: object) -> None:
+            hooks.router_stopped.disconnect(stopped)
+            if not ended.done():
+                ended.set_result(None)
+
+        hooks.router_stopped.connect(stopped, sender=router)
