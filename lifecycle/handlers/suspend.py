@@ -80,6 +80,7 @@ class _Request:
         self.ended = asyncio.Event()
         #: How it failed; a cancellation is the caller's own and not handed to those who joined.
         self.error: Exception | None = None
+        self.succeeded = False
 
     async def wait_turn(self) -> None:
         """Wait for those before; one that was cancelled while it waited has left its predecessor to us."""
@@ -228,6 +229,8 @@ class SuspendHandler:
             await pending.ended.wait()
             if pending.error is not None:
                 raise pending.error
+            if pending.succeeded:  # what was asked for since then is another matter
+                return
         await self._carry_out(target)
 
     async def _carry_out(self, target: _State) -> None:
@@ -238,6 +241,7 @@ class SuspendHandler:
         try:
             await request.wait_turn()
             await self._transition(target)
+            request.succeeded = True
         except Exception as error:
             request.error = error
             raise

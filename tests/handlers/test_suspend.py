@@ -222,6 +222,21 @@ async def test_one_who_is_cancelled_while_waiting_lets_nobody_past_the_one_befor
     assert not handler.suspended
 
 
+async def test_who_joined_is_done_when_it_succeeded_whatever_was_asked_for_since(
+    calls: list[str], clock: Clock
+) -> None:
+    handler = SuspendHandler()
+    go = slow(handler, calls)
+    first = asyncio.create_task(handler.suspend())
+    await clock.settle()
+    joined, opposite = asyncio.create_task(handler.suspend()), asyncio.create_task(handler.resume())
+    await clock.settle()
+    go.set()
+    await asyncio.gather(first, joined, opposite)
+    assert calls == ["suspending", "resumed"]
+    assert not handler.suspended
+
+
 async def test_joining_a_transition_that_fails_raises_its_error(clock: Clock) -> None:
     handler = SuspendHandler()
     go = asyncio.Event()
