@@ -117,6 +117,7 @@ class Pump:
                 if not started:
                     failure = SourceFailed(f"source {self.name!r} could not start: {_told(error)}")
                     failure.__cause__ = error
+                    self._announce(error, None)
                     ready(failure)
                     return
                 retry = 0 if loop.time() - began >= self._backoff.reset_after else retry
@@ -163,8 +164,11 @@ class Pump:
         delay = None if self._restart == "never" or once_only or spent else self._backoff.delay(retry)
         told = "it is not started again" if delay is None else f"it is started again in {delay:.1f} s"
         _log.error("source %r failed: %s; %s", self.name, _told(error), told, exc_info=error)
-        hooks.source_failed.announce(self._traffic.sender, source=self.source, error=error, restart_in=delay)
+        self._announce(error, delay)
         return delay
+
+    def _announce(self, error: BaseException, delay: float | None) -> None:
+        hooks.source_failed.announce(self._traffic.sender, source=self.source, error=error, restart_in=delay)
 
 
 def _told(error: BaseException) -> str:

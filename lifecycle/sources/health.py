@@ -32,7 +32,8 @@ class HealthCheckSource:
     """A `HealthEvent` from calling ``check`` at once and then every ``interval`` seconds.
 
     ``check`` is async, or a plain function, which runs in a thread. It is "down" when it raises (the message is the
-    error's), takes longer than ``timeout`` seconds, or returns ``False``; any other result, ``None`` too, is "up".
+    error's), takes longer than ``timeout`` seconds, or returns ``False``; any other result, ``None`` too, is "up". A
+    result with ``healthy`` and ``message``, such as a worker's ``probe`` gives, speaks for itself.
     The first result decides alone; after that it takes ``failures`` bad results in a row to go down and
     ``successes`` good ones to come up. With ``trigger="level"`` every result is sent, judged in the same way.
 
@@ -99,7 +100,7 @@ class HealthCheckSource:
             if isinstance(error, TimeoutError) and limit.expired():
                 return False, f"no answer within {self.timeout:g} s"
             return False, str(error) or type(error).__name__
-        return (False, "the check returned False") if answer is False else (True, "")
+        return _judgement(answer)
 
     async def _ask(self) -> object:
         if _is_async(self._check):
@@ -124,6 +125,13 @@ class HealthCheckSource:
             return False
         self._healthy, self._against = good, 0
         return True
+
+
+def _judgement(answer: object) -> tuple[bool, str]:
+    healthy: object = getattr(answer, "healthy", None)
+    if isinstance(healthy, bool):
+        return healthy, str(getattr(answer, "message", ""))
+    return (False, "the check returned False") if answer is False else (True, "")
 
 
 def _is_async(check: Callable[[], object]) -> TypeGuard[Callable[[], Awaitable[object]]]:

@@ -140,13 +140,17 @@ class Entered(Iterable):
         self.log.append("exit")
 
 
-async def test_a_source_that_cannot_start_ends_run_naming_it_and_the_cause(clock: Clock) -> None:
+async def test_a_source_that_cannot_start_ends_run_naming_it_and_the_cause(clock: Clock, failures: Failures) -> None:
     router, good = Router(), Entered(name="good")
+    bad = Entered(enter=[OSError("port 80 is taken")], name="the door")
     router.add_source(good)
-    router.add_source(Entered(enter=[OSError("port 80 is taken")], name="the door"))
+    router.add_source(bad)
     with pytest.raises(SourceFailed, match=r"'the door'.*port 80 is taken") as caught:
         await router.run()
     assert isinstance(caught.value.__cause__, OSError)
+    assert [told for _, told in failures] == [
+        {"source": bad, "error": caught.value.__cause__, "restart_in": None},
+    ]
     assert good.log == ["enter", "exit"]
     assert not router.state().running
     # What failed may have been put right since.

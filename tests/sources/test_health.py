@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -54,6 +55,21 @@ async def test_the_first_result_comes_at_once(clock: Clock, recorder: Recorder, 
         await clock.advance(100)
     assert recorder.topics == [topic]
     assert recorder.events[0].message == ("" if good else "refused")
+
+
+@dataclass
+class Probed:
+    """What a worker's ``probe`` returns."""
+
+    healthy: bool
+    message: str
+
+
+@pytest.mark.parametrize("healthy", [True, False])
+async def test_a_result_that_says_whether_it_is_healthy_is_believed(clock: Clock, healthy: bool) -> None:
+    source = HealthCheckSource("app", lambda: Probed(healthy, "queue at 80 %"))
+    ((_, event),) = await told(clock, source, 1)
+    assert (event.healthy, event.message) == (healthy, "queue at 80 %")
 
 
 async def test_edges_are_told_when_the_result_changes(clock: Clock) -> None:
