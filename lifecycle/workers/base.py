@@ -60,7 +60,6 @@ class BaseWorker:
         self._machine = StatusMachine(name)
         self._env: dict[str, str] = {}
         self._pid: int | None = None
-        self._contain: str | None = None
         self._created_at = time.time()
         self._started_at: float | None = None
         # By the loop's clock: when start() was called.
@@ -208,7 +207,6 @@ class BaseWorker:
             updated_at=changed.at if changed else self._created_at,
             abandoned=self._abandoned,
             children=self._children(),
-            contain=self._contain,
         )
 
     def on_change(self, listener: Listener) -> None:

@@ -6,17 +6,17 @@ How its streams are set up and read is `stdio`'s matter, and how an end is notic
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import signal
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import _platform
 from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.commands import why_not, words
 from lifecycle.workers.containment import Bond, Level
 from lifecycle.workers.environment import check_env
 from lifecycle.workers.readiness import Port
@@ -27,18 +27,20 @@ from lifecycle.workers.stdio import Command, Pipes
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
+    from lifecycle.workers.records import WorkerState
     from lifecycle.workers.stdio import Output, Stdio
 
 __all__ = ["ProcessWorker"]
 
 
 class ProcessWorker(BaseWorker):
-    """A program, with all the processes of its group.
+    """A program, with all the processes that come of it.
 
-    It runs in a session of its own, without input, and inherits no descriptor. However it ends, no member of its
-    process group is left: a stop sends ``stop_signal`` to the whole group, waits up to ``stop_timeout`` seconds for
-    all of it, and then kills what is left; when the leader ends by itself, the rest is killed at once. What leaves
-    the group on purpose (a daemon) is not reached.
+    It runs in a session of its own, without input, and inherits no descriptor. However it ends, nothing of it is left:
+    a stop sends ``stop_signal`` to the whole process group, waits up to ``stop_timeout`` seconds for all of it, and
+    then kills what is left; when the leader ends by itself, the rest is killed at once. What has left the group (a
+    daemon) is killed with the rest, and all of it when this program ends, however that may be, as far as ``contain``
+    reaches.
 
     Args:
         name: what it is called in messages and states.
@@ -52,6 +54,12 @@ class ProcessWorker(BaseWorker):
         ready: ``"port:N"``: it is ready when it accepts connections on that port of 127.0.0.1.
         start_timeout: seconds that it has for that.
         stdio: another way to set up its streams, in place of ``output``; see `lifecycle.workers.stdio`.
+        contain: how its processes are held together: ``"group"``, its process group alone; ``"guard"``, also a guard,
+            one small process for all workers, that finds the others by descent and by a cookie in the environment,
+            and ends all when this program is gone; ``"cgroup"`` and ``"pidns"`` (a pid namespace), which nothing
+            leaves. What was asked for and cannot be had fails the start. ``"auto"`` is a cgroup where one may be made,
+            else a guard, else, where there is no Linux, the group. `state` shows what it is.
+        detached: whether it may outlive us, and leave behind what it likes, unless it is stopped.
 
     Raises:
         ValueError: for settings that cannot work; the message names them.
@@ -82,7 +90,7 @@ class ProcessWorker(BaseWorker):
             raise ValueError(f"start_timeout={start_timeout!r} leaves no time to start; give more than 0 seconds")
         if stdio is not None and output is not None:
             raise ValueError(f"{name!r} was given both output and stdio; give one, since a stdio has its own output")
-        self._argv = _words(name, argv)
+        self._argv = words(name, argv)
         self._cwd = None if cwd is None else os.fspath(cwd)
         self._stop_signal = int(stop_signal)
         self._start_timeout = start_timeout
@@ -94,6 +102,10 @@ class ProcessWorker(BaseWorker):
         for key, value in (env or {}).items():
             check_env(key, value)
             self._env[key] = value
+
+    def state_as(self, name: str, **known: Any) -> WorkerState:
+        """Its state with what only its supervisor knows."""
+        return replace(super().state_as(name, **known), contain=self._bond.level)
 
     async def suspend(self) -> None:
         """Stop the whole group by SIGSTOP, wherever it is: nothing is drained. Nothing happens if it is suspended.
@@ -135,13 +147,11 @@ class ProcessWorker(BaseWorker):
         command = Command(self._argv, {**os.environ, **self._env}, self._cwd)
         try:
             _platform.require_groups()
-            tied = await self._bond.tie(command)
-            self._contain = self._bond.level
-            self._pid = self._group = self._stdio.spawn(tied)
+            self._pid = self._group = self._stdio.spawn(await self._bond.tie(command))
         except BaseException as error:
             await self._bond.clear(started=False)
             if isinstance(error, OSError):
-                raise WorkerFailed(f"{self.name!r} cannot start: {_why_not(command, error)}") from error
+                raise WorkerFailed(f"{self.name!r} cannot start: {why_not(command, error)}") from error
             raise
         try:
             self._bond.take(self._pid)
@@ -224,7 +234,7 @@ class ProcessWorker(BaseWorker):
             raise
         finally:
             self._group = None
-            self._bond.let_go(pid)
+            await self._bond.let_go(pid)
             _platform.reap(pid)
         if kill:
             await self._see_off(pid)
@@ -240,43 +250,6 @@ class ProcessWorker(BaseWorker):
     def _signal(self, signum: int) -> None:
         if self._group is not None:
             _platform.signal_group(self._group, signum)
-
-
-def _words(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str, ...]:
-    if not argv:
-        raise ValueError(f"{name!r} has no command; give it, a word each: ProcessWorker({name!r}, 'python', 'app.py')")
-    for word in argv:
-        if not isinstance(word, str | os.PathLike):
-            raise TypeError(f"{word!r} in the command of {name!r} is no word; give strings or paths, not a list")
-    words = tuple(os.fspath(word) for word in argv)
-    if any("\0" in word for word in words) or not words[0]:
-        raise ValueError(f"the command {words!r} of {name!r} is empty or has a NUL; no program can be given that")
-    return words
-
-
-def _why_not(command: Command, error: OSError) -> str:
-    """Which part of the command is at fault, and what to do."""
-    if command.cwd is not None and error.filename == command.cwd:
-        return f"cwd={command.cwd!r} cannot be entered ({error.strerror}); make it, or give another"
-    program = command.argv[0]
-    match error:
-        case FileNotFoundError():
-            fault = _missing(program, Path(command.cwd or "", program))
-        case PermissionError():
-            fault = "is not executable; try `chmod +x`, or name its interpreter first"
-        case OSError(errno=errno.ENOEXEC):
-            fault = "is no program for this machine; a script needs a first line with #!"
-        case _:
-            fault = f"could not be executed: {error}"
-    return f"the command {program!r} {fault}"
-
-
-def _missing(program: str, path: Path) -> str:
-    if os.sep in program:
-        exists = path.exists()
-        return "has a first line (#!) whose interpreter is missing" if exists else "does not exist; check the path"
-    hint = ", or give its words one by one" if " " in program else ""
-    return f"was not found on PATH; check its spelling, give its full path{hint}"
 
 
 def _verdict(name: str, code: int | None) -> WorkerFailed | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers.containment import cookies, namespaces
+from lifecycle.workers.containment.asides import aside
 from lifecycle.workers.containment.cgroups import Cgroup
 from lifecycle.workers.containment.guards import guards, why_not
 from lifecycle.workers.containment.levels import Level
@@ -39,6 +42,7 @@ class Bond:
         self._holds_guard = False
         self._cookie: str | None = None
         self._cgroup: Cgroup | None = None
+        self._taking: asyncio.Future[None] | None = None
         # Descendants that were seen while their descent could be.
         self._seen: set[Known] = set()
 
@@ -62,11 +66,32 @@ class Bond:
         return await self._strengthened(replace(command, env=cookies.with_cookie(command.env, self._cookie)))
 
     def take(self, pid: int) -> None:
-        """Tie the process ``pid``, our child and the leader of a group. Raises OSError if that fails."""
+        """Tie the process ``pid``, our child and the leader of a group.
+
+        Raises:
+            WorkerFailed: if that is refused; what has been started is to be ended.
+        """
+        try:
+            self._take(pid)
+        except OSError as error:
+            raise self._refusal(str(error)) from error
+
+    def _take(self, pid: int) -> None:
         if self._holds_guard:
             guards.add(pid)
-        if self._cgroup is not None:
+        if self._cgroup is None:
+            return
+        if self._wanted is Level.CGROUP:
             self._cgroup.take(pid)
+        else:
+            # It may take longer than the start itself. Who is quick enough to fork before is known by his cookie.
+            self._taking = aside(partial(self._cgroup.take, pid), f"move of {self._name}")
+            self._taking.add_done_callback(self._taken)
+
+    def _taken(self, taking: asyncio.Future[None]) -> None:
+        if error := taking.exception():
+            _log.warning("%r cannot be moved into a cgroup of its own; it has a guard: %s", self._name, error)
+            self.level = Level.GUARD
 
     def look(self, pid: int) -> None:
         """Remember who descends from ``pid``: when that has ended, nobody can tell any more."""
@@ -79,8 +104,10 @@ class Bond:
         if self._cgroup is not None:
             self._cgroup.kill()
 
-    def let_go(self, pid: int) -> None:
+    async def let_go(self, pid: int) -> None:
         """Forget the number ``pid``, which others may have from now on."""
+        if self._taking is not None:
+            await asyncio.wait({self._taking})
         if self._holds_guard:
             guards.remove(pid)
 
@@ -130,7 +157,8 @@ class Bond:
                 raise self._refusal(str(error)) from error
             return
         self.level = Level.CGROUP
-        await self._cgroup.warm()
+        if self._wanted is Level.CGROUP:
+            await self._cgroup.warm()
 
     def _refusal(self, reason: str) -> WorkerFailed:
         return WorkerFailed(

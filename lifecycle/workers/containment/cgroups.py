@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from lifecycle.workers.containment.asides import aside
 from lifecycle.workers.containment.guards import guards
 from lifecycle.workers.containment.sweeps import family, kill_cgroup, remove_cgroup
 
@@ -54,17 +55,19 @@ class Cgroup:
 
     async def warm(self) -> None:
         """Make the next move quick: after a while without any, the system takes milliseconds for the first."""
-        await asyncio.to_thread(self._move_nobody)
+        await aside(self._move_nobody, "warm-up of cgroups")
 
     def take(self, pid: int) -> None:
-        """Move the process ``pid``, our child, and what it has forked by now. Raises OSError if that is refused."""
+        """Move the process ``pid``, our child, and what it has forked by now; it must not be reaped meanwhile.
+
+        It blocks, for milliseconds where it was not made `warm`. Raises OSError if it is refused.
+        """
         self._move(pid)
         moved = {pid}
         # Whoever is in here forks into here: when all are, it stays so.
         while new := [process.pid for process in family(pid) if process.pid not in moved]:
             for each in new:
-                with suppress(ProcessLookupError):
-                    self._move(each)
+                self._move(each)
             moved.update(new)
 
     def kill(self) -> None:
@@ -83,7 +86,9 @@ class Cgroup:
         guards.remove_place(str(self._path))
 
     def _move(self, pid: int) -> None:
-        (self._path / "cgroup.procs").write_text(str(pid))
+        # One that has ended meanwhile needs no place.
+        with suppress(ProcessLookupError):
+            (self._path / "cgroup.procs").write_text(str(pid))
 
     def _move_nobody(self) -> None:
         with suppress(OSError):

@@ -8,6 +8,7 @@ does is in `watchman`.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -73,6 +74,13 @@ class Guard:
         """Its number."""
         return self._pid
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended; somebody may have killed it."""
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return not poll.poll(0)
+
     def tell(self, line: str) -> bool:
         """Tell it something; False if it does not listen any more."""
         try:
@@ -126,8 +134,8 @@ class Guards:
         with self._lock:
             self._holders += 1
             try:
-                # An empty line is nothing to it, but tells us whether it is there.
-                self._tell("")
+                if self._guard is None or not self._guard.is_alive:
+                    self._renew()
             except OSError:
                 self._holders -= 1
                 raise
@@ -168,8 +176,11 @@ class Guards:
             self._places.discard(path)
 
     def _tell(self, line: str) -> None:
-        if self._guard is not None and self._guard.tell(line):
-            return
+        if self._guard is None or not self._guard.tell(line):
+            self._renew()
+
+    def _renew(self) -> None:
+        """Start a guard in place of one that is gone, or does not listen, and tell it everything."""
         if self._guard is not None:
             self._guard.dismiss()
             _reap(self._guard.pid)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from lifecycle.workers.containment.asides import aside
 from lifecycle.workers.containment.sweeps import Holders, sweep
 
 if TYPE_CHECKING:
@@ -81,25 +80,18 @@ class _Sweeper:
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         assert self._waiting is not None, "it is begun when somebody waits"
         (wanted, done), self._waiting = self._waiting, None
-        run = partial(_sweep_for, loop, wanted, partial(self._ended, loop, done))
-        threading.Thread(target=run, name="sweep for processes left", daemon=True).start()
+        run = aside(partial(sweep, wanted), "sweep for processes left")
+        run.add_done_callback(partial(self._ended, loop, done))
 
-    def _ended(self, loop: asyncio.AbstractEventLoop, done: asyncio.Future[None]) -> None:
-        done.set_result(None)
+    def _ended(self, loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], run: asyncio.Future[None]) -> None:
+        if error := run.exception():
+            _log.error("looking for processes that were left failed; some may live on", exc_info=error)
+        # Who waits is not cancelled, but it may be that all of its loop is.
+        if not done.done():
+            done.set_result(None)
         self._busy = self._waiting is not None
         if self._busy:
             self._begin(loop)
 
 
 _sweepers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Sweeper] = WeakKeyDictionary()
-
-
-def _sweep_for(loop: asyncio.AbstractEventLoop, wanted: Wanted, ended: partial[None]) -> None:
-    """The life of the thread."""
-    try:
-        sweep(wanted)
-    except Exception:  # noqa: BLE001  # logged; who waits must not wait for ever
-        _log.exception("looking for processes that were left failed; some may live on")
-    # The loop may be closed by now; then nobody waits any more.
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(ended)

@@ -38,12 +38,10 @@ __all__ = [
 COOKIE = "LIFECYCLE_COOKIE"
 
 _ENTRY = COOKIE.encode() + b"="
-#: Looks in a row that find nobody: who is just being forked or executed is missed by one.
-_EMPTY_LOOKS = 3
-#: Seconds between two of them.
-_PAUSE = 0.001
 #: Seconds for those that were killed to be gone.
 _LAST_WAIT = 1.0
+#: Bytes a read: more than most environments; a file of /proc that gives less than is asked for has no more.
+_PART = 1 << 16
 
 
 class Process:
@@ -145,18 +143,20 @@ class Holders:
         return process.known
 
 
-def sweep(find: Callable[[], Iterable[Known]], *, limit: float = 10.0) -> int:
-    """Kill whom ``find`` finds until it finds nobody for some looks in a row; how many were killed.
+def sweep(find: Callable[[], Iterable[Known]], *, looks: int = 2, pause: float = 0.0, limit: float = 10.0) -> int:
+    """Kill whom ``find`` finds until it finds nobody for ``looks`` in a row; how many were killed.
 
-    It blocks, for milliseconds if there is nobody; for at most ``limit`` seconds with one that cannot be killed.
+    One look is not enough: who is just being forked or executed is missed by it. There are ``pause`` seconds between
+    two. It blocks, for milliseconds if there is nobody; for at most ``limit`` seconds with one that cannot be killed.
     """
     killed: set[Known] = set()
     until, empty = time.monotonic() + limit, 0
-    while empty < _EMPTY_LOOKS and time.monotonic() < until:
+    while empty < looks and time.monotonic() < until:
         found = list(find())
         empty = 0 if found else empty + 1
         killed |= _kill_all(found)
-        select.select([], [], [], _PAUSE)
+        if pause:
+            select.select([], [], [], pause)
     return len(killed)
 
 
@@ -273,11 +273,13 @@ def _read(path: str) -> bytes | None:
     except OSError:
         return None
     try:
-        parts: list[bytes] = []
-        while part := os.read(fd, 1 << 17):
-            parts.append(part)
-        return b"".join(parts)
+        data = part = os.read(fd, _PART)
+        while len(part) == _PART:
+            part = os.read(fd, _PART)
+            data += part
     except OSError:
         return None
+    else:
+        return data
     finally:
         os.close(fd)

@@ -1,0 +1,51 @@
+"""The command of a process worker: its words, and which of them is at fault when it cannot be started."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lifecycle.workers.stdio import Command
+
+__all__ = ["why_not", "words"]
+
+
+def words(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str, ...]:
+    """The words of the command of the worker ``name``. Raises ValueError or TypeError for what can be none."""
+    if not argv:
+        raise ValueError(f"{name!r} has no command; give it, a word each: ProcessWorker({name!r}, 'python', 'app.py')")
+    for word in argv:
+        if not isinstance(word, str | os.PathLike):
+            raise TypeError(f"{word!r} in the command of {name!r} is no word; give strings or paths, not a list")
+    found = tuple(os.fspath(word) for word in argv)
+    if any("\0" in word for word in found) or not found[0]:
+        raise ValueError(f"the command {found!r} of {name!r} is empty or has a NUL; no program can be given that")
+    return found
+
+
+def why_not(command: Command, error: OSError) -> str:
+    """Which part of the command is at fault, and what to do."""
+    if command.cwd is not None and error.filename == command.cwd:
+        return f"cwd={command.cwd!r} cannot be entered ({error.strerror}); make it, or give another"
+    program = command.argv[0]
+    match error:
+        case FileNotFoundError():
+            fault = _missing(program, Path(command.cwd or "", program))
+        case PermissionError():
+            fault = "is not executable; try `chmod +x`, or name its interpreter first"
+        case OSError(errno=errno.ENOEXEC):
+            fault = "is no program for this machine; a script needs a first line with #!"
+        case _:
+            fault = f"could not be executed: {error}"
+    return f"the command {program!r} {fault}"
+
+
+def _missing(program: str, path: Path) -> str:
+    if os.sep in program:
+        exists = path.exists()
+        return "has a first line (#!) whose interpreter is missing" if exists else "does not exist; check the path"
+    hint = ", or give its words one by one" if " " in program else ""
+    return f"was not found on PATH; check its spelling, give its full path{hint}"

@@ -1,0 +1,442 @@
+"""Nothing outlives its parent, for real: apps are killed, and what they started is counted. Strangers survive."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from lifecycle.workers import ProcessWorker, Status, WorkerFailed, stop_and_wait
+from lifecycle.workers.containment import cgroups
+from lifecycle.workers.containment.guards import guards
+from tests.conformance.containment import EXPECTED, LEVELS, VICTIMS, Family, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LIMIT = 20.0
+
+
+@pytest.fixture(scope="module")
+def stranger() -> Iterator[Family]:
+    with Family("guard") as family:
+        yield family
+
+
+@pytest.fixture
+def doomed() -> Iterator[Callable[[int], int]]:
+    """Opens a pidfd of a process that a test is about; whatever comes of the test, none of them lives on."""
+    with ExitStack() as stack:
+
+        def doom(pid: int) -> int:
+            fd = os.pidfd_open(pid)
+            stack.callback(os.close, fd)
+            stack.callback(end, fd)
+            return fd
+
+        yield doom
+
+
+def end(fd: int) -> None:
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+
+
+def ended(fd: int, limit: float = LIMIT) -> bool:
+    """Whether the process of ``fd`` has ended, within ``limit`` seconds."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(limit * 1000))
+
+
+class Heard(asyncio.Queue[str]):
+    """The lines of a worker."""
+
+    def __call__(self, line: str, stream: str) -> None:
+        self.put_nowait(line)
+
+    async def number(self) -> int:
+        return int(await asyncio.wait_for(self.get(), LIMIT))
+
+
+def python(code: str, **how: Any) -> ProcessWorker:
+    return ProcessWorker("app", sys.executable, "-I", "-S", "-u", "-c", textwrap.dedent(code), **how)
+
+
+#: A daemon that keeps its environment; it says its number on the output.
+DAEMON = """
+import os, time
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        print(os.getpid(), flush=True)
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+"""
+
+#: An app for `run`: it defines main(), which prints a number a line.
+APP = """
+import asyncio, os, signal, sys
+from lifecycle.workers import ProcessWorker
+from lifecycle.workers.containment.guards import guards
+def started(name="w", *argv, **how):
+    return ProcessWorker(name, *(argv or ("sleep", "1000")), **how)
+def say(*numbers):
+    for number in numbers:
+        print(number, flush=True)
+def hear(line, stream):
+    print(line, flush=True)
+{code}
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def run(doomed: Callable[[int], int]) -> Iterator[Callable[..., tuple[subprocess.Popen[str], list[int]]]]:
+    """Starts an app that prints so many numbers of processes: the app, and a pidfd of each."""
+    with ExitStack() as stack:
+
+        def start(code: str, count: int) -> tuple[subprocess.Popen[str], list[int]]:
+            text = APP.format(code=textwrap.dedent(code))
+            app = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", text], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, bufsize=1
+                )
+            )
+            stack.callback(app.kill)
+            assert app.stdout is not None
+            return app, [doomed(int(app.stdout.readline())) for _ in range(count)]
+
+        yield start
+
+
+# -- the family of seven --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_who_survives_is_known_and_no_stranger_is_harmed(stranger: Family, level: str, victim: str) -> None:
+    before = stranger.alive
+    try:
+        with Family(level) as family:
+            case = family.kill(victim)
+    except Refused as error:
+        pytest.skip(str(error))
+    assert case.survivors == EXPECTED[level, victim]
+    assert stranger.alive == before
+    assert len(before) == 9
+
+
+# -- a worker that ends while we live -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["auto", "guard"])
+@pytest.mark.parametrize("way", ["finish", "stop", "kill"])
+async def test_a_daemon_ends_with_its_worker(doomed: Callable[[int], int], level: str, way: str) -> None:
+    heard = Heard()
+    tail = "pass" if way == "finish" else "time.sleep(1000)"
+    worker = python(DAEMON + tail, output=heard, contain=level)
+    await worker.start()
+    daemon = doomed(await heard.number())
+    if way == "stop":
+        await worker.stop()
+    if way == "kill":
+        await worker.stop(0)
+    await worker.wait()
+    assert ended(daemon, 0)
+
+
+async def test_a_child_without_cookie_in_a_session_of_its_own_is_known_by_descent(doomed: Callable[[int], int]) -> None:
+    heard = Heard()
+    code = """
+        import os, time
+        if not os.fork():
+            os.setsid()
+            os.execve("/bin/sh", ["sh", "-c", "echo $$; exec sleep 1000"], {})
+        time.sleep(1000)
+    """
+    async with python(code, output=heard, contain="guard"):
+        child = doomed(await heard.number())
+    assert ended(child, 0)
+
+
+async def test_the_daemon_of_another_worker_lives_on(doomed: Callable[[int], int]) -> None:
+    heard = Heard()
+    async with python(DAEMON + "time.sleep(1000)", output=heard, contain="guard"):
+        daemon = doomed(await heard.number())
+        other = Heard()
+        async with python(DAEMON + "time.sleep(1000)", output=other, contain="guard"):
+            its = doomed(await other.number())
+        assert ended(its, 0)
+        assert not ended(daemon, 0)
+    assert ended(daemon, 0)
+
+
+async def test_one_that_is_detached_may_leave_a_daemon_but_stops_when_asked(doomed: Callable[[int], int]) -> None:
+    heard = Heard()
+    code = "import os; print(len([name for name in os.environ if 'COOKIE' in name]))\n" + DAEMON + "time.sleep(1000)"
+    worker = python(code, output=heard, detached=True)
+    await worker.start()
+    assert await heard.number() == 0
+    daemon = doomed(await heard.number())
+    assert (worker.state().contain, guards.pid) == ("detached", None)
+    assert (await stop_and_wait(worker)).status is Status.STOPPED
+    assert not ended(daemon, 0)
+
+
+# -- the guard --------------------------------------------------------------------------------------------------------
+
+
+async def test_one_guard_for_all_comes_with_the_first_and_goes_with_the_last() -> None:
+    async with ProcessWorker("a", "sleep", "1000"):
+        guard = guards.pid
+        async with ProcessWorker("b", "sleep", "1000"):
+            assert guards.pid == guard is not None
+        assert guards.pid == guard
+    assert guards._guard is None
+    assert guard is not None
+    assert not psutil.pid_exists(guard)
+
+
+async def test_loops_in_threads_share_the_guard() -> None:
+    async def live() -> int | None:
+        async with ProcessWorker("b", "sleep", "1000"):
+            return guards.pid
+
+    async with ProcessWorker("a", "sleep", "1000"):
+        guard = guards.pid
+        found = await asyncio.gather(*(asyncio.to_thread(asyncio.run, live()) for _ in range(3)))
+        assert found == [guard] * 3
+
+
+async def test_the_guard_stands_apart_and_is_deaf() -> None:
+    async with ProcessWorker("a", "sleep", "1000"):
+        assert guards.pid is not None
+        guard = psutil.Process(guards.pid)
+        async with asyncio.timeout(LIMIT):
+            while guard.name() != "lifecycle-guard" or guard.cwd() != "/":
+                await asyncio.sleep(0.005)
+        assert os.getsid(guard.pid) == guard.pid
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            guard.send_signal(signum)
+        fds = [str(fd.readlink()) for fd in Path(f"/proc/{guard.pid}/fd").iterdir()]
+        assert sorted(fd.split(":")[0] for fd in fds) == ["/dev/null", "/dev/null", "anon_inode", "pipe"]
+        assert guard.status() != psutil.STATUS_ZOMBIE
+        assert guard.memory_info().rss < 14 * 1024 * 1024
+
+
+async def test_a_guard_that_somebody_killed_is_replaced_with_all_it_knew(run: Any) -> None:
+    app, (first, old, second, new) = run(
+        """
+        async def main():
+            # Nothing in their environment, and no cgroup: what is not told of is not found.
+            clean = ("env", "-i", "sleep", "1000")
+            async with started("a", *clean, contain="guard") as a:
+                say(a.state().pid, guards.pid)
+                os.kill(guards.pid, 9)
+                os.waitid(os.P_PID, guards.pid, os.WEXITED | os.WNOWAIT)
+                async with started("b", *clean, contain="guard") as b:
+                    say(b.state().pid, guards.pid)
+                    await asyncio.Event().wait()
+        """,
+        4,
+    )
+    assert ended(old)
+    app.kill()
+    assert ended(first)
+    assert ended(second)
+    assert ended(new)
+
+
+@pytest.mark.parametrize("way", ["os._exit(0)", "return", "os.kill(os.getpid(), 9)", "os.abort()"])
+def test_however_an_app_goes_its_workers_go_too(run: Any, way: str) -> None:
+    app, fds = run(
+        f"""
+        async def main():
+            import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            a = started("a", sys.executable, "-c", {DAEMON + "time.sleep(1000)"!r}, output=hear)
+            await a.start()
+            say(a.state().pid, guards.pid)
+            await asyncio.to_thread(sys.stdin.readline)
+            {way}
+        """,
+        3,
+    )
+    app.stdin.write("\n")
+    assert all(ended(fd) for fd in fds)
+
+
+def test_a_copy_of_the_app_made_by_fork_neither_holds_the_guard_up_nor_is_it_killed(run: Any) -> None:
+    app, (worker, guard, copy) = run(
+        """
+        async def main():
+            async with started() as a:
+                say(a.state().pid, guards.pid)
+                if not (copy := os.fork()):
+                    signal.pause()
+                say(copy)
+                await asyncio.Event().wait()
+        """,
+        3,
+    )
+    app.kill()
+    assert ended(worker)
+    assert ended(guard)
+    assert not ended(copy, 0)
+
+
+def test_a_copy_of_the_app_has_workers_and_a_guard_of_its_own(run: Any) -> None:
+    app, (worker, guard, copy, its_worker, its_guard) = run(
+        """
+        async def main():
+            async with started() as a:
+                say(a.state().pid, guards.pid)
+                if not (copy := os.fork()):
+                    asyncio._set_running_loop(None)
+                    asyncio.run(child())
+                say(copy)
+                await asyncio.Event().wait()
+        async def child():
+            async with started() as a:
+                await asyncio.sleep(0.1)
+                say(a.state().pid, guards.pid)
+                await asyncio.Event().wait()
+        """,
+        5,
+    )
+    app.kill()
+    assert ended(worker)
+    assert ended(guard)
+    assert not any(ended(fd, 0) for fd in (copy, its_worker, its_guard))
+    end(copy)
+    assert ended(its_worker)
+    assert ended(its_guard)
+
+
+def test_an_app_that_is_detached_from_survives(run: Any) -> None:
+    app, (detached, other) = run(
+        """
+        async def main():
+            async with started(detached=True) as a, started() as b:
+                say(a.state().pid, b.state().pid)
+                await asyncio.Event().wait()
+        """,
+        2,
+    )
+    app.kill()
+    assert ended(other)
+    assert not ended(detached, 0)
+
+
+@pytest.mark.parametrize("level", ["auto", "guard"])
+def test_what_a_worker_of_a_worker_left_ends_with_the_outer_app(run: Any, level: str) -> None:
+    inner = APP.format(
+        code=f"""
+async def main():
+    async with started("daemon", sys.executable, "-c", {DAEMON + "time.sleep(1000)"!r}, output=hear, contain="guard"):
+        await asyncio.Event().wait()
+"""
+    )
+    app, (daemon, worker, guard) = run(
+        f"""
+        async def main():
+            heard = asyncio.Event()
+            def relay(line, stream):
+                hear(line, stream)
+                heard.set()
+            async with started("inner", sys.executable, "-c", {inner!r}, output=relay, contain={level!r}) as a:
+                await heard.wait()
+                say(a.state().pid, guards.pid)
+                await asyncio.Event().wait()
+        """,
+        3,
+    )
+    app.kill()
+    assert all(ended(fd) for fd in (daemon, worker, guard))
+
+
+# -- cgroups and namespaces -------------------------------------------------------------------------------------------
+
+
+async def begin(worker: ProcessWorker) -> None:
+    try:
+        await worker.start()
+    except WorkerFailed as error:
+        if "cannot have contain" in str(error):
+            pytest.skip(str(error))
+        raise
+
+
+async def test_a_cgroup_is_there_for_the_life_of_its_worker() -> None:
+    worker = ProcessWorker("app", "sleep", "1000", contain="cgroup")
+    await begin(worker)
+    own = cgroups._own()
+    assert own is not None
+    [place] = own.glob(f"lifecycle-{os.getpid()}-*")
+    assert (place / "cgroup.procs").read_text().split() == [str(worker.state().pid)]
+    await worker.stop()
+    assert not place.exists()
+
+
+async def test_in_a_pid_namespace_the_command_is_second_and_ends_as_elsewhere() -> None:
+    heard = Heard()
+    worker = python(
+        """
+        import os, signal, time
+        signal.signal(signal.SIGUSR1, lambda *_: print(10))
+        print(os.getpid())
+        while True:
+            time.sleep(1000)
+        """,
+        output=heard,
+        contain="pidns",
+    )
+    await begin(worker)
+    assert await heard.number() == 2
+    assert worker.state().contain == "pidns"
+    worker.send_signal(signal.SIGUSR1)
+    assert await heard.number() == 10
+    assert (await stop_and_wait(worker)).status is Status.STOPPED
+
+    worker = python("raise SystemExit(3)", contain="pidns")
+    await worker.start()
+    assert (await worker.wait()).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["no-such-program"], "the command 'no-such-program' was not found on PATH"),
+        (["/no/such/program"], "the command '/no/such/program' does not exist"),
+        (["/etc/passwd"], "the command '/etc/passwd' is not executable"),
+    ],
+)
+async def test_a_command_that_is_missing_is_told_before_the_namespace(argv: list[str], message: str) -> None:
+    worker = ProcessWorker("app", *argv, contain="pidns")
+    with pytest.raises(WorkerFailed, match=message) as caught:
+        await worker.start()
+    if "cannot have contain" in str(caught.value):
+        pytest.skip(str(caught.value))
+    assert guards.pid is None
+
+
+async def test_nothing_is_remembered_of_a_worker_that_ended() -> None:
+    async with ProcessWorker("a", "sleep", "1000"):
+        worker = ProcessWorker("b", "true")
+        await worker.start()
+        await worker.wait()
+        assert worker.state().pid not in guards._groups
+        assert len(guards._groups) == 1
+    assert guards._groups == {}
+    assert guards._places == set()

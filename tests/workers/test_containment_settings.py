@@ -1,0 +1,224 @@
+"""What can be asked of containment, what is refused, and how cookies are told apart."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.workers import ProcessWorker, TaskWorker, WorkerFailed
+from lifecycle.workers.containment import cgroups, cookies, guards, namespaces, sweeps
+from lifecycle.workers.containment.levels import Level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"contain": "jail"}, "contain='jail' is unknown; give one of 'auto', 'group', 'guard', 'cgroup', 'pidns'"),
+        ({"contain": "detached"}, "contain='detached' is unknown"),
+        ({"contain": None}, "contain=None is unknown"),
+        ({"contain": "guard", "detached": True}, "contradict each other"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(how: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ProcessWorker("app", "true", **how)
+
+
+def test_detached_is_a_level_of_its_own() -> None:
+    assert Level.wanted("auto", detached=True) is Level.DETACHED
+
+
+def test_what_has_not_started_or_has_no_processes_shows_no_level() -> None:
+    async def work() -> None:
+        pass
+
+    assert ProcessWorker("app", "true").state().contain is None
+    assert TaskWorker("task", work).state().contain is None
+
+
+# -- what this machine cannot have --------------------------------------------------------------------------------
+
+
+def no_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+
+
+def no_cgroup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "_own", lambda: None)
+
+
+def no_room_for_cgroups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "_own", lambda: Path("/proc"))
+
+
+def no_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "_try", lambda _: "unshare failed: Operation not permitted")
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+
+
+def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("lack", "contain", "message"),
+    [
+        (no_pidfd, "guard", "a guard needs pidfds, which are refused here .Function not implemented."),
+        (elsewhere, "guard", "which darwin does not have"),
+        (frozen, "cgroup", "there is no interpreter to run it"),
+        (no_cgroup, "cgroup", "there is no cgroup of version 2 here"),
+        (
+            no_room_for_cgroups,
+            "cgroup",
+            "none can be made in /proc .*; run under systemd with Delegate=yes, or as root",
+        ),
+        (no_namespace, "pidns", "it is refused here .unshare failed: Operation not permitted."),
+    ],
+)
+async def test_what_was_asked_for_and_cannot_be_had_fails_the_start(
+    monkeypatch: pytest.MonkeyPatch, lack: Callable[[pytest.MonkeyPatch], None], contain: str, message: str
+) -> None:
+    lack(monkeypatch)
+    worker = ProcessWorker("app", "sleep", "1000", contain=contain)
+    with pytest.raises(WorkerFailed, match=f"'app' cannot have contain='{contain}': .*{message}"):
+        await worker.start()
+    monkeypatch.undo()
+    assert (worker.status, worker.state().pid, guards.guards.pid) == ("failed", None, None)
+
+
+@pytest.mark.parametrize(
+    ("lack", "level"), [(no_pidfd, "group"), (frozen, "group"), (no_cgroup, "guard"), (no_room_for_cgroups, "guard")]
+)
+async def test_auto_takes_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, lack: Callable[[pytest.MonkeyPatch], None], level: str
+) -> None:
+    lack(monkeypatch)
+    async with ProcessWorker("app", "sleep", "1000") as worker:
+        assert worker.state().contain == level
+
+
+# -- cookies ------------------------------------------------------------------------------------------------------
+
+
+def test_a_cookie_has_128_random_bits_and_a_number() -> None:
+    first, second = cookies.new(), cookies.new()
+    assert re.fullmatch(r"[0-9a-f]{32}:[0-9]+", first)
+    assert first != second
+    assert first.split(":")[0] == second.split(":")[0] == cookies.runtime()
+
+
+def test_a_worker_of_a_worker_carries_both_cookies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(sweeps.COOKIE, "outer:1")
+    assert cookies.with_cookie({"A": "b", sweeps.COOKIE: "what a user gave"}, "inner:2") == {
+        "A": "b",
+        sweeps.COOKIE: "outer:1,inner:2",
+    }
+    assert cookies.without_cookies({"A": "b", sweeps.COOKIE: "outer:1"}) == {"A": "b"}
+
+
+def test_a_copy_made_by_fork_has_another_runtime() -> None:
+    here, there = os.pipe()
+    ours = cookies.runtime()
+    if not (pid := os.fork()):
+        os.write(there, cookies.runtime().encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    theirs = os.read(here, 100).decode()
+    os.close(here)
+    os.close(there)
+    assert len(theirs) == 32
+    assert theirs != ours == cookies.runtime()
+
+
+COOKIE = "0123456789abcdef0123456789abcdef:7"
+
+
+@pytest.mark.parametrize(
+    ("env", "found"),
+    [
+        ({sweeps.COOKIE: COOKIE}, True),
+        ({sweeps.COOKIE: f"other:1,{COOKIE}"}, True),
+        ({sweeps.COOKIE: COOKIE + "0"}, False),
+        ({sweeps.COOKIE: COOKIE[1:]}, False),
+        ({sweeps.COOKIE: COOKIE + " "}, False),
+        ({sweeps.COOKIE: COOKIE.upper()}, False),
+        ({sweeps.COOKIE: ""}, False),
+        ({"MY_" + sweeps.COOKIE: COOKIE}, False),
+        ({"NOTE": f"{sweeps.COOKIE}={COOKIE}"}, False),
+        ({sweeps.COOKIE + "S": COOKIE}, False),
+        ({}, False),
+    ],
+)
+def test_a_cookie_is_compared_whole(env: dict[str, str], found: bool) -> None:
+    process = subprocess.Popen(["/bin/sleep", "1000"], env=env)
+    try:
+        holders = sweeps.Holders({COOKIE.encode()}.__contains__)
+        assert [pid for pid, _ in holders()] == [process.pid] * found
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_of_another_user_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = subprocess.Popen(["/bin/sleep", "1000"], env={sweeps.COOKIE: COOKIE})
+    uid = os.geteuid()
+    try:
+        monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+        assert list(sweeps.Holders({COOKIE.encode()}.__contains__)()) == []
+    finally:
+        monkeypatch.undo()
+        process.kill()
+        process.wait()
+
+
+def test_a_number_that_was_reused_is_spared() -> None:
+    """Its birth is another than that of the one that was meant."""
+    process = subprocess.Popen(["/bin/sleep", "1000"])
+    try:
+        stranger = sweeps.look(process.pid)
+        assert stranger is not None
+        old = iter([[(process.pid, stranger.born - 1)]])
+        assert sweeps.sweep(lambda: next(old, [])) == 0
+        assert process.poll() is None
+        new = iter([[stranger.known]])
+        assert sweeps.sweep(lambda: next(new, [])) == 1
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_sweep_never_ends_ourselves() -> None:
+    us = sweeps.look(os.getpid())
+    assert us is not None
+    assert sweeps.sweep(lambda: [us.known], limit=0.05) == 0
+
+
+@pytest.mark.parametrize("runtime", ["", "0", "g" * 32, "0" * 31, "0" * 33])
+def test_the_guard_refuses_a_weak_cookie(runtime: str) -> None:
+    program = Path(sweeps.__file__).with_name("watchman.py")
+    ended = subprocess.run(
+        [sys.executable, "-I", "-S", program, runtime, "1"], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    assert ended.returncode == 1
+    assert b"would kill strangers" in ended.stderr
+
+
+def test_a_name_with_parentheses_does_not_confuse() -> None:
+    stat = b"7 (a) R (b)) S 5 6 6 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0"
+    process = sweeps.Process(7, stat)
+    assert (process.state, process.parent, process.group, process.known) == (b"S", 5, 6, (7, 4711))
