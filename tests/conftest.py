@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -18,7 +18,7 @@ import pytest
 from lifecycle.testing.virtual import VirtualLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
 _loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
@@ -50,13 +50,19 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     return result
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Where everything is installed, a test that skips has failed."""
+    report = yield
+    if report.skipped and os.environ.get("LIFECYCLE_NO_SKIP"):
+        report.outcome = "failed"
+    return report
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("engine"):
         if shutil.which(marker.args[0]) is None:
-            reason = f"{marker.args[0]} is not installed; `make engines` installs it"
-            if os.environ.get("LIFECYCLE_NO_SKIP"):
-                pytest.fail(reason)
-            pytest.skip(reason)
+            pytest.skip(f"{marker.args[0]} is not installed; `make engines` installs it")
 
 
 @pytest.fixture(autouse=True)

@@ -141,8 +141,6 @@ def _result(result: Json) -> Json:
 
 def main(path: str) -> int:
     """Play all cases of a file; how many failed."""
-    logging.getLogger("lifecycle").addHandler(logging.NullHandler())
-    logging.getLogger("lifecycle").propagate = False
     cases = json.loads(Path(path).read_text())["cases"]
     skipped = {case["id"]: reason for case in cases if (reason := reason_to_skip(case))}
     failed = {case["id"]: found for case in cases if case["id"] not in skipped and (found := check(case))}
@@ -159,4 +157,6 @@ def main(path: str) -> int:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python -m tests.conformance.supervisor FILE.json")
+    logging.getLogger("lifecycle").addHandler(logging.NullHandler())
+    logging.getLogger("lifecycle").propagate = False
     sys.exit(bool(main(sys.argv[1])))

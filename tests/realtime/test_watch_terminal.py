@@ -51,6 +51,10 @@ def write(path: Path, text: str) -> None:
     draft.replace(path)
 
 
+#: COLUMNS and LINES would overrule the terminal's size: pytest's debugger exports them through readline.
+UNWANTED = ("PYTHONUNBUFFERED", "NO_COLOR", "COLUMNS", "LINES")
+
+
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     write(tmp_path / "app.py", "VALUE = 1\n" + APP)
@@ -61,7 +65,7 @@ class Terminal:
     """A `lifecycle watch` in a terminal of 100 by 30."""
 
     def __init__(self, here: Path, *argv: str) -> None:
-        env = {key: value for key, value in os.environ.items() if key not in ("PYTHONUNBUFFERED", "NO_COLOR")}
+        env = {key: value for key, value in os.environ.items() if key not in UNWANTED}
         self.here = here
         self.tty = pexpect.spawn(
             sys.executable,
