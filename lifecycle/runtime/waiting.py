@@ -98,6 +98,13 @@ def _rearm(cancelled: asyncio.CancelledError) -> None:
     """Let the cancellation that was caught take effect at the next await."""
     task = asyncio.current_task()
     assert task is not None, "only a task can be cancelled"
-    # It stays one request, so that time-outs and task groups recognise theirs.
-    task.uncancel()
-    task.cancel(*cancelled.args)
+    # Not at once: a task that ends with the line would end cancelled, and the line would be lost.
+    asyncio.get_running_loop().call_soon(_cancel_again, task, *cancelled.args)
+
+
+def _cancel_again(task: asyncio.Task[Any], *message: Any) -> None:
+    # Whoever cancelled may have taken it back: a time-out that was left with the line has.
+    if not task.done() and task.cancelling():
+        # It stays one request, so that time-outs and task groups recognise theirs.
+        task.uncancel()
+        task.cancel(*message)

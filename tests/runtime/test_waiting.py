@@ -125,6 +125,26 @@ async def test_shielded_data_that_came_with_the_cancellation_is_returned_and_the
     assert await inside(lambda: read_then_go_on(stream, "shield"), stream.feed, cancel) == (b"line\n", True)
 
 
+async def test_a_task_that_ends_with_the_shielded_line_gives_it_to_who_cancelled_it(clock: Clock) -> None:
+    stream = Stream()
+    assert await inside(lambda: read_line(stream), stream.feed, cancel) == b"line\n"
+
+
+async def test_a_time_out_that_is_left_with_the_line_cancels_nothing_afterwards(clock: Clock) -> None:
+    stream = Stream()
+    loop = asyncio.get_running_loop()
+
+    async def read() -> bytes:
+        async with asyncio.timeout(1) as limit:
+            loop.call_at(limit.when() or 0, stream.feed, None, None)
+            line = await read_line(stream)
+        assert limit.expired()
+        await asyncio.sleep(10)
+        return line
+
+    assert await asyncio.create_task(read()) == b"line\n"
+
+
 async def test_shielded_data_that_came_with_the_stop_is_returned(clock: Clock) -> None:
     stream = Stream()
     assert await inside(lambda: read_then_go_on(stream, "shield"), stop, stream.feed) == (b"line\n", False)
