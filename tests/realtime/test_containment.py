@@ -389,6 +389,35 @@ async def test_a_cgroup_is_there_for_the_life_of_its_worker() -> None:
     assert not place.exists()
 
 
+def refuse_the_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr(cgroups.Cgroup, "_move", refused)
+
+
+async def test_a_move_that_is_refused_fails_the_start_that_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_the_move(monkeypatch)
+    worker = ProcessWorker("app", "sleep", "1000", contain="cgroup")
+    with pytest.raises(WorkerFailed, match="cannot have contain='cgroup'"):
+        await worker.start()
+    pid = worker.state().pid
+    assert worker.status is Status.FAILED
+    assert pid is None or not psutil.pid_exists(pid)
+    assert guards._guard is None
+
+
+async def test_a_move_that_is_refused_leaves_the_guard_where_nothing_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse_the_move(monkeypatch)
+    async with ProcessWorker("app", "sleep", "1000") as worker:
+        async with asyncio.timeout(LIMIT):
+            while worker.state().contain != "guard":
+                await asyncio.sleep(0.005)
+    assert cgroups._own() is None or "has a guard: [Errno 16]" in caplog.text
+
+
 async def test_in_a_pid_namespace_the_command_is_second_and_ends_as_elsewhere() -> None:
     heard = Heard()
     worker = python(

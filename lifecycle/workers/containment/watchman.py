@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.containment import sweeps
 else:
     # Without site, which would cost megabytes, and without the package around, which would cost more.
-    sys.path.insert(0, os.path.dirname(__file__))  # noqa: PTH120  # pathlib costs a megabyte
+    sys.path.append(os.path.dirname(__file__))  # noqa: PTH120  # pathlib costs a megabyte
     import sweeps
 
 _RUNTIME_DIGITS = 32
@@ -130,11 +130,14 @@ def _withdraw() -> None:
     """Be nobody's concern: deaf to signals, in no directory, and with a name that tells what this is."""
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         signal.signal(signum, signal.SIG_IGN)
-    # The parent that says something goes on at once; we have time until it is dead.
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     os.chdir("/")
-    with open("/proc/self/comm", "w") as name:  # noqa: PTH123  # pathlib costs a megabyte
-        name.write("lifecycle-guard")
+    try:
+        # The parent that says something goes on at once; we have time until it is dead.
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        with open("/proc/self/comm", "w") as name:  # noqa: PTH123  # pathlib costs a megabyte
+            name.write("lifecycle-guard")
+    except (AttributeError, OSError):
+        pass  # it can do without
 
 
 def main(runtime: str, parent: str) -> None:
