@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lifecycle.sources._http_server import HttpServer
     from lifecycle.sources.signatures import Verifier
 
-__all__ = ["Limits", "WebhookSource"]
+__all__ = ["Limits", "Rules", "WebhookSource"]
 
 #: Seconds that requests under way have to come to their end when the source is closed.
 _GRACE = 3.0
