@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from lifecycle.errors import WorkerFailed
 from lifecycle.workers._slots import Slot
 from lifecycle.workers.specs import AutoShutdown, Spec
+from lifecycle.workers.verdicts import stopped_early
 
 if TYPE_CHECKING:
     import asyncio
@@ -73,7 +73,7 @@ async def stop_child(owner: Owner, name: str) -> None:
     slot = slot_of(owner, name)
     owner.line.leave(slot)
     await owner.closer.close(slot)
-    slot.answer(WorkerFailed(f"{name!r} was stopped before it had started"))
+    slot.answer(stopped_early(name))
 
 
 async def restart(owner: Owner, name: str) -> asyncio.Future[None] | None:

@@ -26,7 +26,7 @@ from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.children import start_in
 from lifecycle.workers.records import End
 from lifecycle.workers.status import FINAL, Status
-from lifecycle.workers.verdicts import as_failure, cannot_start, failed
+from lifecycle.workers.verdicts import as_failure, cannot_start, failed, stopped_early
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +120,7 @@ class Owner:
     def _dismiss(self, started: asyncio.Future[WorkerFailed | None]) -> None:
         """Nobody is left waiting."""
         for slot in self.slots.values():
-            slot.answer(WorkerFailed(f"{slot.spec.name!r} was stopped before it had started"))
+            slot.answer(stopped_early(slot.spec.name))
         self.mailbox.dismiss(InvalidTransition(f"the supervisor {self.name!r} has ended; nothing was done"))
         if not started.done():
             error = self._end.error
@@ -166,7 +166,7 @@ class Owner:
         if isinstance(cause, STEERING):
             self._steer(slot, cause)
         elif slot.asked:
-            self._refuse(slot)
+            self.refuse(slot, error)
         elif first:
             self.fail(cannot_start(self.name, error, child=slot.spec.name))
         else:
@@ -182,11 +182,12 @@ class Owner:
         else:
             self.fail(cause)
 
-    def _refuse(self, slot: Slot) -> None:
-        """It was to be started by hand: whoever wanted that decides what follows."""
+    def refuse(self, slot: Slot, error: BaseException | None = None) -> None:
+        """It was to be started by hand and is not: whoever wanted that decides what follows."""
         self.line.leave(slot)
         if slot.provisional:
             del self.slots[slot.spec.name]
+        slot.answer(error or stopped_early(slot.spec.name))
 
     # -- ends -----------------------------------------------------------------------------------------------------
 

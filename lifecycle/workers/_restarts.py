@@ -13,6 +13,7 @@ from lifecycle.workers._policy import affected
 from lifecycle.workers._rules import Budget
 from lifecycle.workers.specs import Strategy
 from lifecycle.workers.status import Status
+from lifecycle.workers.verdicts import told
 
 if TYPE_CHECKING:
     from lifecycle.workers._mailbox import Message
@@ -48,13 +49,14 @@ class Restarts:
         if slot.trips(now):
             self._give_up(slot)
             return
+        error = error or WorkerFailed(f"{slot.spec.name!r} ended {slot.status}, and has to run")
         try:
-            at = self._budget.spend(now, slot.spec.name, error or _ended(slot))
+            at = self._budget.spend(now, slot.spec.name, error)
         except RestartLimitReached as limit:
             self._owner.fail(limit)
             return
         delay = max(at - now, slot.next_delay(now))
-        _log.warning("%r ended %s and is started again in %.1f s: %s", slot.spec.name, slot.status, delay, error)
+        _log.warning("%r is started again in %.1f s: %s", slot.spec.name, delay, told(error))
         await self._schedule(slot, delay)
 
     async def _schedule(self, slot: Slot, delay: float) -> None:
@@ -66,8 +68,12 @@ class Restarts:
         self._owner.line.dissolve()
         await self._owner.closer.close_all([each for each in group if each is not slot])
         joining = [each for each in group if each is slot or each.joins]
-        for each in joining:
-            self._defer(each)
+        for each in group:
+            if each in joining:
+                self._defer(each)
+            elif each.asked:
+                # A start by hand that came to nothing: its policy does not let it try again.
+                self._owner.refuse(each)
         self._owner.line.form(joining, delay)
 
     async def due(self, slot: Slot, generation: int) -> None:
@@ -107,7 +113,3 @@ class Restarts:
         self._owner.note(slot)
         hooks.circuit_opened.announce(self._owner.supervisor, child=name, restarts=slot.restarts)
         self._owner.leave(slot)
-
-
-def _ended(slot: Slot) -> WorkerFailed:
-    return WorkerFailed(f"{slot.spec.name!r} ended {slot.status}, and has to run")

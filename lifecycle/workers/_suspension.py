@@ -32,10 +32,12 @@ async def suspend(owner: Owner, settled: Callable[[], object], caller: asyncio.F
     """
     owner.restarts.suspended = True
     try:
-        for slot in [each for each in owner.slots.values() if each.opening is not None]:
-            await owner.closer.close(slot)
+        for slot in list(owner.slots.values()):
+            if slot.opening is not None:
+                await owner.closer.close(slot)
+                owner.restarts.hold(slot)
+            # Whoever waits for a start of it would wait for the resume, which may be his own to ask for.
             slot.answer()
-            owner.restarts.hold(slot)
         order = [slot for slot in reversed(owner.slots.values()) if _can(slot, Status.RUNNING)]
         await _unless_given_up(owner, caller, _each(order, "suspend", "resume"))
         settled()

@@ -12,7 +12,7 @@ from lifecycle.workers.status import Status, final_status
 if TYPE_CHECKING:
     from lifecycle.workers.records import End
 
-__all__ = ["Circumstances", "as_failure", "cannot_start", "exit_of", "failed", "told"]
+__all__ = ["Circumstances", "as_failure", "cannot_start", "exit_of", "failed", "stopped_early", "told"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,11 @@ def cannot_start(name: str, error: BaseException, *, child: str | None = None) -
     failure = WorkerFailed(f"{name!r} cannot start{since}: {told(error)}")
     failure.__cause__ = error
     return failure
+
+
+def stopped_early(name: str) -> WorkerFailed:
+    """What to raise where a start was waited for that did not come about."""
+    return WorkerFailed(f"{name!r} was stopped before it had started")
 
 
 def as_failure(name: str, error: BaseException) -> WorkerFailed:

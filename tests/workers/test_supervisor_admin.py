@@ -375,3 +375,15 @@ async def test_a_supervisor_of_two_of_the_same_name_or_of_no_specs_is_none(crew:
         Supervisor("s", "a")  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(ValueError, match="auto_shutdown of 's' is 'never'"):
         Supervisor("s", crew.spec("a", significant=True, restart="never"))
+
+
+async def test_a_start_by_hand_that_a_group_restart_ends_for_good_says_so(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a"), strategy="one_for_all") as supervisor:
+        crew.hangs = {"once"}
+        add = asyncio.create_task(supervisor.add(crew.spec("once", restart="never")))
+        await clock.settle()
+        crew.crash("a")
+        with pytest.raises(WorkerFailed, match="'once' was stopped before it had started"):
+            await add
+        await clock.settle()
+        assert statuses(supervisor) == {"a": "running"}

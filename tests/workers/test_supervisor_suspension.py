@@ -297,3 +297,17 @@ async def test_what_is_suspended_is_not_asked(clock: Clock) -> None:
         await supervisor.resume()
         await clock.advance(10)
         assert asked > before + 5
+
+
+async def test_who_waits_for_a_start_in_line_is_not_kept_waiting_for_the_resume(clock: Clock, crew: Crew) -> None:
+    specs = crew.specs("a b", backoff=STEADY)
+    async with Supervisor("s", *specs, strategy="one_for_all") as supervisor:
+        crew.crash("a")
+        await clock.settle()
+        add = asyncio.create_task(supervisor.add(crew.spec("c")))
+        await clock.settle()
+        await supervisor.suspend()
+        await add
+        await supervisor.resume()
+        await clock.advance(1)
+        assert set(statuses(supervisor).values()) == {"running"}
