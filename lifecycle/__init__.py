@@ -60,7 +60,21 @@ if TYPE_CHECKING:
         recover,
         timeout,
     )
-    from lifecycle.errors import LifecycleError
+    from lifecycle.errors import (
+        Interrupted,
+        InvalidPattern,
+        InvalidTransition,
+        LaneFull,
+        LifecycleError,
+        RestartLimitReached,
+        RouteConflict,
+        RouteNotFound,
+        RouterRunning,
+        SourceClosed,
+        SourceFailed,
+        VerificationError,
+        WorkerFailed,
+    )
     from lifecycle.handlers import Escalator, ReloadHandler, ShutdownHandler, SuspendHandler, TerminateHandler
     from lifecycle.interactive import new_interactive_router
     from lifecycle.runtime import (
@@ -119,7 +133,10 @@ _ROOMS = {
         "StatusEvent SuspendEvent TerminateEvent TickEvent UnknownCommandEvent WebhookEvent debounce delivery log "
         "merge_files notify once recover timeout"
     ),
-    "lifecycle.errors": "LifecycleError",
+    "lifecycle.errors": (
+        "Interrupted InvalidPattern InvalidTransition LaneFull LifecycleError RestartLimitReached RouteConflict "
+        "RouteNotFound RouterRunning SourceClosed SourceFailed VerificationError WorkerFailed"
+    ),
     "lifecycle.handlers": "Escalator ReloadHandler ShutdownHandler SuspendHandler TerminateHandler",
     "lifecycle.interactive": "new_interactive_router",
     "lifecycle.runtime": (
@@ -160,6 +177,10 @@ __all__ = [
     "InputSource",
     "Intensity",
     "InterruptEvent",
+    "Interrupted",
+    "InvalidPattern",
+    "InvalidTransition",
+    "LaneFull",
     "LifecycleError",
     "Lifetime",
     "Limits",
@@ -173,12 +194,18 @@ __all__ = [
     "ReloadEvent",
     "ReloadHandler",
     "Restart",
+    "RestartLimitReached",
     "ResumeEvent",
+    "RouteConflict",
+    "RouteNotFound",
     "Router",
+    "RouterRunning",
     "ShutdownEvent",
     "ShutdownHandler",
     "SignalEvent",
     "SignalSource",
+    "SourceClosed",
+    "SourceFailed",
     "Spec",
     "Status",
     "StatusEvent",
@@ -194,8 +221,10 @@ __all__ = [
     "TickEvent",
     "TickerSource",
     "UnknownCommandEvent",
+    "VerificationError",
     "WebhookEvent",
     "WebhookSource",
+    "WorkerFailed",
     "WorkerState",
     "current",
     "debounce",

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+import lifecycle
 from lifecycle import errors
 
 PROMISED = {
@@ -54,3 +55,8 @@ def test_every_error_of_the_file_is_exported_and_documented() -> None:
     }
     assert here == set(errors.__all__)
     assert all(getattr(errors, name).__doc__ for name in here)
+
+
+@pytest.mark.parametrize("name", ["Interrupted", "RouteConflict", "SourceFailed", "VerificationError", "WorkerFailed"])
+def test_what_a_program_catches_is_at_the_front_door_too(name: str) -> None:
+    assert getattr(lifecycle, name) is getattr(errors, name)
