@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lifecycle.cli.failures import UsageError
@@ -91,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_watch(commands: Any) -> None:
     """The options of the table, and the paths."""
+    from lifecycle.cli import values
     from lifecycle.cli.options import OPTIONS, Option
 
     parser = commands.add_parser(
@@ -103,7 +103,12 @@ def _add_watch(commands: Any) -> None:
     )
     parser.set_defaults(main=_watch)
     parser.add_argument(
-        "paths", nargs="*", type=Path, action=_Collect, metavar="PATH", help="files and directories to watch"
+        "paths",
+        nargs="*",
+        type=_typed(values.path),
+        action=_Collect,
+        metavar="PATH",
+        help="files and directories to watch",
     )
     for option in OPTIONS:
         if isinstance(option, Option):

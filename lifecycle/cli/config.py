@@ -75,7 +75,7 @@ def _read(key: str, value: Any, base: Path) -> tuple[str, Any]:
     if key == "command":
         return key, _command(value)
     if key == "paths":
-        return key, tuple(base / read_path(each) for each in _texts(key, value))
+        return key, _paths(value, base)
     option, negated = _option(key)
     if isinstance(option, Flag):
         return option.field, _flag(key, value) is not negated
@@ -126,6 +126,13 @@ def _texts(key: str, value: Any) -> list[str]:
     if not all(isinstance(each, str) and each for each in texts):
         raise ValueError(f'{key} = {_shown(value)} is neither a text nor a list of texts; give one such as ["a", "b"]')
     return texts
+
+
+def _paths(value: Any, base: Path) -> tuple[Path, ...]:
+    found = tuple(base / read_path(each) for each in _texts("paths", value))
+    if not found:
+        raise ValueError('paths = [] leaves nothing to watch; name one, such as "src", or leave the key out')
+    return found
 
 
 def _command(value: Any) -> tuple[str, ...] | str:

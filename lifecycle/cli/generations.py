@@ -172,7 +172,8 @@ class Generations:
             return "suspended; nothing runs" if self._held else "waiting for a change"
         state = self._child.state()
         since = f" for {time.time() - state.started_at:.0f} s" if state.started_at else ""
-        return f"{state.status}{since}, pid {state.pid}, started {self.starts} times"
+        times = "once" if self.starts == 1 else f"{self.starts} times"
+        return f"{state.status}{since}, pid {state.pid}, started {times}"
 
     @property
     def _held(self) -> bool:

@@ -1,13 +1,14 @@
 """What a changed path leads to: nothing but a decision, made from the settings and from what git ignores.
 
-In order: the first rule of ``--on`` that matches; ``--ignore``; what git ignores; ``--ext`` and ``--include``.
-A rule that names a file without wildcards (``--on .env=restart``) counts even where git ignores that file; one with
-wildcards does not, so that ``*.js=restart`` is not set off by what a build writes.
+What our own output goes to never counts. Then, in order: the first rule of ``--on`` that matches; ``--ignore``; what
+git ignores; ``--ext`` and ``--include``. A rule that names a file without wildcards (``--on .env=restart``) counts even
+where git ignores that file; one with wildcards does not, so that what a build writes does not set off ``*.js=restart``.
 """
 
 from __future__ import annotations
 
-import os.path
+import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,23 +16,29 @@ from lifecycle.cli.gitignore import GitIgnore
 from lifecycle.cli.globs import Glob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from lifecycle.cli.settings import Action, Settings
 
-__all__ = ["PathRules"]
+__all__ = ["PathRules", "own_output"]
 
 
 class PathRules:
-    """Decides for one path, and for several at once; ``here`` is what relative globs are relative to."""
+    """Decides for one path, and for several at once; ``here`` is what relative globs are relative to.
 
-    def __init__(self, settings: Settings, here: Path, *, git: bool = True) -> None:
+    ``outputs`` are the files that never count, as `own_output` has them.
+    """
+
+    def __init__(
+        self, settings: Settings, here: Path, *, git: bool = True, outputs: Collection[tuple[int, int]] = ()
+    ) -> None:
         self._here = here
         self._roots = tuple(absolute(path, here) for path in settings.paths)
         self._ext = tuple(f".{ext}" for ext in settings.ext)
         self._include = tuple(Glob(each) for each in settings.include)
         self._ignore = tuple(Glob(each) for each in settings.ignore)
         self._on: tuple[tuple[Glob, Action], ...] = tuple((Glob(rule.glob), rule.action) for rule in settings.on)
+        self._outputs = frozenset(outputs)
         self._otherwise: Action = settings.change
         self._env_file = absolute(settings.env_file, here) if settings.env_file else None
         self._git = tuple(GitIgnore(root if root.is_dir() else root.parent) for root in self._roots) if git else ()
@@ -39,6 +46,8 @@ class PathRules:
     def action(self, path: Path) -> Action:
         """What a change to ``path`` leads to."""
         path = absolute(path, self._here)
+        if self._outputs and _identity(path) in self._outputs:
+            return "ignore"
         name = self.name(path)
         for glob, action in self._on:
             if glob.matches(name) and (glob.is_name or not self._git_ignores(path)):
@@ -69,6 +78,24 @@ class PathRules:
 
     def _git_ignores(self, path: Path) -> bool:
         return path not in self._roots and any(git.ignores(path) for git in self._git)
+
+
+def own_output() -> frozenset[tuple[int, int]]:
+    """The files that standard output and error go to, each as device and inode.
+
+    ``lifecycle watch -- make >log`` would set itself off for ever.
+    """
+    found = {_identity(fd) for fd in (1, 2)}
+    return frozenset(each for each in found if each is not None)
+
+
+def _identity(file: Path | int) -> tuple[int, int] | None:
+    """Device and inode of a regular file; None where there is none."""
+    try:
+        status = os.stat(file)  # noqa: PTH116  # a descriptor too
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 def absolute(path: Path, here: Path) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle.cli.failures import DONE, FAILED, UsageError
+from lifecycle.cli.messages import Voice, colourful
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,11 +36,13 @@ def run_target(target: str, *, factory: bool) -> int:
 
     try:
         run(*mains)
-    except Exception:  # noqa: BLE001  # shown to the user whole: it is their program
+    except Exception as error:  # noqa: BLE001  # shown to the user whole: it is their program
         status = _own_code(mains)
         if status is None:
             traceback.print_exc()
-        return FAILED if status is None else status
+            return FAILED
+        Voice(colourful(sys.stderr)).bad(str(error))
+        return status
     return _own_code(mains) or DONE
 
 
@@ -63,15 +66,16 @@ def load(target: str, *, factory: bool = False) -> tuple[Any, ...]:
 
 def _module(name: str) -> ModuleType:
     """Import it; an error inside it is the user's to see, that there is none is ours to say."""
+    if "/" in name or not all(name.split(".")):
+        raise UsageError(f"{name!r} is no name of a module; give one such as app or shop.app")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         where = f"looked in {Path.cwd()} and on sys.path"
-        raise UsageError(f"there is no module {error.name!r} ({where}); is it installed, or misspelt?") from None
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{name!r} is no name of a module: {error}; give one such as app or shop.app") from None
+        hint = f"a module has no .py: {name[:-3]}" if name.endswith(".py") else "is it installed, or misspelt?"
+        raise UsageError(f"there is no module {error.name!r} ({where}); {hint}") from None
 
 
 def _attribute(module: ModuleType, path: str) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from lifecycle.cli.dotenv import read_env
+from lifecycle.cli.failures import ConfigError
 from lifecycle.cli.syntax import broken_files
 
 if TYPE_CHECKING:
@@ -112,17 +114,33 @@ class Session:
             self._generations.change(why)
 
     async def _is_broken(self, changes: Collection[Path], why: str) -> bool:
-        """Whether a changed file, or one that was broken before, cannot be compiled; shows what is wrong."""
-        if self._python is None or not self._settings.check:
+        """Whether a start would fail for what is known to be wrong; shows what it is."""
+        if not self._settings.check:
             return False
-        suspects = sorted({*changes, *self._broken})
-        broken = await broken_files(self._python, suspects) if suspects else {}
-        self._broken = frozenset(broken)
-        if not broken:
+        wrong = [*await self._syntax_errors(changes), *self._mistakes_in_env()]
+        if not wrong:
             return False
         kept = "; the old process goes on" if self._generations.alive else "; not started"
-        self._voice.bad("\n".join([why + kept, *broken.values()]))
+        self._voice.bad("\n".join([why + kept, *wrong]))
         return True
+
+    async def _syntax_errors(self, changes: Collection[Path]) -> Collection[str]:
+        """What is wrong with changed files, and with those that were broken before."""
+        suspects = sorted({*changes, *self._broken})
+        if self._python is None or not suspects:
+            return ()
+        broken = await broken_files(self._python, suspects)
+        self._broken = frozenset(broken)
+        return broken.values()
+
+    def _mistakes_in_env(self) -> list[str]:
+        """The first line of ``--env-file`` that cannot be read."""
+        try:
+            if self._settings.env_file is not None:
+                read_env(self._settings.env_file)
+        except ConfigError as error:
+            return [str(error)]
+        return []
 
 
 def changed(changes: Mapping[Path, Change], name: Callable[[Path], str]) -> str:

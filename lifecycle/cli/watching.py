@@ -20,7 +20,7 @@ from lifecycle.cli.generations import Generations
 from lifecycle.cli.gitignore import available, has_rules
 from lifecycle.cli.messages import Voice, colourful
 from lifecycle.cli.programs import arguments, interpreter
-from lifecycle.cli.rules import PathRules
+from lifecycle.cli.rules import PathRules, own_output
 from lifecycle.cli.session import Session
 from lifecycle.cli.terminal import Foreground
 from lifecycle.control import Debounce, Router, merge_files
@@ -48,6 +48,7 @@ def watch(typed: Mapping[str, Any]) -> int:
     """
     here = Path.cwd()
     settings = watch_settings(typed, find_table(here))
+    _require_paths(settings, typed=bool(typed.get("paths")))
     voice = Voice(colourful(sys.stderr))
     program = _prepare(settings, here, voice)
     with _heard(voice):
@@ -103,11 +104,10 @@ class _Last:
 
 def _prepare(settings: Settings, here: Path, voice: Voice) -> _Program:
     """Look at everything that can be wrong before anything is started."""
-    _require_paths(settings)
     how = manner(prompt=settings.prompt)
     children = Children(settings, voice, how, Foreground() if how == "foreground" else None)
     python = interpreter(arguments(settings.command, shell=settings.shell, env=children.env()), os.environ)
-    rules = PathRules(settings, here, git=_honours_git(settings, voice))
+    rules = PathRules(settings, here, git=_honours_git(settings, voice), outputs=own_output())
     generations = Generations(children, voice, busy=settings.busy, postpone=settings.postpone)
     suspender = SuspendHandler()
     suspender.manage(generations)
@@ -129,11 +129,14 @@ def _prepare(settings: Settings, here: Path, voice: Voice) -> _Program:
     return program
 
 
-def _require_paths(settings: Settings) -> None:
+def _require_paths(settings: Settings, *, typed: bool) -> None:
     for path in settings.paths:
-        if not path.exists():
-            hint = "; the command goes after --" if settings.paths[0] == path else ""
-            raise UsageError(f"{str(path)!r}: no such file or directory to watch{hint}")
+        if path.exists():
+            continue
+        missing = f"{str(path)!r}: no such file or directory to watch"
+        if not typed:
+            raise ConfigError(f"{missing}; correct paths in [tool.lifecycle.watch]")
+        raise UsageError(missing + ("; the command goes after --" if settings.paths[0] == path else ""))
 
 
 def _honours_git(settings: Settings, voice: Voice) -> bool:

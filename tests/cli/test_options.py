@@ -209,6 +209,7 @@ def test_settings_that_do_not_go_together_are_refused(argv: list[str], said: str
         ("busy = ['queue']", "is no text"),
         ("on = ['*.html']", 'on = "*.html": give GLOB=restart'),
         ('command = "echo \'a"', "close the quote"),
+        ("paths = []", "paths = [] leaves nothing to watch"),
         ("command = 1", "neither a text nor a list of texts"),
         ("gitignore = true\nno-gitignore = true", "says the same as another key"),
     ],

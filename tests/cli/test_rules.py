@@ -186,3 +186,13 @@ def test_names_are_relative_to_here_else_to_the_watched_directory(tmp_path: Path
     assert seen.name(here / "a" / "b.py") == "a/b.py"
     assert seen.name(lib / "c.py") == "c.py"
     assert seen.name(Path("/elsewhere/d.py")) == "elsewhere/d.py"
+
+
+def test_what_our_own_output_goes_to_never_counts(tmp_path: Path) -> None:
+    log, other = tmp_path / "log", tmp_path / "other"
+    log.touch()
+    other.touch()
+    settings = Settings(command=("true",), on=values.rules("log=restart"))
+    status = log.stat()
+    decided = PathRules(settings, tmp_path, outputs=[(status.st_dev, status.st_ino)])
+    assert (decided.action(log), decided.action(other)) == ("ignore", "restart")

@@ -49,9 +49,10 @@ number = 1
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "loadme.py").write_text(MODULE)
     (tmp_path / "breaks.py").write_text("import no_such_thing_at_all\n")
+    (tmp_path / "refuses.py").write_text("raise ValueError('not on a Sunday')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
-    for name in ("loadme", "breaks"):
+    for name in ("loadme", "breaks", "refuses"):
         sys.modules.pop(name, None)
 
 
@@ -73,7 +74,9 @@ def test_a_factory_makes_one_or_several(attribute: str, count: int) -> None:
         (":main", False, "give MODULE:ATTRIBUTE"),
         ("no_such_module:main", False, "no module 'no_such_module'"),
         ("loadme.sub:main", False, "no module 'loadme.sub'"),
-        ("..loadme:main", False, "no name of a module"),
+        ("..loadme:main", False, "no name of a module; give one such as app"),
+        ("./loadme:main", False, "no name of a module; give one such as app"),
+        ("loadme.py:main", False, r"a module has no \.py: loadme$"),
         ("loadme:mian", False, "has no 'mian'; it has main, router, service"),
         ("loadme:service.nothing", False, r"has no 'service\.nothing'"),
         ("loadme:number", False, "is 1, which is no async function"),
@@ -92,3 +95,5 @@ def test_what_cannot_be_run_is_said(target: str, factory: bool, said: str) -> No
 def test_an_error_inside_the_module_is_its_own() -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_thing_at_all"):
         load("breaks:main")
+    with pytest.raises(ValueError, match="not on a Sunday"):
+        load("refuses:main")

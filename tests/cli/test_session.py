@@ -137,6 +137,14 @@ class TestBrokenFiles:
         await rig.edit(a_py="def f(:")
         assert rig.generations.asked == [("change", "changed: a.py")]
 
+    async def test_a_mistake_in_the_env_file_keeps_it_too(self, tmp_path: Path) -> None:
+        rig = Rig(tmp_path, env_file=tmp_path / "vars.env")
+        await rig.edit(vars_env="WHO you\n")
+        assert rig.generations.asked == []
+        assert "vars.env:1: 'WHO you' cannot be read; write KEY=VALUE" in rig.said.getvalue()
+        await rig.edit(vars_env="WHO=you\n")
+        assert rig.generations.asked == [("change", "changed: vars.env")]
+
     async def test_a_restart_by_hand_is_not_checked(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
         await rig.edit(a_py="def f(:")

@@ -90,6 +90,10 @@ def test_it_ends_with_the_status_of_what_it_ran(here: Path, argv: list[str], sta
     assert "Traceback" not in ended.stderr
 
 
+def test_the_end_of_a_process_that_failed_is_said(here: Path) -> None:
+    assert "5" in run(here, "app:worker", "--factory").stderr
+
+
 @pytest.mark.parametrize("target", ["app:fails", "broken:main"])
 def test_an_error_of_the_program_is_shown_whole_and_ends_with_1(here: Path, target: str) -> None:
     ended = run(here, target)

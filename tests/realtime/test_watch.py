@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -28,6 +29,15 @@ APP = """\
 import os, sys, time
 print("up", VALUE, os.environ["LIFECYCLE_CHANGES"])
 print("to stderr", file=sys.stderr)
+time.sleep(600)
+"""
+
+
+LOUD = """\
+for n in range(20):
+    print(n, flush=True)
+    time.sleep(0.01)
+open("loud", "w").close()
 time.sleep(600)
 """
 
@@ -233,6 +243,18 @@ class TestChanges:
         seen.said(r"changed: src/new\.txt \(added\); restarting")
         seen.seen("up 1", times=2)
 
+    def test_a_log_of_its_own_beside_the_files_does_not_set_it_off(self, watch: Any, here: Path) -> None:
+        line = shlex.join([sys.executable, "-m", "lifecycle", "watch", "--", sys.executable, "app.py"])
+        seen = watch("--shell", "--postpone", "--on", "go=restart", "--ignore", "*", "--", f"exec {line} >log 2>&1")
+        seen.said("waiting for the first change")
+        write(here / "go", "")
+        log = here / "log"
+        until(lambda: log.exists() and "up 1" in log.read_text())
+        # Had the log set it off, that would come before what is written now.
+        write(here / "app.py", "VALUE = 2\n" + APP)
+        until(lambda: "up 2" in log.read_text())
+        assert re.findall("changed: (.*);", log.read_text()) == ["app.py"]
+
     @pytest.mark.parametrize("options", [(), ("--no-prompt",)])
     def test_a_hangup_reloads_where_there_is_no_terminal(self, watch: Any, options: tuple[str, ...]) -> None:
         seen = watch(*options)
@@ -243,6 +265,21 @@ class TestChanges:
 
 
 class TestStreams:
+    @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "| true", "2>&1 | true"])
+    @pytest.mark.parametrize("options", ["", "--no-prompt"])
+    def test_streams_that_are_closed_end_nothing(self, here: Path, closed: str, options: str) -> None:
+        """Neither the watching nor the command, which goes on and is stopped in order."""
+        write(here / "app.py", "import os, time\nopen('pid', 'w').write(f'{os.getppid()} {os.getpid()}.')\n" + LOUD)
+        python = shlex.quote(sys.executable)
+        line = f"{python} -m lifecycle watch --ext py {options} -- {python} app.py"
+        with subprocess.Popen(["sh", "-c", f"{{ {line}; echo $? >status; }} {closed}"], cwd=here) as shell:
+            until((here / "loud").exists)
+            ours, app = map(int, (here / "pid").read_text().rstrip(".").split())
+            os.kill(ours, signal.SIGTERM)
+            assert shell.wait(LIMIT) == 0
+        assert (here / "status").read_text() == "0\n"
+        assert not psutil.pid_exists(app)
+
     def test_lines_come_at_once_and_keep_their_stream(self, watch: Any) -> None:
         """Through a pipe Python would keep its output back for kilobytes."""
         seen = watch(env={"PYTHONUNBUFFERED": ""})
@@ -357,6 +394,20 @@ class TestMistakes:
         )
         assert (ended.returncode, said in ended.stderr, ended.stdout) == (status, True, ""), ended.stderr
         assert "Traceback" not in ended.stderr
+
+    def test_a_path_of_the_file_that_does_not_exist_is_its_mistake(self, here: Path) -> None:
+        (here / "pyproject.toml").write_text("[tool.lifecycle.watch]\npaths = ['gone']\n")
+        ended = subprocess.run(
+            [sys.executable, "-m", "lifecycle", "watch", "--", "true"],
+            cwd=here,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        assert ended.returncode == 3
+        assert "gone': no such file or directory to watch; correct paths in [tool.lifecycle.watch]" in ended.stderr
 
     def test_a_wrong_key_in_the_file_is_named(self, here: Path) -> None:
         (here / "pyproject.toml").write_text("[tool.lifecycle.watch]\nexts = 'py'\n")

@@ -131,6 +131,46 @@ def test_ctrl_z_fg_and_bg_work_as_if_the_shell_had_started_it(screen: Screen, tm
     assert screen.processes() == []
 
 
+def test_a_restart_in_the_background_leaves_the_shell_its_terminal(screen: Screen, tmp_path: Path) -> None:
+    app = tmp_path / "here" / "app.py"
+    app.write_text("import time\nprint('up', 1)\ntime.sleep(600)\n")
+    screen.types(watch("--no-prompt"))
+    screen.sees("up 1")
+    screen.presses("C-z")
+    screen.sees("Stopped")
+    screen.types("bg")
+    edit(app, "1", "2")
+    screen.sees("up 2")
+
+    screen.types("echo the shell is $((40 + 2))")
+    screen.sees("the shell is 42")
+    screen.types("fg")
+    screen.sees("watch --no-prompt", times=4)
+    screen.presses("C-c")
+    screen.sees(r"shell>\s*$")
+    assert screen.processes() == []
+
+
+def test_a_command_that_reads_in_the_background_stops_with_us(screen: Screen, tmp_path: Path) -> None:
+    (tmp_path / "here" / "app.py").write_text("while True: print('got', input())\n")
+    screen.types(watch("--no-prompt"))
+    screen.sees("started")
+    screen.types("one")
+    screen.sees("got one")
+    screen.presses("C-z")
+    screen.sees("Stopped")
+    screen.types("bg")
+    screen.sees(r"\[1\]\+ .* &")
+    until(lambda: {each.status() for each in screen.processes()} == {psutil.STATUS_STOPPED}, screen.text)
+
+    screen.types("fg")
+    screen.types("two")
+    screen.sees("got two")
+    screen.presses("C-c")
+    screen.sees(r"shell>\s*$")
+    assert screen.processes() == []
+
+
 def test_the_demo_does_what_its_first_lines_say(screen: Screen, tmp_path: Path) -> None:
     """The page changes, a broken file keeps it, the curl line works as printed, the keys do what they say."""
     shutil.copytree(ROOT / "examples", tmp_path / "here" / "examples")
