@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lifecycle.workers.stdio import Command
 
-__all__ = ["why_not", "words"]
+__all__ = ["check_program", "why_not", "words"]
 
 
 def words(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str, ...]:
@@ -24,6 +25,21 @@ def words(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str, ...
     if any("\0" in word for word in found) or not found[0]:
         raise ValueError(f"the command {found!r} of {name!r} is empty or has a NUL; no program can be given that")
     return found
+
+
+def check_program(command: Command) -> None:
+    """Look for the program before it is handed to `env`, after which nobody could tell what was wrong.
+
+    Raises:
+        OSError: if it is not there, may not be executed, or would be taken for a variable.
+    """
+    program = command.argv[0]
+    if "=" in program:
+        raise OSError(errno.EINVAL, f"env would take {program!r} for a variable; call it by another name")
+    at = Path(command.cwd or "", program)
+    if shutil.which(at if os.sep in program else program, path=command.env.get("PATH", os.defpath)) is None:
+        code = errno.EACCES if os.sep in program and at.exists() else errno.ENOENT
+        raise OSError(code, os.strerror(code), program)
 
 
 def why_not(command: Command, error: OSError) -> str:

@@ -76,13 +76,16 @@ def python(code: str, **how: Any) -> ProcessWorker:
 #: A daemon that keeps its environment; it says its number on the output.
 DAEMON = """
 import os, time
+here, there = os.pipe()
 if not os.fork():
     os.setsid()
     if not os.fork():
         print(os.getpid(), flush=True)
+        os.write(there, b"!")
         time.sleep(1000)
     os._exit(0)
 os.wait()
+os.read(here, 1)
 """
 
 #: An app for `run`: it defines main(), which prints a number a line.
@@ -236,23 +239,28 @@ async def test_the_guard_stands_apart_and_is_deaf() -> None:
         assert guard.memory_info().rss < 14 * 1024 * 1024
 
 
-async def test_a_guard_that_somebody_killed_is_replaced_with_all_it_knew(run: Any) -> None:
-    app, (first, old, second, new) = run(
+async def test_a_guard_that_somebody_killed_is_replaced_with_all_it_knew(
+    run: Any, doomed: Callable[[int], int]
+) -> None:
+    app, (first, old) = run(
         """
         async def main():
             # Nothing in their environment, and no cgroup: what is not told of is not found.
             clean = ("env", "-i", "sleep", "1000")
             async with started("a", *clean, contain="guard") as a:
                 say(a.state().pid, guards.pid)
+                await asyncio.to_thread(sys.stdin.readline)
                 os.kill(guards.pid, 9)
                 os.waitid(os.P_PID, guards.pid, os.WEXITED | os.WNOWAIT)
                 async with started("b", *clean, contain="guard") as b:
                     say(b.state().pid, guards.pid)
                     await asyncio.Event().wait()
         """,
-        4,
+        2,
     )
+    app.stdin.write("\n")
     assert ended(old)
+    second, new = (doomed(int(app.stdout.readline())) for _ in range(2))
     app.kill()
     assert ended(first)
     assert ended(second)
@@ -379,8 +387,10 @@ async def begin(worker: ProcessWorker) -> None:
 
 
 async def test_a_cgroup_is_there_for_the_life_of_its_worker() -> None:
-    worker = ProcessWorker("app", "sleep", "1000", contain="cgroup")
+    heard = Heard()
+    worker = python("import os, time; print(os.getpid()); time.sleep(1000)", output=heard, contain="cgroup")
     await begin(worker)
+    assert await heard.number() == worker.state().pid
     own = cgroups._own()
     assert own is not None
     [place] = own.glob(f"lifecycle-{os.getpid()}-*")
@@ -396,15 +406,34 @@ def refuse_the_move(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups.Cgroup, "_move", refused)
 
 
-async def test_a_move_that_is_refused_fails_the_start_that_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse_the_move(monkeypatch)
-    worker = ProcessWorker("app", "sleep", "1000", contain="cgroup")
-    with pytest.raises(WorkerFailed, match="cannot have contain='cgroup'"):
+async def test_a_guard_that_cannot_be_told_takes_the_start_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(guards, "add", refused)
+    worker = ProcessWorker("app", "sleep", "1000", contain="guard")
+    with pytest.raises(WorkerFailed, match=r"cannot have contain='guard': .*Too many open files"):
         await worker.start()
     pid = worker.state().pid
-    assert worker.status is Status.FAILED
-    assert pid is None or not psutil.pid_exists(pid)
-    assert guards._guard is None
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
+    assert guards.pid is None
+
+
+async def test_in_a_cgroup_the_environment_is_as_elsewhere(tmp_path: Path) -> None:
+    lines: dict[str, list[str]] = {"cgroup": [], "group": []}
+    for level, heard in lines.items():
+        worker = ProcessWorker(
+            "app",
+            "env",
+            env={"SHLVL": "7"},
+            cwd=tmp_path,
+            output=lambda line, _, to=heard: to.append(line),
+            contain=level,
+        )
+        await begin(worker)
+        await worker.wait()
+    assert [line for line in sorted(lines["cgroup"]) if "COOKIE" not in line] == sorted(lines["group"])
 
 
 async def test_a_move_that_is_refused_leaves_the_guard_where_nothing_was_asked_for(

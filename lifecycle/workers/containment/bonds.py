@@ -79,11 +79,7 @@ class Bond:
     def _take(self, pid: int) -> None:
         if self._holds_guard:
             guards.add(pid)
-        if self._cgroup is None:
-            return
-        if self._wanted is Level.CGROUP:
-            self._cgroup.take(pid)
-        else:
+        if self._cgroup is not None and self._wanted is Level.AUTO:
             # It may take longer than the start itself. Who is quick enough to fork before is known by his cookie.
             self._taking = aside(partial(self._cgroup.take, pid), f"move of {self._name}")
             self._taking.add_done_callback(self._taken)
@@ -137,7 +133,9 @@ class Bond:
         if self._wanted is Level.PIDNS:
             return await self._in_namespace(command)
         if self._wanted in (Level.CGROUP, Level.AUTO):
-            await self._make_cgroup()
+            self._make_cgroup()
+        if self._cgroup is not None and self._wanted is Level.CGROUP:
+            return self._cgroup.inside(command)
         return command
 
     async def _in_namespace(self, command: Command) -> Command:
@@ -149,7 +147,7 @@ class Bond:
         self.level = Level.PIDNS
         return command
 
-    async def _make_cgroup(self) -> None:
+    def _make_cgroup(self) -> None:
         try:
             self._cgroup = Cgroup()
         except OSError as error:
@@ -157,8 +155,6 @@ class Bond:
                 raise self._refusal(str(error)) from error
             return
         self.level = Level.CGROUP
-        if self._wanted is Level.CGROUP:
-            await self._cgroup.warm()
 
     def _refusal(self, reason: str) -> WorkerFailed:
         return WorkerFailed(

@@ -1,8 +1,8 @@
 """A cgroup (version 2) for each worker: whatever its processes do, they stay in it, and are killed at once.
 
 They are made below our own cgroup, where that is allowed: as root, under systemd's ``Delegate=yes``, or in a scope of
-`systemd-run --user --scope`. A process is moved into its cgroup as soon as it exists; what it has forked by then is
-looked for and moved as well.
+`systemd-run --user --scope`. A process goes in before it becomes the command, or, which costs its start nothing, is
+moved beside it; then what it has forked meanwhile is moved as well, if it can still be seen whose it is.
 """
 
 from __future__ import annotations
@@ -11,17 +11,23 @@ import asyncio
 import os
 import secrets
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from lifecycle.workers.containment.asides import aside
+from lifecycle.workers.commands import check_program
 from lifecycle.workers.containment.guards import guards
 from lifecycle.workers.containment.sweeps import family, kill_cgroup, remove_cgroup
+
+if TYPE_CHECKING:
+    from lifecycle.workers.stdio import Command
 
 __all__ = ["Cgroup"]
 
 #: Seconds for those that were killed to be gone from it.
 _LAST_WAIT: Final = 1.0
+_GO_IN: Final = 'echo 0 >"$0" && exec "$@"'
+_SHELLS_OWN: Final = ("PWD", "OLDPWD", "SHLVL", "_")
 
 
 class Cgroup:
@@ -53,14 +59,24 @@ class Cgroup:
         if not os.access(self._own / "cgroup.procs", os.W_OK):
             raise OSError(f"no process may be moved out of {self._own}")
 
-    async def warm(self) -> None:
-        """Make the next move quick: after a while without any, the system takes milliseconds for the first."""
-        await aside(self._move_nobody, "warm-up of cgroups")
+    def inside(self, command: Command) -> Command:
+        """``command``, to be started by a shell that goes in first; where it may not, the command does not run.
+
+        Raises:
+            OSError: for a program that is not there, or may not be executed.
+        """
+        check_program(command)
+        # A shell sets these as it likes.
+        kept = [f"{name}={command.env[name]}" for name in _SHELLS_OWN if name in command.env]
+        unset = [word for name in _SHELLS_OWN if name not in command.env for word in ("-u", name)]
+        return replace(
+            command, argv=["sh", "-c", _GO_IN, str(self._path / "cgroup.procs"), "env", *unset, *kept, *command.argv]
+        )
 
     def take(self, pid: int) -> None:
         """Move the process ``pid``, our child, and what it has forked by now; it must not be reaped meanwhile.
 
-        It blocks, for milliseconds where it was not made `warm`. Raises OSError if it is refused.
+        It blocks, after a while without any move for milliseconds. Raises OSError if it is refused.
         """
         self._move(pid)
         moved = {pid}
@@ -89,10 +105,6 @@ class Cgroup:
         # One that has ended meanwhile needs no place.
         with suppress(ProcessLookupError):
             (self._path / "cgroup.procs").write_text(str(pid))
-
-    def _move_nobody(self) -> None:
-        with suppress(OSError):
-            (self._own / "cgroup.procs").write_text("0")
 
 
 def _own() -> Path | None:

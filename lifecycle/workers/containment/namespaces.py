@@ -8,13 +8,12 @@ mean nothing to that one; the command is the second, and sees itself so. What is
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
-import shutil
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from lifecycle.workers.commands import check_program
 
 if TYPE_CHECKING:
     from lifecycle.workers.stdio import Command
@@ -55,10 +54,7 @@ def inside(command: Command, how: tuple[str, ...]) -> Command:
     Raises:
         OSError: for a program that is not there, or may not be executed: once it is inside that could not be told.
     """
-    program = command.argv[0]
-    if "=" in program:
-        raise Refused(f"env would take {program!r} for a variable; call it by another name")
-    _check(program, command)
+    check_program(command)
     argv = ["env", f"--ignore-signal={_DEAF}", "unshare", *how, "sh", "-c", _FIRST, "sh", "env", "--default-signal"]
     return replace(command, argv=[*argv, *command.argv])
 
@@ -70,10 +66,3 @@ def _try(how: tuple[str, ...]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return tried.stderr.strip() if tried.returncode else ""
-
-
-def _check(program: str, command: Command) -> None:
-    at = Path(command.cwd or "", program)
-    if shutil.which(at if os.sep in program else program, path=command.env.get("PATH", os.defpath)) is None:
-        code = errno.EACCES if os.sep in program and at.exists() else errno.ENOENT
-        raise OSError(code, os.strerror(code), program)
