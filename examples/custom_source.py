@@ -46,6 +46,7 @@ class CommandOutput:
                 await delivery
             except Exception as error:  # noqa: BLE001  # whatever the handler raised
                 print("refused:", error, flush=True)
+        await self.process.wait()
         await emit(Event("line/end"))
 
 
