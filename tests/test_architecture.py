@@ -110,7 +110,10 @@ def test_whatever_one_module_takes_from_another_is_on_offer_there() -> None:
     assert [
         f"{name} from {module}"
         for module, name in sorted(taken)
-        if f"{module}.{name}" not in MODULES and name not in importlib.import_module(module).__all__
+        # What is there for type checkers alone cannot be on offer at run time.
+        if f"{module}.{name}" not in MODULES
+        and hasattr(importlib.import_module(module), name)
+        and name not in importlib.import_module(module).__all__
     ] == []
 
 

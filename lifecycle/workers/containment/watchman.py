@@ -14,6 +14,9 @@ import signal
 import sys
 import time
 
+# A program: nothing is to be imported from it.
+__all__: list[str] = []
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
