@@ -155,8 +155,7 @@ def main(path: str) -> int:
 
 
 if __name__ == "__main__":
+    logging.getLogger("lifecycle").addHandler(logging.NullHandler())
     if len(sys.argv) != 2:
         sys.exit("usage: python -m tests.conformance.supervisor FILE.json")
-    logging.getLogger("lifecycle").addHandler(logging.NullHandler())
-    logging.getLogger("lifecycle").propagate = False
     sys.exit(bool(main(sys.argv[1])))
