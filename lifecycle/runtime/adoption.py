@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lifecycle import hooks
 from lifecycle.runtime.lifetimes import current_life
@@ -86,9 +86,9 @@ class Adopted:
     def _governed(self) -> list[object]:
         children: list[object] = []
         for worker, _ in self._workers:
-            listed: Any = getattr(worker, "workers", None)
-            if callable(listed) and not is_over(worker):
-                children.extend(cast("list[object]", listed()))
+            supervisor: Any = worker
+            if callable(getattr(supervisor, "workers", None)) and not is_over(worker):
+                children += [supervisor[state.name] for state in supervisor.workers() if state.name in supervisor]
         return children
 
 

@@ -138,7 +138,7 @@ class WorkerMain(Main):
         self.started.set()
         ended = await self._worker.wait()
         if str(ended.status) in ("failed", "killed"):
-            if isinstance(ended.error, Exception):
+            if isinstance(ended.error, (Exception, KeyboardInterrupt, SystemExit)):
                 raise ended.error
             raise WorkerFailed(f"{self.name} ended {ended.status}") from ended.error
 

@@ -52,7 +52,14 @@ class Group(Worker):
         self.children = workers
 
     def workers(self) -> tuple[Worker, ...]:
+        """As the library's: records, which have the names."""
         return self.children
+
+    def __contains__(self, name: object) -> bool:
+        return any(child.name == name for child in self.children)
+
+    def __getitem__(self, name: str) -> Worker:
+        return next(child for child in self.children if child.name == name)
 
     async def stop(self, timeout: float | None = None) -> None:
         await super().stop(timeout)
