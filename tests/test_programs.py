@@ -1,7 +1,7 @@
 """The programs at the top of the documentation, as they are printed there as far as a test can run them.
 
-Left out until their rooms are there: 4 (`TaskWorker`), 5 (`Supervisor`), 6 (`Pool`), 7 (`Flows`). Number 1 stops and
-starts a `ProcessWorker` where the page has a supervisor.
+Left out until their rooms are there: 6 (`Pool`), 7 (`Flows`). Number 1 stops and starts a `ProcessWorker` where the
+page has a supervisor; number 5 is among the tests of supervisors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from lifecycle import Event, FileEvent, GitHub, Router, WebhookEvent, WebhookSource, lifetime
+from lifecycle import Event, FileEvent, Gate, GitHub, Router, TaskWorker, WebhookEvent, WebhookSource, lifetime
 from lifecycle.testing import Clock, Recorder, running
 
 if TYPE_CHECKING:
@@ -154,6 +154,30 @@ async def test_3_a_webhook(monkeypatch: Any) -> None:
             async with client.post(f"{source.url}/deploy", data=body, headers=headers) as answer:
                 assert answer.status == status
     assert shipped == ["main"]
+
+
+async def test_4_suspend(clock: Clock) -> None:
+    counted, saved = 0, list[int]()
+
+    async def count(gate: Gate) -> None:
+        nonlocal counted
+        while True:
+            await gate.checkpoint()
+            counted += 1
+            await asyncio.sleep(1)
+
+    def save() -> None:
+        saved.append(counted)
+
+    async with TaskWorker("counter", count) as counter:
+        await clock.advance(2.5)
+        await counter.suspend()
+        save()
+        await clock.advance(60)
+        assert (saved, counted) == ([3], 3)
+        await counter.resume()
+        await clock.advance(2)
+    assert counted > 3
 
 
 async def test_8_inside_another_framework(clock: Clock) -> None:
