@@ -455,7 +455,7 @@ async def test_in_a_pid_namespace_the_command_is_second_and_ends_as_elsewhere() 
         signal.signal(signal.SIGUSR1, lambda *_: print(10))
         print(os.getpid())
         while True:
-            time.sleep(1000)
+            time.sleep(0.02)
         """,
         output=heard,
         contain="pidns",

@@ -32,6 +32,9 @@ print("to stderr", file=sys.stderr)
 time.sleep(600)
 """
 
+#: How one that handles signals waits: what comes just before one long sleep would be handled after it.
+FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))\n"
+
 
 LOUD = """\
 for n in range(20):
@@ -177,7 +180,7 @@ class TestChanges:
 
     def test_a_change_while_the_old_one_stops_is_not_lost(self, watch: Any, here: Path) -> None:
         slow = "import signal; signal.signal(15, lambda *_: (print('stopping'), time.sleep(1), sys.exit()))\n"
-        write(here / "app.py", "VALUE = 1\n" + APP.replace("time.sleep", slow + "time.sleep"))
+        write(here / "app.py", "VALUE = 1\n" + APP.replace("time.sleep(600)", slow + FOR_EVER))
         seen = watch()
         seen.seen("up 1")
         write(here / "app.py", "VALUE = 2\n" + APP)
@@ -196,8 +199,8 @@ class TestChanges:
         assert "a.log" not in seen.err.read_text()
 
     def test_a_signal_goes_to_the_child_in_place_of_a_restart(self, watch: Any, here: Path) -> None:
-        taken = "import signal; signal.signal(1, lambda *_: print('hung up'))\nwhile True: "
-        write(here / "app.py", "VALUE = 1\n" + APP.replace("time.sleep", taken + "time.sleep"))
+        taken = "import signal; signal.signal(1, lambda *_: print('hung up'))\n"
+        write(here / "app.py", "VALUE = 1\n" + APP.replace("time.sleep(600)", taken + FOR_EVER))
         seen = watch("--on", "*.html=reload")
         seen.seen("up 1")
         write(here / "page.html", "x")

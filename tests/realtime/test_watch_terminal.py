@@ -144,7 +144,7 @@ class TestPrompt:
 def resized(*_):
     print("resized", os.get_terminal_size().columns)
 signal.signal(signal.SIGWINCH, resized)
-while True: time.sleep(600)
+while True: time.sleep(0.02)
 """,
             ),
         )
