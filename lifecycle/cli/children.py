@@ -132,9 +132,7 @@ class Children:
 
     def signal(self, child: Child, signum: signal.Signals) -> None:
         """To the command itself; to all of its group where a shell stands before it."""
-        pid = child.state().pid
-        if pid is not None:
-            (os.killpg if self._settings.shell else os.kill)(pid, signum)
+        child.send_signal(signum, group=self._settings.shell)
 
     def kill(self, child: Child | None) -> None:
         """End ``child`` and its group now, because we end by force."""

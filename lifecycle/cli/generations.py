@@ -58,6 +58,10 @@ class Child(Protocol):
         """Let it go on."""
         ...
 
+    def send_signal(self, signum: int, *, group: bool = False) -> None:
+        """Send a signal to it, or to all of its group."""
+        ...
+
     def state(self) -> WorkerState:
         """Its record."""
         ...

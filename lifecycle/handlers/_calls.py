@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from lifecycle._naming import name_of
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["Call", "adapted", "name_of"]
+__all__ = ["Call", "adapted"]
 
 #: A user's function after `adapted`: always awaited, always given everything there is to give.
 Call: TypeAlias = "Callable[..., Awaitable[Any]]"
@@ -45,8 +47,3 @@ def _taken(fn: Callable[..., Any], role: str, offered: tuple[str, ...]) -> int:
         return count
     most = f"at most {', '.join(offered)}" if offered else "no arguments"
     raise TypeError(f"{name_of(fn)}{signature} cannot be {role}: it is called with {most}")
-
-
-def name_of(fn: object) -> str:
-    """What a function is called in messages."""
-    return getattr(fn, "__qualname__", None) or repr(fn)

@@ -7,8 +7,9 @@ import logging
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from lifecycle._naming import name_of
 from lifecycle.errors import LifecycleError, NotHandled
-from lifecycle.handlers._calls import Call, adapted, name_of
+from lifecycle.handlers._calls import Call, adapted
 from lifecycle.states import Machine
 
 if TYPE_CHECKING:

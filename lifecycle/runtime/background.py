@@ -8,8 +8,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
+from lifecycle._naming import name_of
 from lifecycle.errors import Interrupted
-from lifecycle.runtime.records import name_of
 
 if TYPE_CHECKING:
     import contextvars

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from lifecycle import hooks
-from lifecycle.runtime.records import name_of
+from lifecycle._naming import name_of
 
 if TYPE_CHECKING:
     from lifecycle.runtime.lifetimes import Lifetime

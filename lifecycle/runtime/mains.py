@@ -7,10 +7,10 @@ import inspect
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from lifecycle._naming import name_of
 from lifecycle.errors import Interrupted, WorkerFailed
 from lifecycle.runtime.adoption import starter, stop_worker
 from lifecycle.runtime.capture import as_router
-from lifecycle.runtime.records import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

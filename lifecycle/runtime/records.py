@@ -5,12 +5,8 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["LifetimeState", "Reason", "Settings", "check_callable", "name_of"]
+__all__ = ["LifetimeState", "Reason", "Settings", "check_callable"]
 
 
 class Reason(StrEnum):
@@ -93,8 +89,3 @@ def check_callable(fn: object) -> None:
         raise TypeError(f"{fn!r} is a call already made; give the function, and its arguments after it")
     if not callable(fn):
         raise TypeError(f"{fn!r} cannot be called; give a function, async or plain, and its arguments after it")
-
-
-def name_of(fn: Callable[..., object]) -> str:
-    """What a function is called in messages."""
-    return getattr(fn, "__qualname__", None) or repr(fn)

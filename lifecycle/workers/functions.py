@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["is_async", "name_of", "needed"]
+__all__ = ["is_async", "needed"]
 
 
 def is_async(fn: object) -> bool:
@@ -27,11 +27,6 @@ def needed(fn: Callable[..., Any]) -> int | None:
     if any(each.kind is each.KEYWORD_ONLY for each in required):
         return None
     return len(required)
-
-
-def name_of(fn: object) -> str:
-    """What people call it."""
-    return getattr(fn, "__qualname__", None) or repr(fn)
 
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from lifecycle._naming import name_of
 from lifecycle.errors import InvalidTransition
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.functions import is_async, name_of, needed
+from lifecycle.workers.functions import is_async, needed
 from lifecycle.workers.gates import Gate
 from lifecycle.workers.handovers import given
 from lifecycle.workers.records import End

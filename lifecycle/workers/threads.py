@@ -8,8 +8,9 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from lifecycle._naming import name_of
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.functions import is_async, name_of, needed
+from lifecycle.workers.functions import is_async, needed
 from lifecycle.workers.handovers import given
 from lifecycle.workers.records import End
 from lifecycle.workers.stacks import thread_stack

@@ -54,6 +54,9 @@ class FakeChild:
     async def resume(self) -> None:
         self.status = Status.RUNNING
 
+    def send_signal(self, signum: int, *, group: bool = False) -> None:
+        raise AssertionError("the launcher sends signals")
+
     def state(self) -> WorkerState:
         return WorkerState("fake", "process", self.status)
 
