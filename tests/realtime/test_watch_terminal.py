@@ -25,6 +25,14 @@ print("up", VALUE, sys.stdout.isatty(), size and (size.columns, size.lines))
 time.sleep(600)
 """
 
+#: Says its new width; goes before `APP`, whose first line says that signals are heard.
+RESIZED = """\
+import os, signal
+def resized(*_):
+    print("resized", os.get_terminal_size().columns)
+signal.signal(signal.SIGWINCH, resized)
+"""
+
 #: Counts while it is not suspended.
 COUNT = """\
 import time
@@ -137,16 +145,7 @@ class TestPrompt:
     def test_the_size_of_the_window_is_passed_on(self, terminal: Any, here: Path) -> None:
         write(
             here / "app.py",
-            "VALUE = 1\nimport signal\n"
-            + APP.replace(
-                "time.sleep(600)",
-                """\
-def resized(*_):
-    print("resized", os.get_terminal_size().columns)
-signal.signal(signal.SIGWINCH, resized)
-while True: time.sleep(0.02)
-""",
-            ),
+            "VALUE = 1\n" + RESIZED + APP.replace("time.sleep(600)", "while True: time.sleep(0.02)"),
         )
         seen = terminal()
         seen.sees("up 1 True")
