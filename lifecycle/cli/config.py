@@ -1,6 +1,6 @@
-"""``[tool.lifecycle.watch]`` of ``pyproject.toml``: the nearest such table at or above the current directory.
+"""Tables of TOML files; above all ``[tool.lifecycle.watch]`` of the nearest ``pyproject.toml`` that has it.
 
-Keys are the long names of the options, besides ``paths`` and ``command``. Paths are relative to the file.
+Its keys are the long names of the options, besides ``paths`` and ``command``. Paths are relative to the file.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from lifecycle.cli.options import OPTIONS, Flag, Option
 from lifecycle.cli.values import path as read_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-__all__ = ["find_table", "read_table"]
+__all__ = ["did_you_mean", "find_table", "load_table", "read_table", "read_value", "shown", "texts"]
 
-_TABLE = "[tool.lifecycle.watch]"
+_NAMES = ("tool", "lifecycle", "watch")
+_TABLE = f"[{'.'.join(_NAMES)}]"
 _FILE = "pyproject.toml"
 
 
@@ -31,7 +32,7 @@ def find_table(here: Path) -> dict[str, Any]:
         ConfigError: for a file that cannot be read, or a key or value that is wrong.
     """
     for directory in (here, *here.parents):
-        table = _load(directory / _FILE)
+        table = load_table(directory / _FILE, *_NAMES)
         if table is not None:
             return read_table(table, directory / _FILE)
     return {}
@@ -55,7 +56,12 @@ def read_table(table: Mapping[str, Any], file: Path) -> dict[str, Any]:
     return found
 
 
-def _load(file: Path) -> Mapping[str, Any] | None:
+def load_table(file: Path, *names: str) -> Mapping[str, Any] | None:
+    """The table ``[names…]`` of ``file``; None without the file, or without the table.
+
+    Raises:
+        ConfigError: for a file that cannot be read, naming the position, or for something else in the table's place.
+    """
     try:
         with file.open("rb") as stream:
             table: Any = tomllib.load(stream)
@@ -63,11 +69,18 @@ def _load(file: Path) -> Mapping[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from None
-    for name in ("tool", "lifecycle", "watch"):
+    for name in names:
         table = cast("dict[str, Any]", table).get(name) if isinstance(table, dict) else None
     if table is not None and not isinstance(table, dict):
-        raise ConfigError(f"{file}: tool.lifecycle.watch = {table!r} is no table; write {_TABLE} above the keys")
+        name = ".".join(names)
+        raise ConfigError(f"{file}: {name} = {table!r} is no table; write [{name}] above the keys")
     return cast("dict[str, Any] | None", table)
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """What to do about the unknown ``given``: the one of ``known`` that it is close to, else all of them."""
+    close = difflib.get_close_matches(given, known := sorted(known), n=1)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
 
 
 def _read(key: str, value: Any, base: Path) -> tuple[str, Any]:
@@ -79,7 +92,7 @@ def _read(key: str, value: Any, base: Path) -> tuple[str, Any]:
     option, negated = _option(key)
     if isinstance(option, Flag):
         return option.field, _flag(key, value) is not negated
-    read = _value(option, value)
+    read = read_value(option, value)
     return option.field, base / read if option.read is read_path else read
 
 
@@ -89,22 +102,25 @@ def _option(key: str) -> tuple[Option | Flag, bool]:
             return option, False
         if isinstance(option, Flag) and key == f"no-{option.name}":
             return option, True
-    known = sorted(["command", "paths", *(each.shown if isinstance(each, Flag) else each.name for each in OPTIONS)])
-    close = difflib.get_close_matches(key.replace("_", "-"), known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-    raise ValueError(f"{key} is not known; {hint}")
+    known = ["command", "paths", *(each.shown if isinstance(each, Flag) else each.name for each in OPTIONS)]
+    raise ValueError(f"{key} is not known; {did_you_mean(key.replace('_', '-'), known)}")
 
 
-def _value(option: Option, value: Any) -> Any:
+def read_value(option: Option, value: Any) -> Any:
+    """What ``value``, as a file gives it, means for ``option``.
+
+    Raises:
+        ValueError: naming the option, what was given and what is accepted.
+    """
     if option.many:
-        parts = (part for text in _texts(option.name, value) for part in _parse(option, text))
+        parts = (part for text in texts(option.name, value) for part in _parse(option, text))
         return tuple(parts)
     if option.number:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{option.name} = {_shown(value)} is no number; give seconds, such as 0.5")
+            raise ValueError(f"{option.name} = {shown(value)} is no number; give seconds, such as 0.5")
         return _parse(option, str(value))
     if not isinstance(value, str):
-        raise ValueError(f"{option.name} = {_shown(value)} is no text; give one in quotes")  # noqa: TRY004  # what readers raise
+        raise ValueError(f"{option.name} = {shown(value)} is no text; give one in quotes")  # noqa: TRY004  # what readers raise
     return _parse(option, value)
 
 
@@ -112,24 +128,29 @@ def _parse(option: Option, text: str) -> Any:
     try:
         return option.read(text)
     except ValueError as error:
-        raise ValueError(f"{option.name} = {text if option.number else _shown(text)}: {error}") from None
+        raise ValueError(f"{option.name} = {text if option.number else shown(text)}: {error}") from None
 
 
 def _flag(key: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{key} = {_shown(value)} is neither true nor false; give one of them")  # noqa: TRY004  # readers raise ValueError
+        raise ValueError(f"{key} = {shown(value)} is neither true nor false; give one of them")  # noqa: TRY004  # readers raise ValueError
     return value
 
 
-def _texts(key: str, value: Any) -> list[str]:
-    texts: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]  # TOML
-    if not all(isinstance(each, str) and each for each in texts):
-        raise ValueError(f'{key} = {_shown(value)} is neither a text nor a list of texts; give one such as ["a", "b"]')
-    return texts
+def texts(key: str, value: Any) -> list[str]:
+    """One text, or a list of them, as a list.
+
+    Raises:
+        ValueError: naming the key and what was given.
+    """
+    found: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]  # TOML
+    if not all(isinstance(each, str) and each for each in found):
+        raise ValueError(f'{key} = {shown(value)} is neither a text nor a list of texts; give one such as ["a", "b"]')
+    return found
 
 
 def _paths(value: Any, base: Path) -> tuple[Path, ...]:
-    found = tuple(base / read_path(each) for each in _texts("paths", value))
+    found = tuple(base / read_path(each) for each in texts("paths", value))
     if not found:
         raise ValueError('paths = [] leaves nothing to watch; name one, such as "src", or leave the key out')
     return found
@@ -138,15 +159,15 @@ def _paths(value: Any, base: Path) -> tuple[Path, ...]:
 def _command(value: Any) -> tuple[str, ...] | str:
     """A list of arguments, or one text, which is split later: a shell would want it whole."""
     if not isinstance(value, str):
-        return tuple(_texts("command", value))
+        return tuple(texts("command", value))
     try:
         shlex.split(value)
     except ValueError as error:
-        raise ValueError(f"command = {_shown(value)} cannot be split: {error}; close the quote") from None
+        raise ValueError(f"command = {shown(value)} cannot be split: {error}; close the quote") from None
     return value
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """As TOML would write the simple ones."""
     if isinstance(value, bool):
         return str(value).lower()

@@ -13,29 +13,36 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Voice", "at_terminal", "colourful", "put"]
+__all__ = ["Voice", "at_terminal", "colourful", "painted", "put"]
 
 _PREFIX = "[lifecycle]"
 _DIM, _RED, _GREEN, _YELLOW = "2", "31", "32", "33"
 
 
-def put(stream: TextIO | None, text: str) -> None:
-    """Write ``text`` now.
+def put(stream: TextIO | None, text: str) -> bool:
+    """Write ``text`` now; False if its reader has just gone.
 
-    Where ``stream`` was closed when we were started (None), or its reader has gone, there is nobody to tell: what
-    is run is not ended for that.
+    Where ``stream`` was closed when we were started (None), or its reader has gone, there is nobody to tell; later
+    calls succeed.
     """
     if stream is None:
-        return
+        return True
     try:
         stream.write(text)
         stream.flush()
     except BlockingIOError:
         # A program that shares our terminal left it so; what was not taken stays in the buffer.
-        return
+        return True
     except OSError:
         # Python keeps what it could not write, and would fail with it at exit.
         _to_nowhere(stream)
+        return False
+    return True
+
+
+def painted(text: str, colour: str) -> str:
+    """``text`` in a colour, given as the parameters of the control sequence."""
+    return f"\x1b[{colour}m{text}\x1b[0m"
 
 
 def _to_nowhere(stream: TextIO) -> None:
@@ -62,6 +69,7 @@ class Voice:
 
     colour: bool = False
     stream: TextIO | None = None
+    prefix: str = _PREFIX
 
     def say(self, text: str) -> None:
         """What happens."""
@@ -80,8 +88,8 @@ class Voice:
         self._print(text, _RED)
 
     def _print(self, text: str, colour: str) -> None:
-        lines = [f"{_PREFIX} {line}".rstrip() for line in text.splitlines() or [""]]
+        lines = [f"{self.prefix} {line}".rstrip() for line in text.splitlines() or [""]]
         if self.colour:
-            lines = [f"\x1b[{colour}m{line}\x1b[0m" for line in lines]
+            lines = [painted(line, colour) for line in lines]
         # One write a message: two writers must not interleave within it.
         put(self.stream or sys.stderr, "".join(line + "\n" for line in lines))
