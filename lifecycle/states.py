@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -67,7 +66,9 @@ class Machine(Generic[S]):
         self._error = error
         self._state = initial
         self._since = _now()
-        self._history: deque[Transition[S]] = deque(maxlen=history)
+        # A list: there is a machine for each of thousands of workers, and an empty deque takes 600 bytes.
+        self._history: list[Transition[S]] = []
+        self._kept = history
         # Woken at every change; each takes itself out when it has what it waited for.
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -109,7 +110,10 @@ class Machine(Generic[S]):
         transition = Transition(old, target, reason, time.time(), now - self._since)
         self._state, self._since = target, now
         self._history.append(transition)
-        self._wake()
+        if len(self._history) > self._kept:
+            del self._history[0]
+        if self._waiters:
+            self._wake()
         hooks.state_changed.announce(self, machine=self, transition=transition)
         return True
 

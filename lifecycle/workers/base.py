@@ -1,23 +1,24 @@
 """What all workers have in common: one start, one end, and a stop that is legal at any time.
 
 A kind of worker says how it comes up (`BaseWorker._launch`) and how it is asked to end (`BaseWorker._terminate`);
-the states, the grace period and the verdict are kept here. Do not add policy (restarts, backoff): a supervisor has it.
+the states, the life and the verdict are kept here, and what follows when it does not obey in `endings`. Do not add
+policy (restarts, backoff): a supervisor has it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from lifecycle import hooks
 from lifecycle.errors import InvalidTransition, WorkerFailed
+from lifecycle.workers.endings import Ending
 from lifecycle.workers.environment import check_env
-from lifecycle.workers.graces import Grace
 from lifecycle.workers.machines import StatusMachine
 from lifecycle.workers.records import End, WorkerState
-from lifecycle.workers.status import Status
+from lifecycle.workers.status import FINAL, Status
 from lifecycle.workers.verdicts import Circumstances, cannot_start, exit_of, told
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from lifecycle.workers.records import Exit, ProbeResult
 
 __all__ = ["BaseWorker"]
-
-_log = logging.getLogger("lifecycle.workers")
 
 
 class BaseWorker:
@@ -64,15 +63,13 @@ class BaseWorker:
         self._started_at: float | None = None
         # By the loop's clock: when start() was called.
         self._began: float | None = None
-        self._grace = Grace()
-        # The start, the life and the termination: each is there from its beginning on, and at most once.
+        # The start, while it goes on; the life, from its beginning on; how it is ended, once somebody wants that, and
+        # the task that this takes if it does not obey at once. Nothing is made before it is needed.
         self._starting: asyncio.Task[WorkerFailed | None] | None = None
         self._life: asyncio.Future[End | None] | None = None
+        self._ending: Ending | None = None
         self._termination: asyncio.Task[None] | None = None
-        self._forced = False
-        self._abandoned = False
         self._exit: Exit | None = None
-        self._over = asyncio.Event()
 
     def __repr__(self) -> str:
         pid = "" if self._pid is None else f", pid {self._pid}"
@@ -105,6 +102,10 @@ class BaseWorker:
 
     async def _terminate(self, *, force: bool) -> None:
         """Ask it to end, or with ``force`` make it end; MUST NOT wait for the end, which shows in its life."""
+        self._ask(force=force)
+
+    def _ask(self, *, force: bool) -> None:
+        """Override this in place of `_terminate` where asking takes no waiting at all: the stop needs no task then."""
         raise NotImplementedError
 
     def _children(self) -> tuple[WorkerState, ...]:
@@ -126,15 +127,16 @@ class BaseWorker:
         """
         self._machine.to(Status.STARTING)
         self._began = asyncio.get_running_loop().time()
-        self._starting = asyncio.create_task(self._come_up(), name=f"start of {self.name}")
+        starting = self._starting = asyncio.create_task(self._come_up(), name=f"start of {self.name}")
         try:
-            await asyncio.wait({self._starting})
+            await asyncio.wait({starting})
         except asyncio.CancelledError:
             await self.stop()
             raise
-        if self._starting.cancelled():
+        self._starting = None
+        if starting.cancelled():
             raise WorkerFailed(f"{self.name!r} was stopped while it started")
-        if error := self._starting.result():
+        if error := starting.result():
             raise error
 
     async def stop(self, timeout: float | None = None) -> None:
@@ -146,24 +148,35 @@ class BaseWorker:
             timeout: how many seconds it gets before it is killed; by default the worker's own ``stop_timeout``.
                 The shortest of several calls counts; 0 or less kills it at once.
         """
-        if self._machine.is_final:
+        self.ask_to_stop(timeout)
+        await self.wait()
+
+    def ask_to_stop(self, timeout: float | None = None) -> None:
+        """Begin what `stop` waits for."""
+        status = self._machine.state
+        if status in FINAL:
             return
-        if self.status in (Status.CREATED, Status.PENDING):
+        if status in (Status.CREATED, Status.PENDING):
             self._finish(End())
             return
-        self._grace.shorten(self._stop_timeout if timeout is None else timeout)
-        if self._termination is None:
-            assert self._starting is not None, "only what was started is still to be ended"
-            self._machine.to(Status.STOPPING)
+        ending = self._demand_end(self._stop_timeout if timeout is None else timeout)
+        if status is Status.STOPPING:
+            return
+        self._machine.to(Status.STOPPING)
+        if self._starting is not None:
             # Here and now: a start that is about to go on must not find itself in a worker that stops.
             self._starting.cancel()
-            self._termination = asyncio.create_task(self._end(), name=f"stop of {self.name}")
-        await asyncio.wait({self._termination})
+        at_once = self._starting is None and type(self)._terminate is BaseWorker._terminate
+        if not at_once or ending.grace.is_over:
+            self._terminate_in_task()
+        elif self._life is not None and not self._life.done():
+            ending.now(partial(self._ask, force=False), self._terminate_in_task)
 
     async def wait(self) -> Exit:
         """Wait until it has ended, however long that takes; for any number of waiters, at any time."""
-        await self._over.wait()
-        assert self._exit is not None, "the event is set where the exit is"
+        if self._exit is None:
+            await self._machine.reach(*FINAL)
+        assert self._exit is not None, "it is there before the status is final"
         return self._exit
 
     async def __aenter__(self) -> Self:
@@ -205,7 +218,7 @@ class BaseWorker:
             created_at=self._created_at,
             started_at=self._started_at,
             updated_at=changed.at if changed else self._created_at,
-            abandoned=self._abandoned,
+            abandoned=self._ending is not None and self._ending.abandoned,
             children=self._children(),
         )
 
@@ -242,55 +255,53 @@ class BaseWorker:
 
     async def _fail_to_start(self, error: Exception) -> WorkerFailed:
         if self._life is not None:
-            self._grace.shorten(self._stop_timeout)
-            await self._wind_down(self._life)
+            await self._demand_end(self._stop_timeout).of_life(self._life)
         failed = error if isinstance(error, WorkerFailed) else cannot_start(self.name, error)
         self._finish(End.of(self._life), because=failed)
         return failed
 
     def _ended(self, _: object) -> None:
-        # While it is being stopped the end belongs to the termination.
-        if self.status in (Status.RUNNING, Status.SUSPENDED):
+        # Where there is a termination at work, the end belongs to that.
+        if self._termination is None and self._exit is None:
             self._finish(End.of(self._life))
+
+    def _demand_end(self, grace: float) -> Ending:
+        if self._ending is None:
+            self._ending = Ending(self.name, self._terminate, self._whereabouts, last_wait=self._last_wait)
+        self._ending.grace.shorten(grace)
+        return self._ending
+
+    def _terminate_in_task(self) -> None:
+        self._termination = asyncio.create_task(self._end(), name=f"stop of {self.name}")
 
     async def _end(self) -> None:
         """The termination, in a task of its own: it goes on whoever gives up waiting for it."""
+        assert self._ending is not None, "somebody wants the end"
         if self._starting is not None and not self._starting.done():
-            self._abandoned = not await self._grace.wait(self._starting)
+            await self._ending.of_start(self._starting)
         if self._life is not None:
-            await self._wind_down(self._life)
+            await self._ending.of_life(self._life)
         self._finish(End.of(self._life))
-
-    async def _wind_down(self, life: asyncio.Future[End | None]) -> None:
-        """Ask, wait, kill, wait a little; what is still alive then is abandoned."""
-        if not life.done():
-            await self._try_terminate(force=False)
-        if await self._grace.wait(life):
-            return
-        self._forced = True
-        await self._try_terminate(force=True)
-        _, alive = await asyncio.wait({life}, timeout=self._last_wait)
-        if alive:
-            self._abandoned = True
-            _log.error("%r cannot be ended and is left to itself: %s", self.name, self._whereabouts())
-
-    async def _try_terminate(self, *, force: bool) -> None:
-        try:
-            await self._terminate(force=force)
-        except Exception:  # noqa: BLE001  # logged; the end must come all the same
-            _log.exception("%r could not be %s", self.name, "killed" if force else "asked to stop")
 
     # -- the verdict ----------------------------------------------------------------------------------------------
 
     def _finish(self, end: End, *, because: WorkerFailed | None = None) -> None:
         asked = self.status in (Status.CREATED, Status.PENDING, Status.STOPPING)
-        how = Circumstances(asked, self._forced, self._abandoned, self._stop_signal, because)
+        ending = self._ending
+        how = Circumstances(
+            asked,
+            ending is not None and ending.forced,
+            ending is not None and ending.abandoned,
+            self._stop_signal,
+            because,
+        )
         age = 0.0 if self._began is None else asyncio.get_running_loop().time() - self._began
         ended = self._exit = exit_of(self.name, end, how, duration=age)
         if self.status is Status.SUSPENDED and ended.status is not Status.FAILED:
             self._machine.to(Status.RUNNING, "somebody else resumed it")
         self._machine.to(ended.status)
-        self._over.set()
+        if ending is not None:
+            ending.grace.forget()
         self._tell(ended)
 
     def _tell(self, ended: Exit) -> None:

@@ -183,7 +183,7 @@ class ProcessWorker(BaseWorker):
                 self._life
             ).error
 
-    async def _terminate(self, *, force: bool) -> None:
+    def _ask(self, *, force: bool) -> None:
         if self._group is not None:
             self._bond.look(self._group)
         if force:

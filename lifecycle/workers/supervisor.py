@@ -219,7 +219,7 @@ class Supervisor(BaseWorker):
     async def _until_ready(self) -> None:
         await self._owner.started()
 
-    async def _terminate(self, *, force: bool) -> None:
+    def _ask(self, *, force: bool) -> None:
         if force:
             self._owner.closer.kill(self._owner.slots.values())
         else:

@@ -100,7 +100,7 @@ class TaskWorker(BaseWorker):
             return End(error=error)
         return End()
 
-    async def _terminate(self, *, force: bool) -> None:
+    def _ask(self, *, force: bool) -> None:
         assert self._task is not None, "what was launched has a task"
         self._task.cancel("killed" if force else "stopped")
 

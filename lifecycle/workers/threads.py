@@ -72,7 +72,7 @@ class ThreadWorker(BaseWorker):
             return End(error=error)
         return End()
 
-    async def _terminate(self, *, force: bool) -> None:  # noqa: ARG002  # it cannot be forced
+    def _ask(self, *, force: bool) -> None:  # noqa: ARG002  # it cannot be forced
         self._stop_asked.set()
 
     def _whereabouts(self) -> str:
