@@ -80,12 +80,12 @@ class PathRules:
         return path not in self._roots and any(git.ignores(path) for git in self._git)
 
 
-def own_output() -> frozenset[tuple[int, int]]:
-    """The files that standard output and error go to, each as device and inode.
+def own_output(*more: int) -> frozenset[tuple[int, int]]:
+    """The files that standard output and error and the descriptors ``more`` go to, each as device and inode.
 
     ``lifecycle watch -- make >log`` would set itself off for ever.
     """
-    found = {_identity(fd) for fd in (1, 2)}
+    found = {_identity(fd) for fd in (1, 2, *more)}
     return frozenset(each for each in found if each is not None)
 
 

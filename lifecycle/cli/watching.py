@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from lifecycle.cli.config import find_table
 from lifecycle.cli.failures import DONE, FAILED, ConfigError, UsageError
 from lifecycle.cli.generations import Generations
 from lifecycle.cli.gitignore import available, has_rules
+from lifecycle.cli.logs import heard
 from lifecycle.cli.messages import Voice, colourful
 from lifecycle.cli.programs import arguments, interpreter
 from lifecycle.cli.rules import PathRules, own_output
@@ -28,7 +27,7 @@ from lifecycle.errors import SourceFailed
 from lifecycle.handlers import SuspendHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Mapping
 
     from lifecycle.cli.settings import Settings
     from lifecycle.control import Emit
@@ -51,7 +50,7 @@ def watch(typed: Mapping[str, Any]) -> int:
     _require_paths(settings, typed=bool(typed.get("paths")))
     voice = Voice(colourful(sys.stderr))
     program = _prepare(settings, here, voice)
-    with _heard(voice):
+    with heard(voice):
         return program.run()
 
 
@@ -205,27 +204,3 @@ def _secret(name: str) -> str:
     if not secret:
         raise ConfigError(f"the variable {name} (--secret-env) is {'empty' if secret == '' else 'not set'}; set it")
     return secret
-
-
-class _Spoken(logging.Handler):
-    """Says what the library logs, as everything else here is said."""
-
-    def __init__(self, voice: Voice) -> None:
-        super().__init__(logging.WARNING)
-        self._voice = voice
-
-    def emit(self, record: logging.LogRecord) -> None:
-        (self._voice.bad if record.levelno >= logging.ERROR else self._voice.warn)(self.format(record))
-
-
-@contextmanager
-def _heard(voice: Voice) -> Generator[None]:
-    """Within the block what the library logs is said."""
-    logger, handler = logging.getLogger("lifecycle"), _Spoken(voice)
-    propagated, logger.propagate = logger.propagate, False
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = propagated

@@ -1,0 +1,36 @@
+"""What the library logs while a command runs, said as everything else is that the command says."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from lifecycle.cli.messages import Voice
+
+__all__ = ["heard"]
+
+
+@contextmanager
+def heard(voice: Voice) -> Generator[None]:
+    """Within the block ``voice`` says what the library logs, from warnings on."""
+    logger, handler = logging.getLogger("lifecycle"), _Spoken(voice)
+    propagated, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagated
+
+
+class _Spoken(logging.Handler):
+    def __init__(self, voice: Voice) -> None:
+        super().__init__(logging.WARNING)
+        self._voice = voice
+
+    def emit(self, record: logging.LogRecord) -> None:
+        (self._voice.bad if record.levelno >= logging.ERROR else self._voice.warn)(self.format(record))
