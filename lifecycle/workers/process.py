@@ -19,7 +19,7 @@ from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.commands import why_not, words
 from lifecycle.workers.containment import Bond, Level
 from lifecycle.workers.environment import check_env
-from lifecycle.workers.readiness import Port
+from lifecycle.workers.readiness import Line, unready, wanted
 from lifecycle.workers.records import End
 from lifecycle.workers.status import Status
 from lifecycle.workers.stdio import Command, Pipes
@@ -51,7 +51,10 @@ class ProcessWorker(BaseWorker):
         stop_timeout: seconds that it then has, before it is killed.
         output: called with each line, without its end, and "stdout" or "stderr". By default lines go to the log
             ``lifecycle.workers.<name>`` at level INFO. It is called in the loop; if it raises, that is logged.
-        ready: ``"port:N"``: it is ready when it accepts connections on that port of 127.0.0.1.
+        ready: when it counts as started: ``"port:N"``, it accepts connections on that port of this machine;
+            ``"http://…"`` or ``"https://…"``, that is answered with a status below 400; ``"line:REGEX"``, it writes a
+            line with a match, to either stream; ``"notify"``, it sends READY=1 to systemd's NOTIFY_SOCKET. By default
+            at once.
         start_timeout: seconds that it has for that.
         stdio: another way to set up its streams, in place of ``output``; see `lifecycle.workers.stdio`.
         contain: how its processes are held together: ``"group"``, its process group alone; ``"guard"``, also a guard,
@@ -94,8 +97,11 @@ class ProcessWorker(BaseWorker):
         self._cwd = None if cwd is None else os.fspath(cwd)
         self._stop_signal = int(stop_signal)
         self._start_timeout = start_timeout
-        self._ready = None if ready is None else Port.parse(ready)
-        self._stdio = stdio or Pipes(output, logging.getLogger(f"lifecycle.workers.{name}"))
+        self._ready = None if ready is None else wanted(ready)
+        onlooker = self._ready.hear if isinstance(self._ready, Line) else None
+        if stdio is not None and onlooker is not None:
+            raise ValueError(f"ready={ready!r} of {name!r} needs to read lines, which a stdio of its own does not give")
+        self._stdio = stdio or Pipes(output, logging.getLogger(f"lifecycle.workers.{name}"), onlooker)
         self._bond = Bond(name, Level.wanted(contain, detached=detached))
         # The number of the group, while it is certainly ours: until the leader is reaped.
         self._group: int | None = None
@@ -147,8 +153,11 @@ class ProcessWorker(BaseWorker):
         command = Command(self._argv, {**os.environ, **self._env}, self._cwd)
         try:
             _platform.require_groups()
+            if self._ready is not None:
+                command = self._ready.prepare(command)
             self._pid = self._group = self._stdio.spawn(await self._bond.tie(command))
         except BaseException as error:
+            self._close()
             await self._bond.clear(started=False)
             if isinstance(error, OSError):
                 raise WorkerFailed(f"{self.name!r} cannot start: {why_not(command, error)}") from error
@@ -162,7 +171,7 @@ class ProcessWorker(BaseWorker):
 
     async def _undo(self, pid: int) -> None:
         """Take back a start that was hardly one."""
-        self._stdio.close()
+        self._close()
         self._signal(signal.SIGKILL)
         await self._group_life(pid)
 
@@ -170,18 +179,19 @@ class ProcessWorker(BaseWorker):
         if self._ready is None:
             return
         assert self._life is not None, "what was launched has a life"
+        ready = asyncio.ensure_future(self._ready.reached(self._is_ours))
+        either: set[asyncio.Future[Any]] = {ready, self._life}
         try:
-            async with asyncio.timeout(self._start_timeout):
-                reached = await self._ready.reached(self._life)
-        except TimeoutError:
-            raise WorkerFailed(
-                f"{self.name!r} did not {self._ready} within {self._start_timeout:g} s and was stopped; "
-                "give it a longer start_timeout if it is slow"
-            ) from None
-        if not reached:
-            raise WorkerFailed(f"{self.name!r} ended before it was ready to {self._ready}") from End.of(
-                self._life
-            ).error
+            await asyncio.wait(either, timeout=self._start_timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                raise unready(self.name, self._ready, self._life, self._start_timeout)
+            await ready
+        finally:
+            ready.cancel()
+            await asyncio.wait({ready})
+
+    def _is_ours(self, pid: int) -> bool:
+        return self._group is not None and self._bond.has(pid, self._group)
 
     def _ask(self, *, force: bool) -> None:
         if self._group is not None:
@@ -199,8 +209,13 @@ class ProcessWorker(BaseWorker):
             code = await self._group_life(pid)
             await self._stdio.drain()
         finally:
-            self._stdio.close()
+            self._close()
         return End(_verdict(self.name, code), code, self._stdio.tail())
+
+    def _close(self) -> None:
+        self._stdio.close()
+        if self._ready is not None:
+            self._ready.close()
 
     async def _group_life(self, pid: int) -> int | None:
         """Wait for the end of the leader, and see to it that nothing is left: its exit code."""

@@ -74,17 +74,21 @@ class Pipes:
     """No input, and a pipe each for stdout and stderr, read line by line; a session of its own.
 
     A reader that is slow holds the process back through its pipe: nothing is buffered here but the line that is
-    being read. ``output`` gets the lines; without, they go to ``log`` at level INFO.
+    being read. ``output`` gets the lines; without, they go to ``log`` at level INFO. An ``onlooker`` sees
+    them as well.
 
     Raises:
         TypeError: for an ``output`` that cannot be called or is async.
     """
 
-    def __init__(self, output: Output | None, log: logging.Logger) -> None:
+    def __init__(
+        self, output: Output | None, log: logging.Logger, onlooker: Callable[[str], object] | None = None
+    ) -> None:
         if output is not None and not _is_plain(output):
             raise TypeError(f"output={output!r} is no plain function of (line, stream); give one, or None for the log")
         self._log = log
         self._output: Output = self._to_log if output is None else output
+        self._onlooker = onlooker
         self._complained = False
         self._readers: list[Reader] = []
         self._tail = Tail()
@@ -132,6 +136,8 @@ class Pipes:
             if not self._complained:
                 self._log.exception("%r cannot take output; the line is lost (said once): %.200r", self._output, line)
             self._complained = True
+        if self._onlooker is not None:
+            self._onlooker(line)
 
     def _to_log(self, line: str, stream: Stream) -> None:
         self._log.info("%s", line, extra={"stream": stream})

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lifecycle.workers import ProcessWorker
-from lifecycle.workers.readiness import Port
+from lifecycle.workers import ProcessWorker, Spec
+from lifecycle.workers.readiness import wanted
 from lifecycle.workers.terminals import Terminal
 
 
@@ -34,11 +34,21 @@ async def listen(line: str, stream: str) -> None:
         (("a",), {"output": 3}, TypeError, "is no plain function"),
         (("a",), {"output": listen}, TypeError, "is no plain function"),
         (("a",), {"output": print, "stdio": Terminal(print)}, ValueError, "both output and stdio"),
-        (("a",), {"ready": "port:"}, ValueError, "give 'port:N'"),
-        (("a",), {"ready": "port:0"}, ValueError, "give 'port:N'"),
-        (("a",), {"ready": "port:65536"}, ValueError, "give 'port:N'"),
-        (("a",), {"ready": "port:٣"}, ValueError, "give 'port:N'"),
-        (("a",), {"ready": "http://localhost"}, ValueError, "give 'port:N'"),
+        (("a",), {"ready": "port:"}, ValueError, "ready='port:' is no condition .N is a number from 1 to 65535"),
+        (("a",), {"ready": "port:0"}, ValueError, "from 1 to 65535"),
+        (("a",), {"ready": "port:65536"}, ValueError, "from 1 to 65535"),
+        (("a",), {"ready": "port:٣"}, ValueError, "from 1 to 65535"),
+        (("a",), {"ready": "port: 80"}, ValueError, "from 1 to 65535"),
+        (("a",), {"ready": "line:"}, ValueError, "there is no expression to look for"),
+        (("a",), {"ready": "line:("}, ValueError, "no regular expression: missing \\), unterminated subpattern"),
+        (("a",), {"ready": "line:x", "stdio": Terminal(print)}, ValueError, "'line:x' of 'app' needs to read lines"),
+        (("a",), {"ready": "http://"}, ValueError, "a URL has a host"),
+        (("a",), {"ready": "http://a b/"}, ValueError, "and no spaces"),
+        (("a",), {"ready": "http://a:99999/"}, ValueError, "Port out of range"),
+        (("a",), {"ready": "http://[::1"}, ValueError, "Invalid IPv6 URL"),
+        (("a",), {"ready": "notify:"}, ValueError, "of a kind that is unknown"),
+        (("a",), {"ready": "5432"}, ValueError, "give 'port:N', 'line:REGEX', 'http://…', 'https://…' or 'notify'"),
+        (("a",), {"ready": 5432}, ValueError, "give 'port:N'"),
         (("a",), {"ready": ""}, ValueError, "give 'port:N'"),
     ],
 )
@@ -49,10 +59,26 @@ def test_settings_that_cannot_work_are_refused(
         ProcessWorker("app", *argv, **how)
 
 
-def test_a_port_is_read_from_text() -> None:
-    assert Port.parse("port:5432") == Port(5432)
+@pytest.mark.parametrize(
+    ("ready", "awaited"),
+    [
+        ("port:5432", "accept connections on 127.0.0.1:5432"),
+        ("line:^up: \\d+$", "write a line that matches '^up: \\\\d+$'"),
+        ("http://localhost:80/ready?a=b:c", "answer http://localhost:80/ready?a=b:c with a status below 400"),
+        ("https://me:secret@host/", "answer https://host/ with a status below 400"),
+        ("notify", "send READY=1 to $NOTIFY_SOCKET"),
+    ],
+)
+def test_each_way_of_being_ready_says_what_it_waits_for(ready: str, awaited: str) -> None:
+    assert str(wanted(ready)) == awaited
+
+
+def test_a_spec_refuses_what_its_worker_would() -> None:
+    with pytest.raises(ValueError, match="ready='port:x' is no condition"):
+        Spec("db", ["postgres"], ready="port:x")
 
 
 def test_a_worker_can_be_made_outside_a_loop() -> None:
-    worker = ProcessWorker("app", sys.executable, "-c", "pass", ready="port:80")
-    assert (worker.status, worker.state().kind) == ("created", "process")
+    for ready in ("port:80", "line:x", "http://localhost", "notify"):
+        worker = ProcessWorker("app", sys.executable, "-c", "pass", ready=ready)
+        assert (worker.status, worker.state().kind) == ("created", "process")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ from lifecycle.workers.containment.cgroups import Cgroup
 from lifecycle.workers.containment.guards import guards, why_not
 from lifecycle.workers.containment.levels import Level
 from lifecycle.workers.containment.sweepers import swept
-from lifecycle.workers.containment.sweeps import family
+from lifecycle.workers.containment.sweeps import carries, family
 
 if TYPE_CHECKING:
     from lifecycle.workers.containment.sweeps import Known
@@ -94,6 +95,15 @@ class Bond:
         if self._cookie is not None:
             with suppress(OSError):
                 self._seen.update(process.known for process in family(pid))
+
+    def has(self, pid: int, leader: int) -> bool:
+        """Whether the process ``pid`` is one of those that came of ``leader``; not once it is gone."""
+        with suppress(OSError):
+            if leader in (os.getpgid(pid), os.getsid(pid)):
+                return True
+            if any(process.pid == pid for process in family(leader)):
+                return True
+        return self._cookie is not None and carries(pid, self._cookie.encode())
 
     def kill(self) -> None:
         """Kill what can be killed at once, beside the group."""

@@ -24,6 +24,7 @@ __all__ = [
     "COOKIE",
     "Holders",
     "Process",
+    "carries",
     "descendants",
     "family",
     "kill_cgroup",
@@ -141,6 +142,11 @@ class Holders:
         if process is None or process.dead or not _is_our_users(pid) or not self._holds(pid):
             return None
         return process.known
+
+
+def carries(pid: int, cookie: bytes) -> bool:
+    """Whether the process ``pid`` has ``cookie`` in its environment; not if that is not for us to read."""
+    return cookie in _cookies(_read(f"/proc/{pid}/environ") or b"")
 
 
 def sweep(find: Callable[[], Iterable[Known]], *, looks: int = 2, pause: float = 0.0, limit: float = 10.0) -> int:

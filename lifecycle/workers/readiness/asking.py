@@ -1,0 +1,23 @@
+"""Asking again and again, where nothing tells us."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+__all__ = ["asked"]
+
+#: Seconds between the first two questions, and the most between two.
+_FIRST: Final = 0.01
+_LONGEST: Final = 0.2
+
+
+async def asked(question: Callable[[], Awaitable[bool]]) -> None:
+    """Ask ``question``, at growing intervals, until the answer is yes."""
+    pause = _FIRST
+    while not await question():
+        await asyncio.sleep(pause)
+        pause = min(_LONGEST, pause * 1.5)

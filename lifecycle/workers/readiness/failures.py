@@ -1,0 +1,34 @@
+"""Why a process did not become ready, put into words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lifecycle.errors import WorkerFailed
+from lifecycle.workers.records import End
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from lifecycle.workers.readiness.conditions import Readiness
+
+__all__ = ["unready"]
+
+#: Characters of what it wrote at last that are told; all that is kept of it stands in its `Exit`.
+_TOLD: Final = 1000
+
+
+def unready(name: str, ready: Readiness, life: asyncio.Future[End | None], patience: float) -> WorkerFailed:
+    """What to raise for the worker ``name``, which is not ready after ``patience`` seconds, or has ended before."""
+    news = f"; {ready.news}" if ready.news else ""
+    if not life.done():
+        return WorkerFailed(
+            f"{name!r} did not {ready} within {patience:g} s and was stopped{news}; "
+            "give it a longer start_timeout if it is slow"
+        )
+    end = End.of(life)
+    how = "it exited with status 0" if end.error is None else end.error
+    words = f"; its last words:\n{end.stderr[-_TOLD:].strip()}" if end.stderr.strip() else ""
+    failed = WorkerFailed(f"{name!r} ended before it was ready to {ready}: {how}{news}{words}")
+    failed.__cause__ = end.error
+    return failed
