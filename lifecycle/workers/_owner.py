@@ -161,7 +161,8 @@ class Owner:
 
     async def _is_down(self, slot: Slot, error: BaseException) -> None:
         """A start failed: what that means depends on who wanted it."""
-        slot.is_over(await self.closer.bury(slot, error))
+        ended = await self.closer.bury(slot, error)
+        slot.is_over(ended)
         cause, first = cause_of(error), self._starting_up and slot in self.line
         if isinstance(cause, STEERING):
             self._steer(slot, cause)
@@ -169,8 +170,11 @@ class Owner:
             self.refuse(slot, error)
         elif first:
             self.fail(cannot_start(self.name, error, child=slot.spec.name))
-        else:
+        elif verdict(slot.spec.restart, ended) is Verdict.RESTART:
             await self.restarts.again(slot, slot.generation, error)
+        else:
+            self.line.leave(slot)
+            self.leave(slot)
         slot.answer(None if isinstance(cause, DoNotRestart) else error)
         self.note(slot)
 

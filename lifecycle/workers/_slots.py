@@ -175,7 +175,7 @@ class Slot:
     @property
     def asked(self) -> bool:
         """Whether somebody waits for the outcome of its start."""
-        return bool(self._askers)
+        return any(not asker.done() for asker in self._askers)
 
     def ask(self) -> asyncio.Future[None]:
         """What completes with the outcome of its start."""

@@ -136,7 +136,8 @@ class Supervisor(BaseWorker):
     async def restart(self, name: str) -> None:
         """Stop the child ``name`` if it is at work, start it, and return when it runs.
 
-        It counts in no budget, and closes its circuit. While suspended it starts with the resume.
+        It counts in no budget, and closes its circuit. While suspended it starts with the resume. Who is cancelled
+        here gives up waiting: the start goes on, and what follows if it fails is up to the policy of the child.
 
         Raises:
             KeyError: if there is no such child.
@@ -235,18 +236,30 @@ class Supervisor(BaseWorker):
     async def _by_hand(
         self, operation: Callable[[Owner, Any], Awaitable[asyncio.Future[None] | None]], on: Any
     ) -> None:
-        """Have ``operation`` carried out in its turn, and wait for the start that it began, if it did."""
+        """Have ``operation`` carried out in its turn, and wait for the start that it began, if it did.
+
+        Who gives up waiting leaves that start to the policy of the child.
+        """
         if self.status is Status.STOPPING or self.status in FINAL:
             raise InvalidTransition(
                 f"the supervisor {self.name!r} is {self.status}; nothing can be done with it any more"
             )
 
-        async def in_turn(_: object) -> asyncio.Future[None] | None:
-            return await operation(self._owner, on)
+        started: asyncio.Future[None] | None = None
 
-        started: asyncio.Future[None] | None = await self._owner.mailbox.call(in_turn)
-        if started is not None:
-            await started
+        async def in_turn(caller: asyncio.Future[Any]) -> None:
+            nonlocal started
+            started = await operation(self._owner, on)
+            if started is not None and caller.done():
+                started.cancel()
+
+        try:
+            await self._owner.mailbox.call(in_turn)
+            if started is not None:
+                await started
+        finally:
+            if started is not None:
+                started.cancel()
 
     async def _take_on(self, owner: Owner, spec: Spec) -> asyncio.Future[None] | None:
         _admin.check_new(owner, spec, self._rules.auto_shutdown)

@@ -182,6 +182,36 @@ async def test_a_restart_that_fails_says_so_and_is_not_repeated(clock: Clock, cr
         assert statuses(supervisor) == {"a": "running"}
 
 
+@pytest.mark.parametrize(("restart", "outcome"), [("always", "running"), ("never", "failed")])
+async def test_a_restart_that_nobody_waits_for_any_more_is_left_to_the_policy(
+    clock: Clock, crew: Crew, restart: str, outcome: str
+) -> None:
+    crew.obeys["a"] = 1
+    crew.fails["a", 2] = ValueError("no luck")
+    async with Supervisor("s", crew.spec("a", restart=restart)) as supervisor:
+        asking = asyncio.create_task(supervisor.restart("a"))
+        await clock.advance(0.5)
+        asking.cancel()
+        await clock.advance(1)
+        assert asking.cancelled()
+        assert statuses(supervisor) == {"a": outcome}
+
+
+async def test_who_gives_up_while_the_new_one_starts_leaves_it_to_the_policy_too(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a")) as supervisor:
+        crew.hangs = {"a"}
+        asking = asyncio.create_task(supervisor.restart("a"))
+        await clock.advance(1)
+        assert statuses(supervisor) == {"a": "starting"}
+        asking.cancel()
+        await clock.settle()
+        crew.hangs = set()
+        await crew["a"].stop()
+        await clock.settle()
+        assert asking.cancelled()
+        assert statuses(supervisor) == {"a": "running"}
+
+
 async def test_stop_child_ends_the_retries_of_a_start_that_fails(clock: Clock, crew: Crew) -> None:
     crew.fails = {("a", number): OSError() for number in range(2, 100)}
     async with Supervisor("s", crew.spec("a", backoff=Backoff(initial=1, multiplier=1, jitter=0))) as supervisor:
