@@ -21,9 +21,11 @@ examples:
   lifecycle watch -- python app.py
   lifecycle watch src --ext py,html --on '*.html=reload' -- gunicorn app:app
   lifecycle watch --webhook 127.0.0.1:9000 --secret-env WEBHOOK_SECRET -- python app.py
+  lifecycle up
   lifecycle run app:main
 
-exit codes: 0 done or stopped on request, 1 failure or forced, 2 usage, 3 bad configuration
+exit codes: 0 done or stopped on request, 1 failure or forced, 2 usage, 3 bad configuration;
+of up, the code of the process that failed first
 """
 
 
@@ -84,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_watch(commands)
+    _add_up(commands)
     _add_run(commands)
     return parser
 
@@ -129,6 +132,27 @@ def _add_flag(parser: argparse.ArgumentParser, flag: Any) -> None:
         parser.add_argument(f"--{name}", dest=flag.field, action="store_const", const=value, help=shown)
 
 
+def _add_up(commands: Any) -> None:
+    from lifecycle.cli import values
+
+    parser = commands.add_parser(
+        "up",
+        usage="lifecycle up [-f FILE] [--log-dir DIR] [NAME ...]",
+        help="run the processes of a Procfile, or of tables in a TOML file",
+        description="Run the processes of FILE, or those called NAME, and stop them together. Without -f: the "
+        "Procfile, else lifecycle.toml with [up.NAME], else pyproject.toml with [tool.lifecycle.up.NAME].",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(main=_up)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these processes")
+    parser.add_argument(
+        "-f", "--file", type=_typed(values.path), metavar="FILE", help="a Procfile, or what ends in .toml"
+    )
+    parser.add_argument(
+        "--log-dir", type=_typed(values.path), metavar="DIR", help="write the lines of each to DIR/NAME.log as well"
+    )
+
+
 def _add_run(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
@@ -145,6 +169,14 @@ def _watch(parsed: Parsed) -> int:
     from lifecycle.cli.watching import watch
 
     return watch(vars(parsed))
+
+
+def _up(parsed: Parsed) -> int:
+    from lifecycle.cli.up import up
+
+    if parsed.command:
+        raise UsageError(f"lifecycle up takes no command; write {' '.join(parsed.command)!r} into a Procfile")
+    return up(parsed.file, parsed.names, parsed.log_dir)
 
 
 def _run(parsed: Parsed) -> int:

@@ -1,0 +1,63 @@
+"""What is said while the processes run: which of them started, which ended, and what follows from that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from lifecycle.cli.up.outcomes import how
+from lifecycle.workers.status import FINAL, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lifecycle.cli.messages import Voice
+    from lifecycle.cli.up.processes import Process
+    from lifecycle.events import StatusEvent
+    from lifecycle.workers import Supervisor, WorkerState
+
+__all__ = ["Narrator"]
+
+
+class Narrator:
+    """Tells of the children of ``supervisor``, which are ``processes``."""
+
+    def __init__(self, processes: Sequence[Process], supervisor: Supervisor, voice: Voice) -> None:
+        self._processes = {each.name: each for each in processes}
+        self._supervisor = supervisor
+        self._voice = voice
+
+    def tell(self, event: StatusEvent) -> None:
+        """Say what is news; restarts and what is given up are in the library's log."""
+        process = self._processes.get(event.component)
+        if process is None:
+            return
+        state = cast("WorkerState", event.state)
+        match event.new:
+            case Status.STARTING if process.ready is not None:
+                self._voice.say(f"starting {process.name}")
+            case Status.RUNNING if event.old == Status.STARTING:
+                self._started(process, state)
+            case Status.STOPPING:
+                self._voice.say(f"stopping {process.name}")
+            case new if new in FINAL:
+                self._ended(process, event.old, state)
+            case _:
+                pass
+
+    def _started(self, process: Process, state: WorkerState) -> None:
+        word = "started" if process.ready is None else "ready:"
+        again = f", restart {state.restarts}" if state.restarts else ""
+        self._voice.good(f"{word} {process.name} (pid {state.pid}{again})")
+
+    def _ended(self, process: Process, old: str, state: WorkerState) -> None:
+        told = f"{process.name} {how(state)}"
+        if old == Status.STOPPING:
+            if state.status is not Status.STOPPED:
+                self._voice.warn(told)
+        elif self._status(process.name) is not Status.PENDING:
+            then = "; stopping the others" if process.essential and len(self._processes) > 1 else ""
+            (self._voice.good if state.error is None else self._voice.bad)(told + then)
+
+    def _status(self, name: str) -> Status:
+        """Where it is by now."""
+        return next(state.status for state in self._supervisor.workers() if state.name == name)

@@ -1,0 +1,160 @@
+"""`lifecycle up` from its command line to its exit status: a supervisor, and who listens to it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from lifecycle import hooks
+from lifecycle.backoff import Backoff
+from lifecycle.cli.failures import FAILED, ConfigError
+from lifecycle.cli.logs import heard
+from lifecycle.cli.up.changes import watching
+from lifecycle.cli.up.environments import environment
+from lifecycle.cli.up.files import find_file, read_file
+from lifecycle.cli.up.narration import Narrator
+from lifecycle.cli.up.outcomes import Outcome, exit_status, summary
+from lifecycle.cli.up.processes import selected
+from lifecycle.cli.up.screens import Screen
+from lifecycle.errors import SourceFailed, WorkerFailed
+from lifecycle.workers import ProcessWorker, Spec, Supervisor
+from lifecycle.workers.status import FINAL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lifecycle.cli.up.processes import Process
+    from lifecycle.workers._watching import Watch
+
+__all__ = ["up"]
+
+#: Of the supervisor: no process can have it.
+_NAME: Final = "lifecycle up"
+#: Seconds that each process may take besides its stop time-out, before we are ended by force.
+_MARGIN: Final = 2.0
+
+
+def up(file: Path | None, names: Sequence[str], log_dir: Path | None = None) -> int:
+    """Run the processes of ``file``, or those called ``names``, to their end; the status to exit with.
+
+    Raises:
+        CliError: for what cannot begin.
+    """
+    file = find_file(Path.cwd()) if file is None else Path.cwd() / file
+    processes = selected(read_file(file), names, file)
+    with Screen([each.name for each in processes], log_dir=log_dir, gone=_shut_down) as screen, heard(screen.voice):
+        return _Program(processes, file.parent / ".env", screen).run()
+
+
+class _Program:
+    """The processes of one `lifecycle up`."""
+
+    def __init__(self, processes: Sequence[Process], env_file: Path, screen: Screen) -> None:
+        self._processes = processes
+        self._env_file = env_file
+        self._screen = screen
+        self._supervisor = Supervisor(_NAME, *map(self._spec, processes), auto_shutdown="any_significant")
+        self._watched = {each.name for each in processes if each.watch}
+        self._outcomes: list[Outcome] = []
+
+    def run(self) -> int:
+        """Until all have ended, one that is essential has, or we are asked to stop."""
+        from lifecycle.runtime import run
+
+        router = watching(self._processes, self._supervisor, self._screen.voice, logs=self._screen.logs)
+        limit = sum(each.stop_timeout + _MARGIN for each in self._processes)
+        hooks.forced_exit.connect(self._kill)
+        try:
+            # A fifth of the time belongs to hooks.
+            run(*([router] if router else []), self._live, exit_timeout=max(25.0, limit * 1.25))
+        except SourceFailed as error:
+            self._screen.voice.bad(str(error))
+            return FAILED
+        finally:
+            hooks.forced_exit.disconnect(self._kill)
+        self._summarise()
+        return exit_status(self._outcomes)
+
+    async def _live(self) -> None:
+        telling = asyncio.create_task(self._tell(self._supervisor.watch()), name="narrator")
+        try:
+            await self._supervisor.start()
+            await self._supervisor.wait()
+        except WorkerFailed:
+            """Whatever could not start was told of."""
+        finally:
+            await self._supervisor.stop()
+            await telling
+            self._outcomes = [await self._outcome(each.name) for each in self._processes]
+
+    async def _tell(self, events: Watch) -> None:
+        narrator = Narrator(self._processes, self._supervisor, self._screen.voice)
+        async for event in events:
+            narrator.tell(event)
+            if self._is_over():
+                await self._supervisor.stop()
+
+    def _is_over(self) -> bool:
+        """Whether nothing runs, and nothing can start any more."""
+        states = self._supervisor.workers()
+        return not self._watched and all(state.status in FINAL for state in states)
+
+    async def _outcome(self, name: str) -> Outcome:
+        [state] = (each for each in self._supervisor.workers() if each.name == name)
+        try:
+            return Outcome(state, await self._supervisor[name].wait())
+        except KeyError:
+            return Outcome(state)
+
+    def _summarise(self) -> None:
+        if not self._screen.read:
+            return
+        for outcome, line in zip(self._outcomes, summary(self._outcomes), strict=True):
+            (self._screen.voice.bad if outcome.failed else self._screen.voice.say)(line)
+
+    def _kill(self, _: object, **__: object) -> None:
+        """We are ended by force: so are they, also where no guard sees to it."""
+        for state in self._supervisor.workers():
+            if state.name in self._supervisor and state.status not in FINAL and state.pid is not None:
+                worker = self._supervisor[state.name]
+                assert isinstance(worker, ProcessWorker), "what its spec makes"
+                worker.send_signal(signal.SIGKILL, group=True)
+
+    # -- the supervisor's children --------------------------------------------------------------------------------
+
+    def _spec(self, process: Process) -> Spec:
+        environment(process, self._env_file)
+        try:
+            self._worker(process)
+            return Spec(
+                process.name,
+                lambda: self._worker(process),
+                restart=process.restart or "never",
+                backoff=Backoff(initial=process.backoff, max_restarts=process.max_restarts),
+                significant=process.essential,
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
+    def _worker(self, process: Process) -> ProcessWorker:
+        """A new one; what its environment has is read anew."""
+        return ProcessWorker(
+            process.name,
+            *process.argv,
+            env=environment(process, self._env_file),
+            cwd=process.cwd,
+            stop_signal=process.stop_signal,
+            stop_timeout=process.stop_timeout,
+            output=self._screen.output(process.name),
+            ready=process.ready,
+            start_timeout=process.start_timeout,
+        )
+
+
+def _shut_down() -> None:
+    """Nobody reads any more."""
+    from lifecycle.runtime import shutdown
+
+    shutdown()
