@@ -201,7 +201,8 @@ def _kill_all(found: list[Known]) -> set[Known]:
     """Kill them, and wait a moment for their ends."""
     killed: dict[Known, int] = {}
     try:
-        for known in found:
+        # The same may be found by its descent and by its cookie.
+        for known in set(found):
             if (fd := _kill(*known)) is not None:
                 killed[known] = fd
         _see_off(set(killed.values()))
