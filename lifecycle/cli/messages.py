@@ -33,6 +33,8 @@ def put(stream: TextIO | None, text: str) -> bool:
     except BlockingIOError:
         # A program that shares our terminal left it so; what was not taken stays in the buffer.
         return True
+    except UnicodeEncodeError:
+        return put(stream, text.encode(stream.encoding, "replace").decode(stream.encoding))
     except OSError:
         # Python keeps what it could not write, and would fail with it at exit.
         _to_nowhere(stream)

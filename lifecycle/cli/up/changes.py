@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lifecycle.cli.failures import ConfigError
 from lifecycle.cli.gitignore import available
 from lifecycle.cli.rules import PathRules, absolute, own_output
 from lifecycle.cli.session import changed
@@ -32,11 +31,7 @@ _LONGEST_WAIT: Final = 2.0
 def watching(
     processes: Sequence[Process], supervisor: Supervisor, voice: Voice, *, logs: Sequence[int] = ()
 ) -> Router | None:
-    """A router that restarts processes of ``supervisor``; None where nothing is watched.
-
-    Raises:
-        ConfigError: for a path that is not there.
-    """
+    """A router that restarts processes of ``supervisor``; None where nothing is watched."""
     watches = [_Watch(each, logs) for each in processes if each.watch]
     if not watches:
         return None
@@ -60,9 +55,6 @@ class _Watch:
     def __init__(self, process: Process, logs: Sequence[int]) -> None:
         self.name = process.name
         self.paths = tuple(absolute(path, Path.cwd()) for path in process.watch)
-        for path in self.paths:
-            if not path.exists():
-                raise ConfigError(f"{process.name}: watch: there is no {path}; make it, or correct the path")
         settings = Settings(command=process.argv, paths=self.paths)
         self.rules = PathRules(settings, Path.cwd(), git=available(), outputs=own_output(*logs))
 

@@ -13,17 +13,16 @@ if TYPE_CHECKING:
     from lifecycle.cli.messages import Voice
     from lifecycle.cli.up.processes import Process
     from lifecycle.events import StatusEvent
-    from lifecycle.workers import Supervisor, WorkerState
+    from lifecycle.workers import WorkerState
 
 __all__ = ["Narrator"]
 
 
 class Narrator:
-    """Tells of the children of ``supervisor``, which are ``processes``."""
+    """Tells of ``processes``."""
 
-    def __init__(self, processes: Sequence[Process], supervisor: Supervisor, voice: Voice) -> None:
+    def __init__(self, processes: Sequence[Process], voice: Voice) -> None:
         self._processes = {each.name: each for each in processes}
-        self._supervisor = supervisor
         self._voice = voice
 
     def tell(self, event: StatusEvent) -> None:
@@ -54,10 +53,10 @@ class Narrator:
         if old == Status.STOPPING:
             if state.status is not Status.STOPPED:
                 self._voice.warn(told)
-        elif self._status(process.name) is not Status.PENDING:
-            then = "; stopping the others" if process.essential and len(self._processes) > 1 else ""
-            (self._voice.good if state.error is None else self._voice.bad)(told + then)
+        elif old == Status.STARTING or not process.comes_back(failed=state.error is not None):
+            (self._voice.good if state.error is None else self._voice.bad)(told + self._then(process))
 
-    def _status(self, name: str) -> Status:
-        """Where it is by now."""
-        return next(state.status for state in self._supervisor.workers() if state.name == name)
+    def _then(self, process: Process) -> str:
+        if process.watch:
+            return "; waiting for a change"
+        return "; stopping the others" if process.essential and len(self._processes) > 1 else ""

@@ -62,6 +62,10 @@ class Process:
         """Whether nothing goes on once it has ended."""
         return self.restart is None and not self.watch
 
+    def comes_back(self, *, failed: bool) -> bool:
+        """Whether its policy starts it again once it has ended."""
+        return self.restart == "always" or (self.restart == "on_failure" and failed)
+
 
 def in_order(processes: Sequence[Process], file: Path) -> tuple[Process, ...]:
     """``processes`` with each behind those that it starts after.

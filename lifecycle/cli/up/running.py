@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
-from lifecycle.cli.failures import FAILED, ConfigError
+from lifecycle.cli.failures import FAILED
 from lifecycle.cli.logs import heard
 from lifecycle.cli.up.changes import watching
 from lifecycle.cli.up.environments import environment
@@ -45,7 +45,9 @@ def up(file: Path | None, names: Sequence[str], log_dir: Path | None = None) -> 
     file = find_file(Path.cwd()) if file is None else Path.cwd() / file
     processes = selected(read_file(file), names, file)
     with Screen([each.name for each in processes], log_dir=log_dir, gone=_shut_down) as screen, heard(screen.voice):
-        return _Program(processes, file.parent / ".env", screen).run()
+        program = _Program(processes, file.parent / ".env", screen)
+        screen.voice.say(f"{file.name}: {', '.join(each.name for each in processes)}")
+        return program.run()
 
 
 class _Program:
@@ -90,9 +92,10 @@ class _Program:
             self._outcomes = [await self._outcome(each.name) for each in self._processes]
 
     async def _tell(self, events: Watch) -> None:
-        narrator = Narrator(self._processes, self._supervisor, self._screen.voice)
+        narrator = Narrator(self._processes, self._screen.voice)
         async for event in events:
-            narrator.tell(event)
+            if self._screen.read:
+                narrator.tell(event)
             if self._is_over():
                 await self._supervisor.stop()
 
@@ -125,18 +128,15 @@ class _Program:
     # -- the supervisor's children --------------------------------------------------------------------------------
 
     def _spec(self, process: Process) -> Spec:
+        # What is wrong with it is to be said before anything starts.
         environment(process, self._env_file)
-        try:
-            self._worker(process)
-            return Spec(
-                process.name,
-                lambda: self._worker(process),
-                restart=process.restart or "never",
-                backoff=Backoff(initial=process.backoff, max_restarts=process.max_restarts),
-                significant=process.essential,
-            )
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+        return Spec(
+            process.name,
+            lambda: self._worker(process),
+            restart=process.restart or "never",
+            backoff=Backoff(initial=process.backoff, max_restarts=process.max_restarts),
+            significant=process.essential,
+        )
 
     def _worker(self, process: Process) -> ProcessWorker:
         """A new one; what its environment has is read anew."""

@@ -10,6 +10,7 @@ from lifecycle.cli.failures import ConfigError
 from lifecycle.cli.options import Option
 from lifecycle.cli.up.processes import Policy, Process
 from lifecycle.cli.up.procfile import NAME
+from lifecycle.workers.readiness import wanted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +68,10 @@ def _process(name: str, value: Any, file: Path, where: str) -> Process:
         keys = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {"command": value}
         if "command" not in keys:
             raise ValueError('has no command; give one, such as command = "python app.py"')  # noqa: TRY301  # said with its place
-        return Process(name, **_fields(keys, file.parent))
+        process = Process(name, **_fields(keys, file.parent))
+        if process.ready is not None:
+            wanted(process.ready)
+        return process
     except ValueError as error:
         raise ConfigError(f"{where} {error}") from None
 
@@ -88,7 +92,7 @@ def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
                 found[option.field] = read_value(option, value)
     if "env_file" in found:
         found["env_file"] = base / found["env_file"]
-    return {**found, "watch": tuple(base / path for path in found.get("watch", ()))}
+    return {**found, "watch": tuple(_watched(path, base) for path in found.get("watch", ()))}
 
 
 def _option(key: str) -> Option:
@@ -115,6 +119,12 @@ def _directory(value: Any, base: Path) -> Path:
     if not (base / text).is_dir():
         raise ValueError(f"cwd = {shown(value)}: there is no directory {base / text}; make it, or correct the path")
     return base / text
+
+
+def _watched(path: Path, base: Path) -> Path:
+    if not (base / path).exists():
+        raise ValueError(f'watch = "{path}": there is no {base / path}; make it, or correct the path')
+    return base / path
 
 
 def _variables(value: Any) -> dict[str, str]:
