@@ -38,7 +38,7 @@ class Diary:
     def write(self, *event: Json) -> None:
         self.events.append(list(event))
 
-    def make(self, name: str, behaviour: Json) -> Any:
+    def make(self, name: str, behaviour: Json, grace: float) -> Any:
         """What the start function of a child does: a worker, rubbish, an error, or nothing to run."""
         self.starts[name] += 1
         if self._does("crash", name, behaviour):
@@ -50,7 +50,7 @@ class Diary:
         if self._does("ignore", name, behaviour):
             self.write("start_ignored", name)
             raise DoNotRestart("nothing to run")
-        return Actor(self, name, behaviour, fails=self._does("fail", name, behaviour))
+        return Actor(self, name, behaviour, grace=grace, fails=self._does("fail", name, behaviour))
 
     def _does(self, what: str, name: str, behaviour: Json) -> bool:
         number = self.starts[name]
@@ -60,8 +60,8 @@ class Diary:
 class Actor(BaseWorker):
     """A child that is no supervisor."""
 
-    def __init__(self, diary: Diary, name: str, behaviour: Json, *, fails: bool) -> None:
-        super().__init__(name, stop_timeout=5.0)
+    def __init__(self, diary: Diary, name: str, behaviour: Json, *, grace: float, fails: bool) -> None:
+        super().__init__(name, stop_timeout=grace)
         self._diary = diary
         self._behaviour = behaviour
         self._fails = fails
@@ -80,6 +80,8 @@ class Actor(BaseWorker):
     async def _terminate(self, *, force: bool) -> None:
         if force:
             self.die("killed")
+        if force or not self._stop_timeout:
+            # Who gets no time does not even hear that he was asked.
             return
         self._diary.write("stopping", self.name)
         delay = self._behaviour.get("stop_ms", 0) / 1000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lifecycle.errors import LifecycleError
 from lifecycle.workers import Status
 from tests.conformance.actors import Diary
-from tests.conformance.trees import spec, tree
+from tests.conformance.trees import AT_ONCE, spec, tree
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,6 +25,7 @@ Json = Any
 
 #: Seconds that the recording waited after a death, after a kill, and at the end.
 _AFTER_DEATH, _AFTER_KILL, _AT_THE_END = 0.06, 0.08, 0.03
+_OVER: Any = object()
 _AT_WORK = (Status.STARTING, Status.RUNNING, Status.SUSPENDED, Status.STOPPING)
 
 
@@ -103,7 +104,28 @@ class _Stage:
 
     # -- what is asked of it ----------------------------------------------------------------------------------------
 
+    async def _in_turn(self) -> None:
+        """Wait as who calls OTP's supervisor does: it starts and stops its children before it answers.
+
+        It goes on with what it has to start again when it has answered those who called meanwhile.
+        """
+        if self._any(Status.PENDING):
+            await self._until(lambda: self._any(Status.STARTING))
+        await self._until(lambda: not self._any(Status.STARTING, Status.STOPPING))
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        changes = self._supervisor.watch()
+        while not condition():
+            if await anext(changes, _OVER) is _OVER:
+                return
+            # Longer than it takes to draw the conclusions from a change, and less than to act on them.
+            await asyncio.sleep(AT_ONCE / 10)
+
+    def _any(self, *statuses: Status) -> bool:
+        return any(each.status in statuses for each in self._supervisor.workers())
+
     async def stop(self, reason: str) -> None:
+        await self._in_turn()
         await self._supervisor.stop()
         self._answer(["sup_down", reason], "stop", reason)
 
@@ -112,10 +134,12 @@ class _Stage:
 
     async def which(self) -> None:
         """The newest first."""
+        await self._in_turn()
         shown = [["undefined" if self._template else each.name, _pid(each)] for each in self._shown()]
         self._answer(shown[::-1], "which")
 
     async def count(self) -> None:
+        await self._in_turn()
         shown = self._shown()
         supervisors = sum(self._children.get(each.name, {}).get("type") == "supervisor" for each in shown)
         counts = {
@@ -127,6 +151,7 @@ class _Stage:
         self._answer([list(pair) for pair in counts.items()], "count")
 
     async def term(self, name: str) -> None:
+        await self._in_turn()
         if error := self._refusal(name):
             self._answer(["error", error], "term", name)
         elif self._children[name].get("restart") == "temporary":
@@ -135,6 +160,7 @@ class _Stage:
             await self._supervisor.stop_child(name)
 
     async def restart(self, name: str) -> None:
+        await self._in_turn()
         refusal = self._refusal(name) or self._occupied(name)
         self._answer(
             ["error", refusal] if refusal else await self._started(self._supervisor.restart(name), name),
@@ -143,6 +169,7 @@ class _Stage:
         )
 
     async def delete(self, name: str) -> None:
+        await self._in_turn()
         refusal = self._refusal(name) or self._occupied(name)
         if refusal:
             self._answer(["error", refusal], "delete", name)
@@ -150,13 +177,12 @@ class _Stage:
             await self._supervisor.remove(name)
 
     async def add(self, child: Json) -> None:
+        await self._in_turn()
         if self._template:
             name = f"{self._template['id']}#{len(self._children)}"
-            self._children[name] = self._template
-            added = spec(self._diary, self._template, name)
-            self._answer(await self._started(self._supervisor.add(added), name), "add", child)
+            self._answer(await self._added(self._template, name), "add", child)
             return
-        name = child["id"]
+        name = child.get("id")
         shown = {each.name: each for each in self._shown()}
         if name in shown:
             taken = "already_started" if shown[name].status in _AT_WORK else "already_present"
@@ -164,8 +190,15 @@ class _Stage:
             return
         if name in self._supervisor:
             await self._supervisor.remove(name)
+        self._answer(await self._added(child, name), "add", name)
+
+    async def _added(self, child: Json, name: str) -> Json:
+        try:
+            added = spec(self._diary, child, name)
+        except (ValueError, TypeError) as error:
+            return ["error", str(error)]
         self._children[name] = child
-        self._answer(await self._started(self._supervisor.add(spec(self._diary, child)), name), "add", name)
+        return await self._started(self._supervisor.add(added), name)
 
     async def _started(self, start: Awaitable[None], name: str) -> Json:
         try:
@@ -189,11 +222,12 @@ class _Stage:
         return "restarting" if status is Status.PENDING else None
 
     def _shown(self) -> list[WorkerState]:
-        """The children that OTP would know: a temporary one that is not at work is none."""
+        """The children that OTP would know: who is temporary, or one of many of a kind, is none unless at work."""
         return [
             each
             for each in self._supervisor.workers()
-            if each.status in _AT_WORK or self._children.get(each.name, {}).get("restart") != "temporary"
+            if each.status in _AT_WORK
+            or not (self._template or self._children.get(each.name, {}).get("restart") == "temporary")
         ]
 
 

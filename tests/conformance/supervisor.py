@@ -1,21 +1,26 @@
 """Plays cases that were recorded on Erlang/OTP's supervisor on ours.
 
 ``python -m tests.conformance.supervisor FILE.json`` prints what differs and what was skipped, and ends with the line
-``N passed, M failed``. The format is told in the legend of ``tests/data/otp_supervisor_cases.json``.
+``N passed, M failed``. The format is told in the legend of ``tests/data/otp_supervisor_cases.json``; a case may also
+say under ``ours`` what ours does in place of OTP's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lifecycle.testing.virtual import VirtualLoop
 from tests.conformance.playing import ACTIONS, Outcome, play
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["check", "main", "reason_to_skip"]
 
@@ -45,30 +50,46 @@ def reason_to_skip(case: Json) -> str | None:
     if not isinstance(case["children"], list) or not isinstance(case["flags"], dict):
         return "what init returns: ours is given data by its constructor, and has no init"
     for action, *arguments in case["actions"]:
-        if action not in ACTIONS:
-            return f"the action {action!r} is Erlang's alone"
-        if action == "stop" and arguments != ["shutdown"]:
-            return f"a supervisor of ours is not ended by a message with the reason {arguments[0]!r}"
-        if action in ("die", "kill", "term", "restart", "delete") and not isinstance(arguments[0], str):
-            return f"{action!r} by pid: our children have names"
-    return _unknown(case["flags"], case["children"])
-
-
-def _unknown(flags: Json, children: list[Json]) -> str | None:
-    unknown = [*(flags.keys() - _FLAGS)]
-    for child in children:
-        behaviour = child.get("behaviour", {})
-        unknown += [*(child.keys() - _CHILD), *(behaviour.keys() - _BEHAVIOUR)]
-        if inner := behaviour.get("sup"):
-            below = _unknown(inner.get("flags", {}), inner.get("children", []))
-            if below:
-                return below
+        if reason := _not_ours(case, action, arguments):
+            return reason
+    unknown = case["flags"].keys() - _FLAGS
+    for child in _everybody(case):
+        unknown |= child.keys() - _CHILD | child.get("behaviour", {}).keys() - _BEHAVIOUR
+        unknown |= _inner(child).get("flags", {}).keys() - _FLAGS
     return f"{sorted(unknown)} has no counterpart" if unknown else None
+
+
+def _not_ours(case: Json, action: str, arguments: list[Json]) -> str | None:
+    if action not in ACTIONS:
+        return f"the action {action!r} is Erlang's alone"
+    if len(arguments) != len(inspect.signature(ACTIONS[action]).parameters) - 1:
+        return f"the action {action!r} with {arguments!r} is Erlang's alone"
+    if action == "stop" and arguments != ["shutdown"]:
+        return f"a supervisor of ours is not ended by a message with the reason {arguments[0]!r}"
+    if action in ("die", "kill", "term", "restart", "delete") and not isinstance(arguments[0], str):
+        return f"{action!r} by pid: our children have names"
+    if action in ("die", "kill") and arguments[0] in {each.get("id") for each in _everybody(case) if _inner(each)}:
+        return f"{arguments[0]!r} is a supervisor, and one of ours is not ended from outside but by a stop"
+    return None
+
+
+def _everybody(case: Json) -> Iterator[Json]:
+    """All child specs of ``case``: of inner supervisors, and of those that are added, too."""
+    left = [*case["children"], *(each[1] for each in case["actions"] if each[0] == "add")]
+    while left:
+        child = left.pop()
+        if isinstance(child, dict):
+            yield child
+            left += _inner(child).get("children", [])
+
+
+def _inner(child: Json) -> Json:
+    return child.get("behaviour", {}).get("sup", {})
 
 
 def check(case: Json) -> list[str]:
     """What is different from the recording; nothing where all is well."""
-    expected = {**case, **_OURS.get(case["id"], {})}
+    expected = {**case, **_OURS.get(case["id"], {}), **case.get("ours", {})}
     try:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             outcome = runner.run(_bounded(case))
@@ -121,8 +142,8 @@ def _culprit(start: Json) -> str | None:
 
 
 def _events(case: Json, events: list[Json], *, unordered: bool) -> Json:
-    """Without the request to stop where there is no time for it: ours is made, for a task cannot be killed unasked."""
-    curt = {child.get("id") for child in case["children"] if child.get("shutdown") in ("brutal_kill", 0)}
+    """Without the request to stop where there is no time for it: who hears of it is a matter of chance."""
+    curt = {child.get("id") for child in _everybody(case) if child.get("shutdown") in ("brutal_kill", 0)}
     kept = [event for event in events if not (event[0] == "stopping" and event[1] in curt)]
     return Counter(json.dumps(event) for event in kept) if unordered else kept
 

@@ -10,7 +10,8 @@ import pytest
 
 from tests.conformance import supervisor
 
-FILE = Path(__file__).parents[1] / "data" / "otp_supervisor_cases.json"
+DATA = Path(__file__).parents[1] / "data"
+FILE = DATA / "otp_supervisor_cases.json"
 CASES = json.loads(FILE.read_text())["cases"]
 
 
@@ -31,17 +32,41 @@ def test_the_runner_counts_what_it_played_and_says_why_it_skipped(capsys: pytest
     assert passed >= 50
 
 
+def test_so_do_the_cases_that_we_recorded_ourselves(capsys: pytest.CaptureFixture[str]) -> None:
+    failed = supervisor.main(str(DATA / "otp_more_cases.json"))
+    assert (failed, capsys.readouterr().out.splitlines()) == (0, ["0 skipped", "243 passed, 0 failed"])
+
+
+INNER = {"id": "inner", "type": "supervisor", "behaviour": {"sup": {"flags": {}, "children": []}}}
+STRANGE = {"id": "x", "behaviour": {"dances": True}}
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"children": "nonsense"}, "what init returns"),
+        ({"flags": None}, "what init returns"),
         ({"actions": [["term_pid", "a"]]}, "the action 'term_pid'"),
+        ({"actions": [["term", ["pid", "a"]]]}, "'term' by pid"),
+        ({"actions": [["which", "inner"]]}, "the action 'which' with ['inner']"),
+        ({"actions": [["stop"]]}, "the action 'stop' with []"),
         ({"actions": [["stop", "kill"]]}, "the reason 'kill'"),
         ({"flags": {"hibernate": 1}}, "['hibernate'] has no counterpart"),
+        ({"children": [INNER], "actions": [["kill", "inner"]]}, "'inner' is a supervisor"),
+        ({"actions": [["add", INNER], ["die", "inner", "x"]]}, "'inner' is a supervisor"),
+        ({"actions": [["add", STRANGE]]}, "['dances'] has no counterpart"),
+        ({"children": [{"behaviour": {"sup": {"flags": {"name": 1}, "children": []}}}]}, "['name'] has no"),
+        ({"children": [{"behaviour": {"sup": {"children": [STRANGE]}}}]}, "['dances'] has no counterpart"),
     ],
 )
 def test_what_is_erlangs_alone_is_skipped_with_the_reason(change: Any, why: str) -> None:
     assert why in str(supervisor.reason_to_skip(CASES[0] | change))
+
+
+def test_what_ours_does_in_place_of_otps_is_said_by_the_case() -> None:
+    case = CASES[0] | {"events": [["start", "nobody"]]}
+    assert supervisor.check(case)
+    assert supervisor.check(case | {"ours": {"events": CASES[0]["events"]}}) == []
 
 
 def test_a_case_that_comes_out_differently_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,13 +11,13 @@ from tests.conformance.actors import observed
 if TYPE_CHECKING:
     from tests.conformance.actors import Diary
 
-__all__ = ["spec", "tree"]
+__all__ = ["AT_ONCE", "spec", "tree"]
 
 Json = Any
 
 _RESTART = {"permanent": "always", "transient": "on_failure", "temporary": "never"}
-#: OTP starts again at once.
-_AT_ONCE = Backoff(initial=0, jitter=0)
+#: OTP starts again at once, but answers who called meanwhile first; and virtual time has to go on.
+AT_ONCE = 1e-4
 
 
 def tree(diary: Diary, name: str, flags: Json, children: list[Json]) -> Supervisor:
@@ -39,28 +39,39 @@ def tree(diary: Diary, name: str, flags: Json, children: list[Json]) -> Supervis
 
 
 def spec(diary: Diary, child: Json, name: str | None = None) -> Spec:
-    """Our spec for the child spec of a case."""
-    child_id, behaviour = child.get("id", ""), child.get("behaviour", {})
+    """Our spec for the child spec of a case.
+
+    Raises:
+        ValueError, TypeError: for what no child can be.
+    """
+    child_id, behaviour, grace = child.get("id", ""), child.get("behaviour", {}), _grace(child)
     inner = behaviour.get("sup")
 
     def make() -> Any:
         if inner is None:
-            return diary.make(child_id, behaviour)
+            return diary.make(child_id, behaviour, grace)
         return observed(diary, tree(diary, child_id, inner.get("flags", {}), inner.get("children", [])))
 
-    restart = child.get("restart", "permanent")
     return Spec(
         name or child_id,
         make,
-        restart=_RESTART.get(restart, restart),
-        backoff=_AT_ONCE,
-        stop_timeout=_grace(child),
-        significant=child.get("significant", False),
+        restart=_one_of(_RESTART, child.get("restart", "permanent")),
+        backoff=Backoff(initial=AT_ONCE, multiplier=1, jitter=0),
+        stop_timeout=grace,
+        significant=_one_of({False: False, True: True}, child.get("significant", False)),
     )
 
 
+def _one_of(known: Json, value: Json) -> Json:
+    """What stands for ``value`` with us."""
+    if value not in known:
+        raise ValueError(f"{value!r} is none of {[*known]}")
+    return known[value]
+
+
 def _grace(child: Json) -> float:
-    shutdown = child.get("shutdown", "infinity" if child.get("type") == "supervisor" else 5000)
+    default = _one_of({"worker": 5000, "supervisor": "infinity"}, child.get("type", "worker"))
+    shutdown = child.get("shutdown", default)
     if shutdown == "infinity":
         return math.inf
     if shutdown == "brutal_kill":
