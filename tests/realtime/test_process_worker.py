@@ -9,7 +9,6 @@ import os
 import random
 import resource
 import signal
-import socket
 import sys
 import textwrap
 import threading
@@ -164,7 +163,7 @@ async def test_one_that_ignores_the_signal_is_killed_past_its_grace() -> None:
 
 
 async def test_a_stop_while_starting_ends_it() -> None:
-    worker = python("import time; time.sleep(1000)", ready="port:1")
+    worker = python("import time; time.sleep(1000)", ready="line:never")
     start = asyncio.create_task(worker.start())
     await until(lambda: worker.state().pid is not None)
     exits = await asyncio.gather(*(stop_and_wait(worker) for _ in range(3)))
@@ -617,43 +616,6 @@ async def test_it_starts_once() -> None:
     await worker.wait()
     with pytest.raises(InvalidTransition, match="cannot go from finished to starting"):
         await worker.start()
-
-
-# -- readiness ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-SERVER = "import socket, sys, time; time.sleep(0.2); s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); {}"
-
-
-async def test_start_returns_when_the_port_answers(port: int) -> None:
-    async with python(SERVER.format("time.sleep(1000)"), str(port), ready=f"port:{port}") as worker:
-        assert worker.status is Status.RUNNING
-        with socket.create_connection(("127.0.0.1", port)):
-            pass
-
-
-async def test_a_port_that_never_answers_fails_the_start(port: int) -> None:
-    worker = python("import time; time.sleep(1000)", ready=f"port:{port}", start_timeout=0.3)
-    with pytest.raises(WorkerFailed, match=rf"did not accept connections on 127.0.0.1:{port} within 0.3 s"):
-        await worker.start()
-    assert worker.status is Status.FAILED
-    assert not alive(worker.state().pid or 0)
-
-
-@pytest.mark.parametrize("code", [0, 3])
-async def test_an_end_before_it_is_ready_fails_the_start(port: int, code: int) -> None:
-    worker = python(f"raise SystemExit({code})", ready=f"port:{port}")
-    with pytest.raises(WorkerFailed, match="ended before it was ready"):
-        await worker.start()
-    exit_ = await worker.wait()
-    assert (exit_.status, exit_.exit_code) == ("failed", code)
 
 
 # -- without a pidfd ----------------------------------------------------------------------------------------------

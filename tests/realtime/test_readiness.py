@@ -1,0 +1,523 @@
+"""Start returns when a process is ready, whichever way it says so, and not because somebody else does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import textwrap
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from lifecycle.errors import WorkerFailed
+from lifecycle.workers import Backoff, ProcessWorker, Spec, Status, Supervisor
+from lifecycle.workers.readiness import listeners
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lifecycle.workers import WorkerState
+
+LIMIT = 20.0
+SLEEP = "import time; time.sleep(1000)"
+SOON = Backoff(initial=0.01)
+
+
+def command(code: str, *argv: str) -> list[str]:
+    return [sys.executable, "-S", "-u", "-c", textwrap.dedent(code), *argv]
+
+
+def python(code: str, *argv: str, **how: Any) -> ProcessWorker:
+    return ProcessWorker("app", *command(code, *argv), **how)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def members(pgid: int) -> list[int]:
+    """Everything alive in a process group."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getpgid(process.pid) == pgid and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+def news(worker: ProcessWorker) -> str:
+    """What would be told if its time were up."""
+    return worker._ready.news if worker._ready is not None else ""
+
+
+def bindable(host: str) -> bool:
+    try:
+        with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """One on which nobody listens, and which nobody is given but who asks for it by number and shares it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
+
+
+#: One of each, none of which `SLEEP` reaches.
+WAYS = ["port:{port}", "http://127.0.0.1:{port}/", "line:never", "notify"]
+
+
+# -- whichever way ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_stop_while_it_is_waited_for_ends_the_worker(way: str, port: int) -> None:
+    worker = python(SLEEP, ready=way.format(port=port), start_timeout=1000)
+    start = asyncio.create_task(worker.start())
+    await until(lambda: worker.state().pid is not None)
+    async with asyncio.timeout(LIMIT):
+        await worker.stop()
+        with pytest.raises(WorkerFailed, match="was stopped while it started"):
+            await start
+    assert worker.status == "stopped"
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_one_that_is_not_ready_in_time_is_stopped_with_all_its_processes(way: str, port: int) -> None:
+    ready = way.format(port=port)
+    worker = ProcessWorker("app", "sh", "-c", "sleep 1000 & sleep 1000", ready=ready, start_timeout=0.1)
+    with pytest.raises(WorkerFailed, match=r"'app' did not (accept|answer|write|send) .* within 0.1 s and was stopped"):
+        await worker.start()
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.signal) == ("failed", signal.SIGTERM)
+    pid = worker.state().pid
+    assert pid is not None
+    assert members(pid) == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_one_that_ends_before_it_is_ready_says_how_and_what_it_said_at_last(way: str, port: int) -> None:
+    worker = python("import sys; sys.exit('no such database')", ready=way.format(port=port), start_timeout=1000)
+    with pytest.raises(WorkerFailed, match=r"ended before it was ready to .* 'app' exited with status 1") as caught:
+        await worker.start()
+    assert str(caught.value).endswith("its last words:\nno such database")
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.exit_code, exit_.error) == ("failed", 1, caught.value)
+    assert exit_.stderr == "no such database\n"
+    assert worker.state().error == str(caught.value)
+
+
+async def test_an_end_without_error_before_it_is_ready_is_a_failure_too() -> None:
+    worker = python("pass", ready="notify")
+    with pytest.raises(WorkerFailed, match=r"NOTIFY_SOCKET: it exited with status 0$"):
+        await worker.start()
+    exit_ = await worker.wait()
+    assert (exit_.status, exit_.exit_code) == ("failed", 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_command_that_cannot_start_leaves_nothing(way: str, port: int) -> None:
+    worker = ProcessWorker("app", "no-such-program", ready=way.format(port=port))
+    with pytest.raises(WorkerFailed, match="was not found on PATH"):
+        await worker.start()
+
+
+# -- a port -------------------------------------------------------------------------------------------------------
+
+#: Listens on a port, of a host, when it is asked by SIGUSR1, or at once.
+LISTENER = """
+    import signal, socket, sys, time
+    port, host, *when = sys.argv[1:]
+    def listen(*_):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server = socket.create_server((host, int(port)), family=family, reuse_port=True)
+        globals().update(server=server)
+    if when:
+        signal.signal(signal.SIGUSR1, listen)
+    else:
+        listen()
+    print("up", flush=True)
+    all(not time.sleep(0.02) for _ in iter(int, 1))
+"""
+
+
+@pytest.mark.parametrize("host", [host for host in ("127.0.0.1", "0.0.0.0", "::1", "::") if bindable(host)])
+async def test_start_returns_when_the_port_accepts(host: str, port: int) -> None:
+    heard: list[str] = []
+    worker = python(LISTENER, str(port), host, "later", ready=f"port:{port}", output=lambda line, _: heard.append(line))
+    start = asyncio.create_task(worker.start())
+    await until(lambda: heard)
+    assert worker.status == "starting"
+    worker.send_signal(signal.SIGUSR1)
+    async with asyncio.timeout(LIMIT):
+        await start
+    assert worker.status == "running"
+    await worker.stop()
+
+
+@pytest.fixture
+def stranger(port: int) -> Iterator[socket.socket]:
+    """Listens on the port, with room for one who comes later."""
+    with socket.create_server(("127.0.0.1", port), reuse_port=True) as server:
+        yield server
+
+
+@pytest.mark.usefixtures("stranger")
+async def test_a_stranger_on_the_port_is_not_taken_for_it(port: int) -> None:
+    worker = python(SLEEP, ready=f"port:{port}", start_timeout=1000)
+    start = asyncio.create_task(worker.start())
+    await until(lambda: news(worker) == "what answers there has listened since before the start")
+    assert worker.status == "starting"
+    await worker.stop()
+    with pytest.raises(WorkerFailed):
+        await start
+
+
+@pytest.mark.usefixtures("stranger")
+async def test_one_that_shares_a_port_with_a_stranger_is_ready_when_it_listens_itself(port: int) -> None:
+    async with asyncio.timeout(LIMIT), python(LISTENER, str(port), "127.0.0.1", ready=f"port:{port}"):
+        pass
+
+
+@pytest.mark.usefixtures("stranger")
+async def test_where_listeners_are_not_shown_an_answer_is_believed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "_FILES", ("/no/such/file",))
+    async with asyncio.timeout(LIMIT), python(SLEEP, ready=f"port:{port}"):
+        pass
+
+
+# -- a URL --------------------------------------------------------------------------------------------------------
+
+#: Answers as it is told, one status a request and the last again and again; the status 0 is junk, and 1 is silence.
+SERVER = """
+    import socket, sys, time
+    port, *answers = map(int, sys.argv[1:])
+    server = socket.create_server(("127.0.0.1", port), reuse_port=True)
+    silent = []
+    while True:
+        client, _ = server.accept()
+        print(client.recv(65536).split(b"\\r\\n\\r\\n")[0].decode(errors="replace").replace("\\r\\n", "|"))
+        status = answers.pop(0) if len(answers) > 1 else answers[0]
+        if status == 1:
+            silent.append(client)
+            continue
+        to = b"location: http://127.0.0.1:1/\\r\\n"
+        answer = b"HTTP/1.1 %d Some\\r\\n%scontent-length: 9999999\\r\\n\\r\\n" % (status, to)
+        if status == 0:
+            answer = b"\\0" * 100_000
+        try:
+            client.sendall(answer)
+            client.close()
+        except OSError:
+            pass
+"""
+
+
+@pytest.mark.parametrize("answers", [["200"], ["503", "404", "0", "204"], ["302"], ["399"]])
+async def test_start_returns_when_the_url_answers_well(answers: list[str], port: int) -> None:
+    heard: list[str] = []
+    ready = f"http://me:secret@127.0.0.1:{port}/health?a=b"
+    async with asyncio.timeout(LIMIT):
+        async with python(SERVER, str(port), *answers, ready=ready, output=lambda line, _: heard.append(line)):
+            pass
+    assert len(heard) == len(answers)
+    assert heard[0].startswith("GET /health?a=b HTTP/1.1|")
+    assert "|Authorization: Basic bWU6c2VjcmV0" in heard[0]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "answer", "told"),
+    [
+        ("http", "400", "the last answer had the status 400"),
+        ("http", "503", "the last answer had the status 503"),
+        ("http", "0", "the last attempt failed: "),
+        ("https", "200", "the last attempt failed: "),
+        ("http", "1", ""),
+    ],
+)
+async def test_a_url_that_does_not_answer_well_is_not_ready(scheme: str, answer: str, told: str, port: int) -> None:
+    heard: list[str] = []
+    ready = f"{scheme}://127.0.0.1:{port}/"
+    worker = python(
+        SERVER, str(port), answer, ready=ready, output=lambda line, _: heard.append(line), start_timeout=1000
+    )
+    start = asyncio.create_task(worker.start())
+    await until(lambda: heard and told in news(worker))
+    assert worker.status == "starting"
+    await worker.stop()
+    with pytest.raises(WorkerFailed):
+        await start
+
+
+async def test_a_stranger_who_answers_the_url_is_not_taken_for_it() -> None:
+    class Fine(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Fine)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        worker = python(SLEEP, ready=f"http://localhost:{server.server_port}/", start_timeout=1000)
+        start = asyncio.create_task(worker.start())
+        await until(lambda: "since before the start" in news(worker))
+        await worker.stop()
+        with pytest.raises(WorkerFailed):
+            await start
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+# -- a line -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fd", "stream"), [(1, "stdout"), (2, "stderr")])
+async def test_start_returns_when_the_line_has_come(fd: int, stream: str) -> None:
+    code = f"""
+        import os, signal, time
+        print("not yet", flush=True)
+        signal.signal(signal.SIGUSR1, lambda *_: os.write({fd}, b"port 8000 is up\\n"))
+        print("armed", flush=True)
+        all(not time.sleep(0.02) for _ in iter(int, 1))
+    """
+    heard: list[tuple[str, str]] = []
+    worker = python(code, ready=r"line:port \d+ is up$", output=lambda *line: heard.append(line))
+    start = asyncio.create_task(worker.start())
+    await until(lambda: ("armed", "stdout") in heard)
+    assert worker.status == "starting"
+    worker.send_signal(signal.SIGUSR1)
+    async with asyncio.timeout(LIMIT):
+        await start
+    assert heard == [("not yet", "stdout"), ("armed", "stdout"), ("port 8000 is up", stream)]
+    await worker.stop()
+
+
+async def test_one_that_says_it_and_ends_at_once_was_ready() -> None:
+    worker = python("print('ready')", ready="line:ready")
+    async with asyncio.timeout(LIMIT):
+        await worker.start()
+        assert (await worker.wait()).status is Status.FINISHED
+
+
+async def test_an_output_that_raises_does_not_hide_the_line() -> None:
+    def broken(line: str, stream: str) -> None:
+        raise OSError("disk full")
+
+    async with asyncio.timeout(LIMIT), python(f"print('ready'); {SLEEP}", ready="line:ready", output=broken):
+        pass
+
+
+async def test_a_line_that_never_ends_neither_fills_memory_nor_is_ready() -> None:
+    received = 0
+
+    def tally(line: str, stream: str) -> None:
+        nonlocal received
+        received += len(line)
+
+    before = psutil.Process().memory_info().rss
+    code = "import os\nwhile True: os.write(1, b'x' * 65536)"
+    worker = python(code, ready="line:ready", output=tally, start_timeout=1000)
+    start = asyncio.create_task(worker.start())
+    await until(lambda: received > 100_000_000)
+    assert worker.status == "starting"
+    async with asyncio.timeout(LIMIT):
+        await worker.stop()
+        with pytest.raises(WorkerFailed):
+            await start
+    assert psutil.Process().memory_info().rss - before < 64 * 1024 * 1024
+
+
+# -- a notice -----------------------------------------------------------------------------------------------------
+
+#: As sd_notify(3) has it, and sd_notify_barrier, which returns when all that was sent has been read.
+CLIENT = """
+    import os, signal, socket, sys, time
+    def sd_notify(message, fds=()):
+        address = os.environ["NOTIFY_SOCKET"]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+            client.connect("\\0" + address[1:] if address[0] == "@" else address)
+            socket.send_fds(client, [message], list(fds)) if fds else client.send(message)
+    def barrier():
+        here, there = os.pipe()
+        sd_notify(b"BARRIER=1", [there])
+        os.close(there)
+        os.read(here, 1)
+        os.close(here)
+"""
+
+
+def client(code: str) -> str:
+    return textwrap.dedent(CLIENT) + textwrap.dedent(code)
+
+
+#: Ways to say it. The last is systemd's own program, where there is one.
+SAID = {
+    "the leader": ["python", "sd_notify(b'READY=1'); time.sleep(1000)"],
+    "with more": ["python", "sd_notify(b'STATUS=here\\nREADY=1\\nMAINPID=1\\n'); barrier(); time.sleep(1000)"],
+    "with a NUL": ["python", "sd_notify(b'READY=1\\0'); time.sleep(1000)"],
+    "a child in a session of its own": [
+        "python",
+        "if not os.fork(): os.setsid(); sd_notify(b'READY=1')\ntime.sleep(1000)",
+    ],
+    "a daemon": [
+        "python",
+        """
+        if not os.fork():
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            while os.getppid() != 1 and os.getppid() == os.getsid(0):
+                time.sleep(0.01)
+            sd_notify(b"READY=1")
+        time.sleep(1000)
+        """,
+    ],
+    "a child that waits to be read": [
+        "python",
+        "if not os.fork(): sd_notify(b'READY=1'); barrier(); os._exit(0)\ntime.sleep(1000)",
+    ],
+    "systemd-notify": ["sh", "systemd-notify --ready --status=fine || exit 3; sleep 1000"],
+}
+
+
+@pytest.mark.parametrize("way", [way for way in SAID if way != "systemd-notify" or shutil.which(way)])
+@pytest.mark.parametrize("contain", ["guard", "auto"])
+async def test_start_returns_when_the_process_has_sent_that_it_is_ready(way: str, contain: str) -> None:
+    kind, code = SAID[way]
+    argv = command(client(code)) if kind == "python" else ["sh", "-c", code]
+    worker = ProcessWorker("app", *argv, ready="notify", contain=contain)
+    async with asyncio.timeout(LIMIT), worker:
+        assert worker.status == "running"
+
+
+async def test_what_it_says_of_its_status_is_told_when_it_is_late() -> None:
+    worker = python(client("sd_notify(b'STATUS=moving tables'); time.sleep(1000)"), ready="notify", start_timeout=1000)
+    start = asyncio.create_task(worker.start())
+    await until(lambda: news(worker) == "it said 'moving tables'")
+    await worker.stop()
+    with pytest.raises(WorkerFailed):
+        await start
+
+
+async def test_notices_of_strangers_and_junk_do_not_count() -> None:
+    heard: list[str] = []
+    code = """
+        signal.signal(signal.SIGUSR1, lambda *_: sd_notify(b"READY=1"))
+        for junk in (b"", b"\\0", b"=", b"READY", b"READY=", b"READY=0", b"READY=1x", b" READY=1", b"XREADY=1",
+                     b"ready=1", b"READY=1\\0\\0", b"STATUS=\\xff\\0\\x1b[2J", b"\\n" * 4000,
+                     b"READY=1\\n" + b"x" * 9000, os.urandom(4000).replace(b"R", b"")):
+            sd_notify(junk)
+            sd_notify(junk, [0, 1, 2] * 80)
+        barrier()
+        print(os.environ["NOTIFY_SOCKET"])
+        all(not time.sleep(0.02) for _ in iter(int, 1))
+    """
+    worker = python(client(code), ready="notify", output=lambda line, _: heard.append(line), start_timeout=1000)
+    start = asyncio.create_task(worker.start())
+    await until(lambda: heard)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+        stranger.sendto(b"READY=1", "\0" + heard[0][1:])
+    await until(lambda: "gone or not its own, sent one" in news(worker))
+    assert worker.status == "starting"
+    worker.send_signal(signal.SIGUSR1)
+    async with asyncio.timeout(LIMIT):
+        await start
+    await worker.stop()
+
+
+async def test_who_goes_on_sending_is_read_and_does_not_hold_the_loop() -> None:
+    """One whose notices nobody read would hang in the middle of its work."""
+    heard: list[str] = []
+    code = """
+        sd_notify(b"READY=1")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+            client.connect("\\0" + os.environ["NOTIFY_SOCKET"][1:])
+            for n in range(10_000):
+                client.send(b"STATUS=%d" % n)
+            print("sent")
+            while True:
+                client.send(b"READY=1\\n" * 400)
+    """
+    async with asyncio.timeout(LIMIT):
+        async with python(client(code), ready="notify", output=lambda line, _: heard.append(line)):
+            await until(lambda: heard)
+
+
+# -- under a supervisor -------------------------------------------------------------------------------------------
+
+
+async def test_what_is_started_next_finds_the_one_before_it_ready_also_after_a_restart(port: int) -> None:
+    """Program 5 of the front page."""
+    connected: list[str] = []
+
+    async def serve() -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        connected.append("yes")
+        writer.close()
+        await asyncio.sleep(1000)
+
+    db = command("import time; time.sleep(0.1)\n" + textwrap.dedent(LISTENER), str(port), "127.0.0.1")
+    app = Supervisor(
+        "app",
+        Spec("db", db, ready=f"port:{port}", backoff=SOON),
+        Spec("api", serve, restart="on_failure"),
+        strategy="rest_for_one",
+    )
+    async with app:
+        await until(lambda: len(connected) == 1)
+        for restarts in (1, 2):
+            os.kill(app.workers()[0].pid or 0, signal.SIGKILL)
+            await until(lambda: len(connected) == restarts + 1)  # noqa: B023  # called within the round
+    assert [str(child.status) for child in app.workers()] == ["stopped", "stopped"]
+
+
+@pytest.mark.parametrize("way", ["line:ready", "notify"])
+async def test_each_life_is_waited_for_anew_and_one_that_is_not_ready_counts_as_failed(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second ends before it is ready; the third is."""
+    code = """
+        if os.environ["LIFECYCLE_ATTEMPT"] == "2":
+            sys.exit("not today")
+        sd_notify(b"READY=1") if "NOTIFY_SOCKET" in os.environ else print("ready")
+        time.sleep(1000)
+    """
+    supervisor = Supervisor("s", Spec("app", command(client(code)), ready=way, backoff=SOON))
+
+    def child() -> WorkerState:
+        return supervisor.workers()[0]
+
+    async with supervisor:
+        os.kill(child().pid or 0, signal.SIGKILL)
+        await until(lambda: child().restarts == 2 and child().status is Status.RUNNING)
+    assert "'app' ended before it was ready" in caplog.text
+
+
+async def test_a_supervisor_stops_while_a_child_is_not_ready() -> None:
+    supervisor = Supervisor("s", Spec("app", ["sleep", "1000"], ready="line:never"))
+    start = asyncio.create_task(supervisor.start())
+    await until(lambda: supervisor.workers() and supervisor.workers()[0].pid)
+    async with asyncio.timeout(LIMIT):
+        await supervisor.stop()
+    with pytest.raises(WorkerFailed):
+        await start
