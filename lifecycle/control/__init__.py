@@ -9,6 +9,7 @@ from lifecycle.control.deliveries import Delivery, delivery
 from lifecycle.control.lanes import Busy
 from lifecycle.control.middleware import log, once, recover, timeout
 from lifecycle.control.patterns import Pattern
+from lifecycle.control.pumps import SourceInfo
 from lifecycle.control.queues import notify
 from lifecycle.control.router import Router
 from lifecycle.control.routes import Route, RouteInfo, RouterState
@@ -89,6 +90,7 @@ __all__ = [
     "SignalEvent",
     "Source",
     "SourceFailed",
+    "SourceInfo",
     "SourceObject",
     "StatusEvent",
     "Subscription",

@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -22,12 +23,21 @@ if TYPE_CHECKING:
     from lifecycle.control.traffic import Traffic
     from lifecycle.control.types import Source
 
-__all__ = ["Pump", "RestartSource", "check_source", "source_name"]
+__all__ = ["Pump", "RestartSource", "SourceInfo", "check_source", "source_name"]
 
 _log = logging.getLogger("lifecycle.control")
 
 #: Whether a source that failed after its start is started again.
 RestartSource: TypeAlias = Literal["on_failure", "never"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """What can be seen of a source."""
+
+    name: str
+    #: Whether it is at work, or will be after a pause.
+    running: bool
 
 
 def source_name(source: object) -> str:
@@ -72,6 +82,10 @@ class Pump:
     def running(self) -> bool:
         """Whether its task is at work."""
         return self._task is not None and not self._task.done()
+
+    def info(self) -> SourceInfo:
+        """What can be seen of it now."""
+        return SourceInfo(self.name, self.running)
 
     def start(self, ready: Callable[[SourceFailed | None], None]) -> asyncio.Task[None]:
         """Start the task; ``ready`` is told, once, that the source has started or why it could not."""

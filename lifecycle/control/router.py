@@ -15,7 +15,7 @@ from lifecycle.control.commands import Command, Commands, Completer
 from lifecycle.control.composing import as_async, name_of
 from lifecycle.control.lanes import Busy
 from lifecycle.control.patterns import Pattern
-from lifecycle.control.pumps import Pump, RestartSource, check_source
+from lifecycle.control.pumps import Pump, RestartSource, SourceInfo, check_source
 from lifecycle.control.routes import Route, RouteInfo, RouterState, caller
 from lifecycle.control.running import Running
 from lifecycle.control.table import Table, as_pattern
@@ -325,6 +325,10 @@ class Router:
     def routes(self) -> list[RouteInfo]:
         """Every route, sorted by pattern."""
         return [route.info() for _, route in sorted(self._table.routes.items())]
+
+    def sources(self) -> list[SourceInfo]:
+        """Every source, in the order in which they were added."""
+        return [pump.info() for pump in self._running.pumps]
 
     def explain(self, topic: str) -> list[RouteInfo]:
         """Who would get an event of ``topic``, in order: the first is the winner."""

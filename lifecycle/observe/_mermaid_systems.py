@@ -1,0 +1,47 @@
+"""A whole program as one graph: the lifetime above, a frame for each router, a frame for the workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lifecycle.observe._mermaid_graphs import drawn, fitting
+from lifecycle.observe._mermaid_nodes import lifetime_node, route_nodes, router_node, source_nodes, worker_node
+from lifecycle.observe._mermaid_text import indented, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lifecycle.observe._mermaid_looks import Look
+    from lifecycle.observe._mermaid_records import Parts, RouterPart
+
+__all__ = ["system_graph"]
+
+
+def system_graph(parts: Parts, look: Look) -> Iterator[str]:
+    """Its lines: frames hang below the lifetime, as what it starts and stops."""
+    frames = [*(f"router{number}" for number, _ in enumerate(parts.routers)), *(["workers"] if parts.workers else [])]
+    for number, state in enumerate(parts.lifetimes):
+        yield from drawn(lifetime_node(state, look), f"life{number}")
+        yield from (f"life{number} --> {frame}" for frame in frames)
+    for number, part in enumerate(parts.routers):
+        name = "router" if part.state is None else f"router {part.state.name}"
+        yield from _frame(f"router{number}", name, ["direction LR", *_router(part, f"r{number}", look)])
+    if parts.workers:
+        roots = fitting([worker_node(state, look) for state in parts.workers])
+        trees = [line for number, root in enumerate(roots) for line in drawn(root, f"w{number}")]
+        yield from _frame("workers", "workers", trees)
+
+
+def _router(part: RouterPart, name: str, look: Look) -> Iterator[str]:
+    """Sources lead into it, and it leads to routes."""
+    yield from drawn(router_node(part, look), name)
+    for number, source in enumerate(source_nodes(part, look)):
+        yield from drawn(source, f"{name}_s{number}")
+        yield f"{name}_s{number} --> {name}"
+    for number, route in enumerate(route_nodes(part, look)):
+        yield from drawn(route, f"{name}_{number}")
+        yield f"{name} --> {name}_{number}"
+
+
+def _frame(name: str, title: str, lines: Iterable[str]) -> list[str]:
+    return [f"subgraph {name}[{quoted(title)}]", *indented(lines), "end"]
