@@ -58,22 +58,25 @@ def read_processes(table: Mapping[str, Any], file: Path, title: str) -> tuple[Pr
     Raises:
         ConfigError: naming file, table, key, what was given and what is accepted.
     """
-    return tuple(_process(name, value, file, f"{file}: [{title}.{name}]") for name, value in table.items())
+    found: list[Process] = []
+    for name, value in table.items():
+        try:
+            found.append(_process(name, value, file.parent))
+        except ValueError as error:
+            raise ConfigError(f"{file}: [{title}.{name}] {error}") from None
+    return tuple(found)
 
 
-def _process(name: str, value: Any, file: Path, where: str) -> Process:
-    try:
-        if not NAME.fullmatch(name):
-            raise ValueError("is no name for a process; give letters, digits, - and _")  # noqa: TRY301  # said with its place
-        keys = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {"command": value}
-        if "command" not in keys:
-            raise ValueError('has no command; give one, such as command = "python app.py"')  # noqa: TRY301  # said with its place
-        process = Process(name, **_fields(keys, file.parent))
-        if process.ready is not None:
-            wanted(process.ready)
-        return process
-    except ValueError as error:
-        raise ConfigError(f"{where} {error}") from None
+def _process(name: str, value: Any, base: Path) -> Process:
+    if not NAME.fullmatch(name):
+        raise ValueError("is no name for a process; give letters, digits, - and _")
+    keys = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {"command": value}
+    if "command" not in keys:
+        raise ValueError('has no command; give one, such as command = "python app.py"')
+    process = Process(name, **_fields(keys, base))
+    if process.ready is not None:
+        wanted(process.ready)
+    return process
 
 
 def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:

@@ -1,0 +1,419 @@
+"""What `lifecycle up` reads: Procfiles, tables, the order of the starts, environments; and what it says at the end."""
+
+from __future__ import annotations
+
+import io
+import signal
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.cli import main
+from lifecycle.cli.commandline import parse
+from lifecycle.cli.failures import CliError, ConfigError, UsageError
+from lifecycle.cli.up.environments import environment
+from lifecycle.cli.up.files import find_file, read_file
+from lifecycle.cli.up.outcomes import Outcome, exit_status, how, summary
+from lifecycle.cli.up.processes import Process, selected
+from lifecycle.cli.up.procfile import parse_procfile
+from lifecycle.cli.up.screens import Screen
+from lifecycle.workers import Exit, WorkerState
+from lifecycle.workers.status import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FILE = Path("/srv/Procfile")
+
+
+def write(file: Path, text: str) -> Path:
+    file.write_text(textwrap.dedent(text))
+    return file
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Callable[[str], tuple[Process, ...]]:
+    return lambda text: read_file(write(tmp_path / "lifecycle.toml", text))
+
+
+class TestProcfile:
+    def test_each_line_is_a_process_for_the_shell_beside_the_file(self) -> None:
+        found = parse_procfile("# ours\nweb: python app.py --port $PORT\n\n  my-worker_2 :a: b && c # d \r\n", FILE)
+        assert found == (
+            Process("web", "python app.py --port $PORT", cwd=Path("/srv"), port=0),
+            Process("my-worker_2", "a: b && c # d", cwd=Path("/srv"), port=100),
+        )
+        assert found[0].argv == ("/bin/sh", "-c", "python app.py --port $PORT")
+
+    def test_the_end_of_one_is_the_end_of_all(self) -> None:
+        [only] = parse_procfile("web: a", FILE)
+        assert only.essential
+        assert not only.comes_back(failed=True)
+
+    @pytest.mark.parametrize(
+        ("text", "told"),
+        [
+            ("web python app.py", r"/srv/Procfile:1: 'web python app\.py' is no process; write NAME: COMMAND"),
+            ("a: b\n\nweb:", "Procfile:3: 'web:' is no process"),
+            (": b", "Procfile:1: ': b' is no process"),
+            ("web app: b", "Procfile:1: 'web app: b' is no process"),
+            ("web: a\0b", "Procfile:1: .* is no process"),
+            ("web: a\nb: c\nweb: d", "Procfile:3: web is there already, in line 1; give it another name"),
+        ],
+    )
+    def test_a_line_that_is_none_is_named(self, text: str, told: str) -> None:
+        with pytest.raises(ConfigError, match=told):
+            parse_procfile(text, FILE)
+
+    @pytest.mark.parametrize("content", [b"web: \xff", b"", b"# nothing\n", None])
+    def test_a_file_that_says_nothing_is_named(self, tmp_path: Path, content: bytes | None) -> None:
+        file = tmp_path / "Procfile"
+        if content is None:
+            file.mkdir()
+        else:
+            file.write_bytes(content)
+        with pytest.raises(ConfigError, match="Procfile"):
+            read_file(file)
+
+
+class TestTables:
+    def test_a_table_can_say_everything(self, tmp_path: Path, tables: Callable[[str], tuple[Process, ...]]) -> None:
+        (tmp_path / "src").mkdir()
+        text = """
+            [up]
+            db = "postgres -D data"
+            [up.web]
+            command = ["python", "app.py"]
+            cwd = "src"
+            env = { PORT = 8000, NAME = "x" }
+            env-file = "web.env"
+            ready = "port:8000"
+            start-timeout = 5
+            after = ["db"]
+            restart = "on-failure"
+            backoff = 0.5
+            max-restarts = 3
+            watch = "src"
+            stop-signal = "INT"
+            stop-timeout = 2
+        """
+        assert tables(text) == (
+            Process("db", "postgres -D data", cwd=tmp_path),
+            Process(
+                "web",
+                ("python", "app.py"),
+                cwd=tmp_path / "src",
+                env={"PORT": "8000", "NAME": "x"},
+                env_file=tmp_path / "web.env",
+                ready="port:8000",
+                start_timeout=5.0,
+                after=("db",),
+                restart="on_failure",
+                backoff=0.5,
+                max_restarts=3,
+                watch=(tmp_path / "src",),
+                stop_signal=signal.SIGINT,
+                stop_timeout=2.0,
+            ),
+        )
+
+    def test_one_that_is_restarted_or_watched_may_end_alone(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
+        found = tables("""
+            [up]
+            a = "x"
+            [up.b]
+            command = "x"
+            restart = "never"
+            [up.c]
+            command = "x"
+            watch = "."
+        """)
+        assert [each.essential for each in found] == [True, False, False]
+
+    @pytest.mark.parametrize("ready", ["line:listening on .*", "http://127.0.0.1:8000/health", "notify"])
+    def test_what_makes_a_process_ready_is_passed_on(
+        self, tables: Callable[[str], tuple[Process, ...]], ready: str
+    ) -> None:
+        assert tables(f"up.web = {{ command = 'x', ready = '{ready}' }}")[0].ready == ready
+
+    @pytest.mark.parametrize(
+        ("text", "told"),
+        [
+            ('[up.web\ncommand = "x"', "lifecycle.toml: cannot be read: .*at line 1, column 8"),
+            ("up = 3", "up = 3 is no table"),
+            ("", "names no process; write tables .up.NAME."),
+            ("up.web = 3", r"\[up.web\] command = 3 is neither a text nor a list"),
+            ("up.web = {}", r"\[up.web\] has no command"),
+            ("up.web = []", r"\[up.web\] command = \[\] is empty"),
+            ("up.web = ' '", "command = .* is empty"),
+            ("up.web = ['a', '']", "command = .* is neither"),
+            ('up."we b" = "x"', r"\[up.we b\] is no name for a process"),
+            ("up.web = { command = 'x', redy = 'port:1' }", r"\[up.web\] redy is not known; did you mean ready\?"),
+            ("up.web = { command = 'x', stop_signal = 'INT' }", r"stop_signal .*; did you mean stop-signal\?"),
+            ("up.web = { command = 'x', ready = 'prt:1' }", r"\[up.web\] ready='prt:1'"),
+            ("up.web = { command = 'x', restart = 'often' }", 'restart = "often": give one of never, on-failure'),
+            ("up.web = { command = 'x', max-restarts = 2.5 }", "max-restarts = 2.5: give a whole number"),
+            ("up.web = { command = 'x', backoff = -1 }", "backoff = -1: give seconds"),
+            ("up.web = { command = 'x', cwd = 'nowhere' }", 'cwd = "nowhere": there is no .*/nowhere; make it'),
+            ("up.web = { command = 'x', cwd = 3 }", "cwd = 3 is no path"),
+            ("up.web = { command = 'x', watch = 'nowhere' }", 'watch = "nowhere": there is no .*/nowhere; make it'),
+            ("up.web = { command = 'x', env = 3 }", "env = 3 is no table"),
+            ("up.web = { command = 'x', env = { A = true } }", "env: A = true is no text"),
+            ("up.web = { command = 'x', env = { 'A-B' = 'c' } }", "give the name of a variable"),
+            ("up.w = { command = 'x', after = 'bd1' }\nup.db1 = 'x'", r"w is after 'bd1', which .*; did you mean db1\?"),
+        ],
+    )  # fmt: skip
+    def test_a_mistake_is_named_with_its_place(
+        self, tables: Callable[[str], tuple[Process, ...]], text: str, told: str
+    ) -> None:
+        with pytest.raises(ConfigError, match=told):
+            tables(text)
+
+
+class TestOrder:
+    def test_each_starts_behind_those_that_it_is_after(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
+        found = tables("""
+            [up]
+            web = { command = "x", after = ["api", "cache"] }
+            api = { command = "x", after = "db" }
+            db = "x"
+            cache = "x"
+        """)
+        names = [each.name for each in found]
+        assert sorted(names) == ["api", "cache", "db", "web"]
+        assert names.index("db") < names.index("api") < names.index("web")
+        assert names.index("cache") < names.index("web")
+
+    def test_without_that_the_order_is_that_of_the_file(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
+        assert [each.name for each in tables("up.b = 'x'\nup.c = 'x'\nup.a = 'x'")] == ["b", "c", "a"]
+
+    def test_a_circle_is_shown(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
+        text = "up.a = { command = 'x', after = 'b' }\nup.b = { command = 'x', after = 'a' }\nup.c = 'x'"
+        with pytest.raises(ConfigError, match=r"(a after b after a|b after a after b); take one `after` away"):
+            tables(text)
+
+    def test_names_choose_and_what_was_not_chosen_is_not_waited_for(
+        self, tables: Callable[[str], tuple[Process, ...]]
+    ) -> None:
+        found = tables("up.web = { command = 'x', after = 'db' }\nup.db = 'x'")
+        assert [each.name for each in selected(found, ["web"], FILE)] == ["web"]
+        assert [each.name for each in selected(found, ["web", "db"], FILE)] == ["db", "web"]
+        with pytest.raises(UsageError, match=r"there is no process 'wbe' in .*Procfile; did you mean web\?"):
+            selected(found, ["wbe"], FILE)
+        with pytest.raises(UsageError, match="known: db, web"):
+            selected(found, ["zzz"], FILE)
+
+
+class TestFiles:
+    def test_the_nearest_is_taken_and_a_procfile_before_the_tables(self, tmp_path: Path) -> None:
+        below = tmp_path / "a" / "b"
+        below.mkdir(parents=True)
+        pyproject = write(tmp_path / "a" / "pyproject.toml", "[tool.lifecycle.up]\nweb = 'x'\n")
+        assert find_file(below) == pyproject
+        assert [each.name for each in read_file(pyproject)] == ["web"]
+        file = write(tmp_path / "a" / "lifecycle.toml", "[up]\n")
+        assert find_file(below) == file
+        assert find_file(below / "nowhere") == file
+        procfile = write(tmp_path / "a" / "Procfile", "web: x")
+        assert find_file(below) == procfile
+
+    def test_files_without_the_table_are_passed_over(self, tmp_path: Path) -> None:
+        write(tmp_path / "pyproject.toml", "[tool.lifecycle.watch]\n")
+        write(tmp_path / "lifecycle.toml", "[other]\n")
+        with pytest.raises(ConfigError, match=r"no Procfile, no lifecycle\.toml with \[up\.NAME\] and no pyproject"):
+            find_file(tmp_path)
+
+    def test_a_file_that_was_named_has_to_be_there_and_to_say_something(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="Procfile: no such file"):
+            read_file(tmp_path / "Procfile")
+        file = write(tmp_path / "pyproject.toml", "[tool]\n")
+        with pytest.raises(ConfigError, match=r"names no process; write tables \[tool.lifecycle.up.NAME\]"):
+            read_file(file)
+
+
+class TestEnvironment:
+    @pytest.fixture(autouse=True)
+    def _no_port(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("PORT", raising=False)
+
+    def test_its_own_is_stronger_than_ours_and_ours_than_the_files(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shared = write(tmp_path / ".env", "A=shared\nB=shared\nC=shared\nD=shared\n")
+        own = write(tmp_path / "own.env", "B=file\nC=file\nD=file\n")
+        monkeypatch.setenv("C", "ours")
+        monkeypatch.setenv("D", "ours")
+        found = environment(Process("web", "x", cwd=tmp_path, env_file=own, env={"D": "its"}), shared)
+        assert [found[name] for name in "ABCD"] == ["shared", "file", "ours", "its"]
+
+    def test_a_process_of_a_procfile_has_a_port_of_its_own(self, tmp_path: Path) -> None:
+        web, worker = parse_procfile("web: x\nworker: x", tmp_path / "Procfile")
+        shared = tmp_path / ".env"
+        assert [environment(each, shared)["PORT"] for each in (web, worker)] == ["5000", "5100"]
+        write(shared, "PORT=3000\n")
+        assert [environment(each, shared)["PORT"] for each in (web, worker)] == ["3000", "3100"]
+        for wrong in ("some", "65500"):
+            write(shared, f"PORT={wrong}\n")
+            with pytest.raises(ConfigError, match=f"PORT='{wrong}' is no first port"):
+                environment(worker, shared)
+
+    def test_a_table_has_none(self, tmp_path: Path) -> None:
+        assert "PORT" not in environment(Process("web", "x", cwd=tmp_path), tmp_path / ".env")
+
+
+def state(name: str, status: Status, *, ran: float | None = 2.0, at: float = 10.0, **known: object) -> WorkerState:
+    started = None if ran is None else at - ran
+    pid = None if ran is None else 7
+    return WorkerState(name, "process", status, started_at=started, updated_at=at, **{"pid": pid, **known})  # type: ignore[arg-type]
+
+
+class TestOutcomes:
+    @pytest.mark.parametrize(
+        ("ended", "code"),
+        [
+            (Outcome(state("a", Status.FINISHED, exit_code=0)), 0),
+            (Outcome(state("a", Status.STOPPED, exit_code=-15)), 0),
+            (Outcome(state("a", Status.FAILED, exit_code=3)), 3),
+            (Outcome(state("a", Status.FAILED, exit_code=-11)), 139),
+            (Outcome(state("a", Status.KILLED, exit_code=-9)), 137),
+            (Outcome(state("a", Status.FAILED, ran=None, exit_code=-15)), 1),
+            (Outcome(state("a", Status.FAILED, ran=None, exit_code=3)), 3),
+        ],
+    )
+    def test_the_code_is_that_of_a_shell(self, ended: Outcome, code: int) -> None:
+        assert exit_status([ended]) == code
+
+    @pytest.mark.parametrize(("cause", "code"), [(FileNotFoundError(), 127), (PermissionError(), 126), (None, 1)])
+    def test_one_that_cannot_be_executed_has_the_code_of_a_shell(self, cause: OSError | None, code: int) -> None:
+        error = RuntimeError("cannot start")
+        error.__cause__ = cause
+        ended = Outcome(state("a", Status.FAILED, ran=None), Exit(Status.FAILED, error))
+        assert exit_status([ended]) == code
+
+    def test_the_first_failure_counts(self) -> None:
+        late, early = (Outcome(state("a", Status.FAILED, exit_code=code, at=code)) for code in (5.0, 4.0))
+        assert exit_status([late, early]) == 4
+        assert exit_status([]) == 0
+
+    def test_a_line_for_each_says_how_it_ended(self) -> None:
+        outcomes = [
+            Outcome(state("web", Status.STOPPED, exit_code=-15, restarts=1)),
+            Outcome(state("worker", Status.FAILED, exit_code=3, ran=75.0, restarts=3, circuit="open")),
+            Outcome(state("db", Status.KILLED, exit_code=-9, ran=7320.0)),
+            Outcome(state("odd", Status.FAILED, exit_code=-60)),
+            Outcome(state("late", Status.STOPPED, ran=None)),
+            Outcome(state("gone", Status.FAILED, ran=None)),
+        ]
+        assert summary(outcomes) == [
+            "web     stopped            2.0 s       1 restart",
+            "worker  failed, status 3   1 min 15 s  given up after 3 restarts",
+            "db      killed, SIGKILL    2 h 2 min",
+            "odd     failed, signal 60  2.0 s",
+            "late    not started",
+            "gone    could not start",
+        ]
+
+    def test_an_end_is_told_in_the_words_of_the_worker(self) -> None:
+        assert how(state("a", Status.FINISHED)) == "finished after 2.0 s"
+        error = "'a' exited with status 3"
+        assert how(state("a", Status.FAILED, error=error)) == "exited with status 3 after 2.0 s"
+        error = "'a' cannot start: it is not there; make it"
+        assert how(state("a", Status.FAILED, ran=None, error=error)) == "cannot start: it is not there; make it"
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Deaf(io.StringIO):
+    def write(self, _: str) -> int:
+        raise BrokenPipeError
+
+    def fileno(self) -> int:
+        return FILENO
+
+
+FILENO = 1
+
+
+class TestScreen:
+    def test_each_line_stands_behind_an_aligned_name(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with Screen(["web", "my-worker"], log_dir=None, gone=pytest.fail) as screen:
+            screen.output("web")("one", "stdout")
+            screen.output("my-worker")("two", "stderr")
+            screen.voice.say("three")
+        assert capsys.readouterr() == ("web       | one\nmy-worker | two\n", "system    | three\n")
+
+    def test_colours_end_with_the_line_and_a_line_begun_anew_begins_behind_the_name(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        screen = Screen(["web"], log_dir=None, gone=pytest.fail)
+        screen.output("web")("\x1b[31mred", "stdout")
+        screen.output("web")("10%\r20%", "stdout")
+        assert capsys.readouterr().out == "web    | \x1b[31mred\x1b[0m\nweb    | 10%\rweb    | 20%\n"
+
+    def test_at_a_terminal_names_have_colours_unless_nobody_wants_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for wanted in (True, False):
+            monkeypatch.setenv("TERM", "xterm")
+            monkeypatch.setenv("NO_COLOR", "" if wanted else "1")
+            monkeypatch.setattr(sys, "stdout", stream := FakeTerminal())
+            screen = Screen(["web", "api"], log_dir=None, gone=pytest.fail)
+            screen.output("web")("a", "stdout")
+            screen.output("api")("b", "stdout")
+            coloured = "\x1b[36mweb    |\x1b[0m a\n\x1b[33mapi    |\x1b[0m b\n"
+            assert stream.getvalue() == (coloured if wanted else "web    | a\napi    | b\n")
+
+    def test_lines_go_to_files_as_they_were_written(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for _ in range(2):
+            with Screen(["web", "api"], log_dir=tmp_path / "a" / "log", gone=pytest.fail) as screen:
+                screen.output("web")("\x1b[31mhöhe", "stdout")
+        assert (tmp_path / "a" / "log" / "web.log").read_text() == "\x1b[31mhöhe\n" * 2
+        assert (tmp_path / "a" / "log" / "api.log").read_text() == ""
+        assert "höhe" in capsys.readouterr().out
+
+    def test_files_that_cannot_be_written_are_named(self, tmp_path: Path) -> None:
+        (tmp_path / "web.log").mkdir()
+        with (
+            pytest.raises(UsageError, match=r"--log-dir .*web\.log: Is a directory"),
+            Screen(["api", "web"], log_dir=tmp_path, gone=pytest.fail),
+        ):
+            pass
+
+    def test_who_reads_no_more_is_told_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        told: list[None] = []
+        with (tmp_path / "file").open("w") as file:
+            stream = Deaf()
+            monkeypatch.setattr(stream, "fileno", file.fileno)
+            monkeypatch.setattr(sys, "stdout", stream)
+            screen = Screen(["web"], log_dir=None, gone=lambda: told.append(None))
+            screen.output("web")("a", "stdout")
+        assert told == [None]
+        assert not screen.read
+
+    def test_a_character_that_the_terminal_does_not_know_loses_no_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stream = io.TextIOWrapper(raw := io.BytesIO(), "ascii")
+        monkeypatch.setattr(sys, "stdout", stream)
+        Screen(["web"], log_dir=None, gone=pytest.fail).output("web")("höhe", "stdout")
+        assert raw.getvalue() == b"web    | h?he\n"
+
+
+class TestCommandLine:
+    def test_file_names_and_logs_can_be_typed(self) -> None:
+        parsed = parse(["up", "-f", "a/Procfile", "--log-dir", "log", "web", "db"])
+        assert (parsed.file, parsed.names, parsed.log_dir) == (Path("a/Procfile"), ["web", "db"], Path("log"))
+
+    def test_a_command_has_no_place_here(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["up", "--", "python", "app.py"]) == 2
+        assert "takes no command" in capsys.readouterr().err
+
+    def test_a_mistake_is_one_line_and_a_status(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert main(["up", "-f", "nope"]) == 3
+        assert capsys.readouterr().err == f"[lifecycle] {tmp_path}/nope: no such file\n"
+        assert issubclass(ConfigError, CliError)
