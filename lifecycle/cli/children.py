@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import codecs
 import json
-import logging
 import os
 import shlex
-import shutil
 import signal
 import sys
-from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lifecycle.cli.dotenv import read_env
+from lifecycle.cli.failures import UsageError
 from lifecycle.cli.messages import at_terminal, put
 from lifecycle.cli.programs import arguments
-from lifecycle.cli.terminal import stopped_by
+from lifecycle.errors import StopTree
 from lifecycle.workers import ProcessWorker
-from lifecycle.workers.stdio import Inherited, Pipes
-from lifecycle.workers.terminals import Terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Mapping
     from pathlib import Path
 
-    from lifecycle.cli.generations import Child
-    from lifecycle.cli.messages import Voice
     from lifecycle.cli.settings import Settings
-    from lifecycle.cli.terminal import Foreground
+    from lifecycle.cli.terminal import Foreground, OwnTerminal
     from lifecycle.events import Change
-    from lifecycle.workers import Exit
-    from lifecycle.workers.stdio import Stdio
+    from lifecycle.workers.records import End
 
 __all__ = ["Children", "Manner", "changes_env", "manner"]
 
@@ -40,8 +33,6 @@ Manner: TypeAlias = Literal["pty", "foreground", "pipes"]
 
 #: Bytes of changed paths that the environment is given; the system refuses 128 KiB in one variable.
 _ROOM = 96 * 1024
-#: Characters of a line without an end that are held back.
-_LONGEST = 64 * 1024
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
 _INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 
@@ -76,131 +67,101 @@ def changes_env(changes: Mapping[Path, Change]) -> dict[str, str]:
 
 
 class Children:
-    """Starts the command, a fresh worker each time."""
+    """Makes the command's workers, a fresh one for each start; ``foreground`` is the terminal to lend to them."""
 
-    def __init__(self, settings: Settings, voice: Voice, how: Manner, foreground: Foreground | None = None) -> None:
+    def __init__(self, settings: Settings, how: Manner, foreground: Foreground | None = None) -> None:
         self._settings = settings
-        self._voice = voice
         self._how = how
         self._foreground = foreground
-        # Of the last child; where there is none any more they take no notice.
-        self._terminal: Terminal | None = None
-        self._screen = AboveThePrompt()
+        # Of the last one; where it has ended they take no notice.
+        self._worker: ProcessWorker | None = None
+        self._terminal: OwnTerminal | None = None
 
     @property
     def name(self) -> str:
         """The command as a person would type it."""
         return self._settings.command[0] if self._settings.shell else shlex.join(self._settings.command)
 
-    def env(self) -> dict[str, str]:
-        """Ours, and below it what ``--env-file`` adds: a variable that is set already stays.
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """What is executed.
 
         Raises:
-            ConfigError: for a file that cannot be read.
-        """
-        file = self._settings.env_file
-        return {**(read_env(file) if file else {}), **os.environ}
-
-    async def start(self, changes: Mapping[Path, Change]) -> ProcessWorker:
-        """A worker that runs, told of ``changes`` by its environment.
-
-        Raises:
-            WorkerFailed: if it cannot be started.
-            UsageError: if the program is gone.
+            UsageError: if there is no such program.
             ConfigError: if ``--env-file`` cannot be read.
         """
-        env = self.env()
-        argv = arguments(self._settings.command, shell=self._settings.shell, env=env)
-        worker = ProcessWorker(
-            self._settings.command[0],
-            *argv,
-            env={**env, **self._manners(env), **changes_env(changes)},
-            stop_signal=self._settings.stop_signal,
-            stop_timeout=self._settings.stop_timeout,
-            stdio=self._stdio(),
-            # As a shell would: a daemon that a build leaves behind is the person's own.
-            contain="group",
-        )
-        if self._settings.clear and at_terminal(sys.stdout):
+        return arguments(self._settings.command, shell=self._settings.shell, env=self._env())
+
+    def make(self, changes: Mapping[Path, Change]) -> ProcessWorker:
+        """A worker for the next start, told of ``changes`` by its environment.
+
+        Raises:
+            UsageError: if the program is gone, or if it cannot be known where it runs when it is ready.
+            ConfigError: if ``--env-file`` cannot be read.
+        """
+        env, settings, argv = self._env(), self._settings, self.argv
+        if settings.clear and at_terminal(sys.stdout):
             put(sys.stdout, _CLEAR)
-        await worker.start()
-        pid = worker.state().pid
-        if self._foreground is not None and pid is not None:
-            self._foreground.give(pid)
-        self._voice.good(f"started {self.name} (pid {pid})")
-        return worker
+        kind = ProcessWorker if self._foreground is None else _Job
+        try:
+            self._worker = kind(
+                settings.command[0],
+                *argv,
+                env={**env, **self._manners(env), **changes_env(changes)},
+                stop_signal=settings.stop_signal,
+                stop_timeout=settings.stop_timeout,
+                ready=settings.ready,
+                start_timeout=settings.start_timeout,
+                **self._streams(),
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        return self._worker
 
-    def signal(self, child: Child, signum: signal.Signals) -> None:
+    def signal(self, signum: signal.Signals) -> None:
         """To the command itself; to all of its group where a shell stands before it."""
-        child.send_signal(signum, group=self._settings.shell)
+        if self._worker is not None:
+            self._worker.send_signal(signum, group=self._settings.shell)
 
-    def kill(self, child: Child | None) -> None:
-        """End ``child`` and its group now, because we end by force."""
-        pid = child.state().pid if child is not None else None
-        if pid is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+    def is_last(self, exit_code: int | None) -> bool:
+        """Whether who ended the command wanted to end everything: by Ctrl+C in the terminal lent to it."""
+        return self._foreground is not None and exit_code in _INTERRUPTED
 
-    def ended(self, outcome: Exit) -> bool:
-        """Take the terminal back; True if the command ended by Ctrl+C in it."""
-        self._screen.write(b"")
-        if self._foreground is None:
-            return False
-        self._foreground.take()
-        return outcome.exit_code in _INTERRUPTED
+    def resize(self) -> None:
+        """Tell the command's own terminal the size that ours has now."""
+        if self._terminal is not None:
+            self._terminal.fit()
 
-    def stopped(self, child: Child | None) -> None:
-        """One of our children changed its state: if the terminal stopped ``child`` (Ctrl+Z), stop with it."""
-        pid = child.state().pid if child is not None else None
-        if self._foreground is not None and pid is not None and (signum := stopped_by(pid)) is not None:
-            self._foreground.pause(pid, signum)
-
-    def continued(self, child: Child | None) -> None:
-        """A shell continued us: ``child`` goes on too."""
-        pid = child.state().pid if child is not None else None
-        if self._foreground is not None and pid is not None:
-            self._foreground.go_on(pid)
+    def _env(self) -> dict[str, str]:
+        """Ours, and below it what ``--env-file`` adds: a variable that is set already stays."""
+        file = self._settings.env_file
+        return {**(read_env(file) if file else {}), **os.environ}
 
     def _manners(self, env: Mapping[str, str]) -> dict[str, str]:
         """Where output goes through a pipe, Python shall not keep it back."""
         return {} if self._how != "pipes" or env.get("PYTHONUNBUFFERED") else {"PYTHONUNBUFFERED": "1"}
 
-    def _stdio(self) -> Stdio:
-        if self._how == "foreground":
-            return Inherited()
+    def _streams(self) -> dict[str, Any]:
         if self._how == "pipes":
-            return Pipes(_pass_on, logging.getLogger("lifecycle.cli"))
-        columns, rows = shutil.get_terminal_size()
-        self._screen = AboveThePrompt()
-        self._terminal = Terminal(self._screen.write, rows=rows, columns=columns)
-        return self._terminal
+            return {"output": _pass_on}
+        if self._how == "foreground":
+            return {"stdio": self._foreground}
+        from lifecycle.cli.terminal import OwnTerminal
 
-    def resize(self) -> None:
-        """Tell the command's own terminal the size that ours has now."""
-        if self._terminal is not None:
-            columns, rows = shutil.get_terminal_size()
-            self._terminal.resize(rows, columns)
+        self._terminal = OwnTerminal()
+        return {"stdio": self._terminal}
 
 
-class AboveThePrompt:
-    """Writes what the command's terminal shows to our standard output, whole lines at a time.
+class _Job(ProcessWorker):
+    """The command in the foreground: to end it by Ctrl+C is to end everything."""
 
-    A prompt is drawn anew below each write, so that half a line would be cut in two. What is longer than a screen
-    ever is, or comes last, is written without its end.
-    """
+    async def _launch(self) -> Awaitable[End]:
+        return _unless_interrupted(await super()._launch())
 
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._begun = ""
 
-    def write(self, data: bytes) -> None:
-        """Take bytes as they come, and none at the end."""
-        text = self._begun + self._decoder.decode(data, final=not data)
-        whole, newline, self._begun = text.rpartition("\n")
-        if self._begun and (not data or len(self._begun) > _LONGEST):
-            whole, newline, self._begun = text, "\n", ""
-        if newline:
-            put(sys.stdout, whole + newline)
+async def _unless_interrupted(life: Awaitable[End]) -> End:
+    end = await life
+    return replace(end, error=StopTree("Ctrl+C")) if end.exit_code in _INTERRUPTED else end
 
 
 def _pass_on(line: str, stream: Literal["stdout", "stderr"]) -> None:

@@ -1,112 +1,84 @@
 """One run of the command after the other, never two at once, and the last change always leads to one.
 
-One task owns the child (`Generations.run`); everything else only asks. Who starts children and how is `children`'s
-matter, what leads to a restart is `session`'s.
+A `Supervisor` keeps the command, its only child: it stops the old run before it starts the new one, and its policy
+decides what follows when one ends by itself. Here is what is asked of it, and when. Who makes the workers is
+`children`'s matter, what leads to a restart is `session`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from signal import Signals
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from lifecycle.cli.failures import CliError
+from lifecycle.backoff import Backoff
 from lifecycle.control import FileBatch, merge_files
-from lifecycle.errors import WorkerFailed
-from lifecycle.workers.status import Status
+from lifecycle.errors import InvalidTransition, WorkerFailed
+from lifecycle.workers.specs import Spec
+from lifecycle.workers.status import FINAL, Status
+from lifecycle.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from lifecycle.cli.messages import Voice
-    from lifecycle.cli.settings import Busy
-    from lifecycle.events import Change
-    from lifecycle.workers.records import Exit, WorkerState
+    from lifecycle.cli.settings import Settings
+    from lifecycle.events import Change, StatusEvent
+    from lifecycle.workers.children import Worker
+    from lifecycle.workers.records import WorkerState
 
-__all__ = ["Child", "Generations", "Launcher"]
+__all__ = ["Generations", "Launcher"]
 
-_ALIVE = (Status.STARTING, Status.RUNNING, Status.SUSPENDED)
-
-
-class Child(Protocol):
-    """What is needed of a `ProcessWorker`."""
-
-    @property
-    def status(self) -> Status:
-        """Where it is in its life."""
-        ...
-
-    async def start(self) -> None:
-        """Start it."""
-        ...
-
-    async def stop(self, timeout: float | None = None) -> None:
-        """End it and return when it has ended."""
-        ...
-
-    async def wait(self) -> Exit:
-        """Wait for its end."""
-        ...
-
-    async def suspend(self) -> None:
-        """Freeze it."""
-        ...
-
-    async def resume(self) -> None:
-        """Let it go on."""
-        ...
-
-    def send_signal(self, signum: int, *, group: bool = False) -> None:
-        """Send a signal to it, or to all of its group."""
-        ...
-
-    def state(self) -> WorkerState:
-        """Its record."""
-        ...
+_ALIVE: Final = (Status.STARTING, Status.RUNNING, Status.SUSPENDED)
+_AT_REST: Final = {Status.CREATED: "waiting for the first change", Status.PENDING: "waiting to be started again"}
+#: It waits from 0.1 to 13 seconds, half a minute in all; then it is a matter of the next change.
+_BACKOFF: Final = Backoff(max_restarts=8, within=60.0)
 
 
 class Launcher(Protocol):
-    """Starts children, and cleans up after each."""
+    """Makes workers for the command."""
 
-    async def start(self, changes: Mapping[Path, Change]) -> Child:
-        """A child that runs; ``changes`` are those since the one before. Raises WorkerFailed or CliError."""
+    @property
+    def name(self) -> str:
+        """What people call the command."""
         ...
 
-    def signal(self, child: Child, signum: Signals) -> None:
-        """Send ``signum`` to a child that runs."""
+    def make(self, changes: Mapping[Path, Change]) -> Worker:
+        """A new worker; ``changes`` are those since the last that came up. Raises CliError."""
         ...
 
-    def ended(self, outcome: Exit) -> bool:
-        """The child has ended; whether that was the user's wish to end everything (Ctrl+C in its terminal)."""
+    def signal(self, signum: Signals) -> None:
+        """Send ``signum`` to the worker made last."""
+        ...
+
+    def is_last(self, exit_code: int | None) -> bool:
+        """Whether who ended the command wanted to end everything: by Ctrl+C in its terminal."""
         ...
 
 
 class Generations:
-    """Keeps one child at a time; requests come in at any time and never wait."""
+    """Keeps one run of the command at a time; requests come in at any time and never wait."""
 
-    def __init__(self, launcher: Launcher, voice: Voice, *, busy: Busy = "restart", postpone: bool = False) -> None:
+    def __init__(self, launcher: Launcher, settings: Settings, voice: Voice) -> None:
         self._launcher = launcher
+        self._settings = settings
         self._voice = voice
-        self._busy = busy
-        self._postpone = postpone
-        self._child: Child | None = None
-        # What changed since the last start.
+        self._spec = Spec(settings.command[0], self._make, restart=settings.restart, backoff=_BACKOFF)
+        self._supervisor = Supervisor("lifecycle watch")
+        self._tasks = asyncio.TaskGroup()
+        self._up = asyncio.Event()
+        # What changed since the last start, and what a start has been told that has not come up yet.
         self._changes = FileBatch({})
-        # Whether another run is wanted once this one has ended; whether this one shall end for it.
-        self._wanted = asyncio.Event()
-        self._interrupt = asyncio.Event()
-        # Set by `begin`; set unless suspended.
-        self._begun = asyncio.Event()
-        self._free = asyncio.Event()
-        self._free.set()
-        #: How many children there were.
-        self.starts = 0
-
-    def begin(self) -> None:
-        """Let `run` start the first one."""
-        self._begun.set()
+        self._told = FileBatch({})
+        # Who asks the supervisor for the next run; whether that one has still to be made.
+        self._asking: asyncio.Task[None] | None = None
+        self._coming = False
+        # Whether another run is wanted once this one has ended or goes on; whether all waits for `resume`.
+        self._queued = False
+        self._held = False
 
     # -- asking ------------------------------------------------------------------------------------------------
 
@@ -117,138 +89,149 @@ class Generations:
 
     def change(self, why: str) -> None:
         """Something changed: what follows while the command runs is the policy's matter."""
-        if self._held and self._busy != "drop":
+        busy = self._settings.busy
+        if self._held and (busy != "drop" or not self.alive):
             self._voice.say(f"{why}; waits for resume")
-            self._want(now=False)
-        elif not self.alive or self._busy == "restart":
-            self._voice.say(f"{why}; restarting" if self.alive else why)
-            self._want(now=True)
-        elif self._busy == "queue":
+            self._queued = True
+        elif not self.alive or busy == "restart":
+            self.restart(why)
+        elif busy == "queue":
             self._voice.say(f"{why}; the command still runs, its next run is queued")
-            self._want(now=False)
+            self._queued = True
         else:
             self._voice.say(f"{why}; dropped, the command still runs")
 
     def restart(self, why: str) -> None:
-        """Start anew, whatever the policy; what is suspended starts once it is resumed."""
+        """Start anew, whatever the policy; while suspended the old run ends, and the new one begins with the resume."""
         self._voice.say(f"{why}; restarting" if self.alive else why)
-        self._want(now=True)
+        self._ask()
 
     def signal(self, signum: Signals, why: str) -> None:
-        """Send ``signum`` to the child; where none runs, start one."""
-        if self._child is None or self._child.status not in (Status.RUNNING, Status.SUSPENDED):
+        """Send ``signum`` to the command; where none runs, start one."""
+        if self._coming or self._status not in (Status.RUNNING, Status.SUSPENDED):
             self.change(why)
             return
         self._voice.say(f"{why}; sent {signum.name}")
-        self._launcher.signal(self._child, signum)
+        self._launcher.signal(signum)
 
     async def suspend(self) -> None:
-        """Freeze the child, wherever it is, and start none until resumed."""
-        self._free.clear()
-        if self._child is not None and self._child.status is Status.RUNNING:
-            await self._child.suspend()
+        """Freeze the command, wherever it is, and start none until resumed."""
+        self._held = True
+        await self._up.wait()
+        with suppress(InvalidTransition):  # it is about to end
+            await self._supervisor.suspend()
 
     async def resume(self) -> None:
-        """Let the child go on, or start anew for what changed meanwhile."""
-        self._free.set()
-        if self._wanted.is_set() and self._busy == "restart":
-            self._interrupt.set()
-        elif self._child is not None and self._child.status is Status.SUSPENDED:
-            await self._child.resume()
+        """Let the command go on, or start anew for what changed meanwhile."""
+        if self._queued and (self._settings.busy == "restart" or not self.alive):
+            # While it is suspended: the old run does not go on before it ends.
+            self._queued, self._coming = False, True
+            await self._restart()
+        self._held = False
+        with suppress(InvalidTransition):
+            await self._supervisor.resume()
 
     # -- looking -----------------------------------------------------------------------------------------------
 
     @property
-    def child(self) -> Child | None:
-        """The present one."""
-        return self._child
-
-    @property
     def alive(self) -> bool:
-        """Whether there is a child that was not told to stop."""
-        return self._child is not None and self._child.status in _ALIVE and not self._interrupt.is_set()
+        """Whether there is a run that was not told to stop."""
+        return self._status in _ALIVE and not self._coming
 
     def describe(self) -> str:
         """How the command does, for people."""
-        if not self._begun.is_set():
-            return "about to start"
-        if self._child is None:
-            return "suspended; nothing runs" if self._held else "waiting for a change"
-        state = self._child.state()
+        state = self._state
+        if state is None or state.status in (*FINAL, Status.PENDING):
+            return "suspended; nothing runs" if self._held else _AT_REST.get(self._status, "waiting for a change")
         since = f" for {time.time() - state.started_at:.0f} s" if state.started_at else ""
-        times = "once" if self.starts == 1 else f"{self.starts} times"
+        times = f"{state.restarts + 1} times" if state.restarts else "once"
         return f"{state.status}{since}, pid {state.pid}, started {times}"
 
     @property
-    def _held(self) -> bool:
-        """Whether all waits for `resume`."""
-        return not self._free.is_set()
+    def _state(self) -> WorkerState | None:
+        return next(iter(self._supervisor.workers()), None)
+
+    @property
+    def _status(self) -> Status:
+        return Status.CREATED if self._state is None else self._state.status
 
     # -- the life ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Once begun, run the command, again for every request, until cancelled or the user ends it in its terminal."""
-        await self._begun.wait()
-        if self._postpone:
-            self._voice.say("waiting for the first change")
-            await self._wanted.wait()
-        await self._free.wait()
-        while not await self._generation():
-            await self._wanted.wait()
-            await self._free.wait()
+        """Run the command, again for every request, until cancelled or the user ends it in its terminal."""
+        moves = self._supervisor.watch()
+        async with self._supervisor, self._tasks:
+            self._up.set()
+            if self._settings.postpone and not self._queued:
+                self._voice.say("waiting for the first change")
+            else:
+                self._ask()
+            async for move in moves:
+                if move.component == self._spec.name:
+                    self._tell(move)
 
-    async def _generation(self) -> bool:
-        """One run of the command; whether it was the last."""
-        self._wanted.clear()
-        self._interrupt.clear()
-        changes, self._changes = self._changes.changes, FileBatch({})
-        try:
-            self._child = await self._launcher.start(changes)
-        except (WorkerFailed, CliError) as error:
-            self._voice.bad(f"{error}; waiting for a change")
-            self._changes = merge_files(FileBatch(changes), self._changes)
-            return False
-        self.starts += 1
-        try:
-            if self._held:
-                await self._child.suspend()
-            await self._until_ended_or_interrupted(self._child)
-            interrupted = self._child.status in _ALIVE
-        finally:
-            await self._child.stop()
-            ended, self._child = await self._child.wait(), None
-            last = self._launcher.ended(ended)
-        self._tell(ended, interrupted=interrupted, last=last)
-        return last
+    def _ask(self) -> None:
+        """Have another run, as soon as that can be; one that is still to be made is enough."""
+        if not self._up.is_set():
+            self._queued = True
+        elif not self._coming:
+            self._queued, self._coming = False, True
+            self._asking = self._tasks.create_task(self._restart(), name=f"restart of {self._spec.name}")
 
-    async def _until_ended_or_interrupted(self, child: Child) -> None:
-        waits = [asyncio.ensure_future(child.wait()), asyncio.ensure_future(self._interrupt.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waits:
-                each.cancel()
-            await asyncio.wait(waits)
+    async def _restart(self) -> None:
+        """Return when the old run has ended, and the new one has begun or has to wait for the resume."""
+        # What becomes of it is told of the child; and where all ends, so does this.
+        with suppress(WorkerFailed, InvalidTransition):
+            if self._spec.name in self._supervisor:
+                await self._supervisor.restart(self._spec.name)
+            else:
+                await self._supervisor.add(self._spec)
 
-    def _want(self, *, now: bool) -> None:
-        self._wanted.set()
-        if now:
-            self._interrupt.set()
+    def _make(self) -> Worker:
+        """A worker for a start that begins now: what changes from here on leads to another."""
+        self._coming = False
+        if self._asking is not None:
+            # Nobody waits for it to come up: if it does not, the policy decides what follows.
+            self._asking.cancel()
+        self._told, self._changes = merge_files(self._told, self._changes), FileBatch({})
+        return self._launcher.make(self._told.changes)
 
-    def _tell(self, ended: Exit, *, interrupted: bool, last: bool) -> None:
-        """How the run ended, where that is news."""
-        after = f"after {ended.duration:.1f} s"
-        then = "" if self._wanted.is_set() or last else "; waiting for a change"
-        if ended.status is Status.KILLED:
-            self._voice.warn("it did not stop in time and was killed")
-        elif interrupted or last:
+    # -- telling -----------------------------------------------------------------------------------------------
+
+    def _tell(self, move: StatusEvent) -> None:
+        match Status(move.old), Status(move.new):
+            case Status.STARTING, Status.RUNNING:
+                self._told = FileBatch({})
+                how = "ready:" if self._settings.ready else "started"
+                self._voice.good(f"{how} {self._launcher.name} (pid {move.state.pid})")
+            case _, Status.KILLED:
+                self._voice.warn("it did not stop in time and was killed")
+            case ((Status.STARTING | Status.RUNNING | Status.SUSPENDED), (Status.FINISHED | Status.FAILED)):
+                self._ended(move.state)
+            case _:
+                pass
+
+    def _ended(self, state: WorkerState) -> None:
+        """It has ended by itself: say so, where the supervisor does not do it as it starts it again."""
+        if self._launcher.is_last(state.exit_code):
             return
-        elif ended.signal:
-            self._voice.bad(f"killed by {_name(ended.signal)} {after}{then}")
-        elif ended.exit_code:
-            self._voice.bad(f"exited with status {ended.exit_code} {after}{then}")
-        else:
-            self._voice.good(f"exited with status 0 {after}{then}")
+        if self._queued and not self._held:
+            self._ask()
+        policy = self._settings.restart
+        if policy == "always" or (policy == "on_failure" and state.status is Status.FAILED):
+            return
+        then = "" if self._queued or self._coming else "; waiting for a change"
+        (self._voice.bad if state.status is Status.FAILED else self._voice.good)(f"{_how(state)}{then}")
+
+
+def _how(state: WorkerState) -> str:
+    """How a run ended."""
+    if state.started_at is None or state.exit_code is None:
+        return str(state.error)
+    after = f"after {state.updated_at - state.started_at:.1f} s"
+    if state.exit_code < 0:
+        return f"killed by {_name(-state.exit_code)} {after}"
+    return f"exited with status {state.exit_code} {after}"
 
 
 def _name(signum: int) -> str:

@@ -65,6 +65,14 @@ OPTIONS: tuple[Option | Flag, ...] = (
     Option("step", "S", "gather the system's notifications for S seconds (0.05)", values.interval, number=True),
     Option("wait", "S", "act once it was quiet for S seconds (0.1)", values.seconds, number=True),
     Option("busy", "POLICY", "while the command runs: restart it, queue the change, or drop it", values.busy),
+    Option(
+        "restart",
+        "POLICY",
+        "start it again when it ends: never (that is the default), on-failure, always",
+        values.policy,
+    ),
+    Option("ready", "WHEN", "when it counts as started, such as port:8000", values.ready),
+    Option("start-timeout", "S", "how long it has for that (30)", values.interval, number=True),
     Flag("postpone", "wait for the first change before the first start"),
     Option(
         "poll",

@@ -13,10 +13,13 @@ from lifecycle.cli.failures import UsageError
 if TYPE_CHECKING:
     from signal import Signals
 
-__all__ = ["Action", "Address", "Busy", "Rule", "Settings"]
+__all__ = ["Action", "Address", "Busy", "Policy", "Rule", "Settings"]
 
 #: What to do while the command still runs: stop it, wait for its end, or let the change go.
 Busy: TypeAlias = Literal["restart", "queue", "drop"]
+
+#: When a command that ended is started again without a change.
+Policy: TypeAlias = Literal["never", "on_failure", "always"]
 
 #: What a changed file leads to.
 Action: TypeAlias = Literal["restart", "reload", "ignore"]
@@ -71,6 +74,11 @@ class Settings:
     #: How long it must be quiet before anything happens.
     wait: float = 0.1
     busy: Busy = "restart"
+    restart: Policy = "never"
+    #: When the command counts as started, as `ProcessWorker` has it; None: at once.
+    ready: str | None = None
+    #: How long it has for that.
+    start_timeout: float = 30.0
     #: Whether the first start waits for the first change.
     postpone: bool = False
     #: Look every so often instead of being told; None: be told.

@@ -11,11 +11,25 @@ from pathlib import Path
 from signal import Signals
 from typing import get_args
 
-from lifecycle.cli.settings import Action, Address, Busy, Rule
+from lifecycle.cli.settings import Action, Address, Busy, Policy, Rule
 
-__all__ = ["address", "busy", "extensions", "globs", "interval", "path", "rules", "seconds", "signal", "variable"]
+__all__ = [
+    "address",
+    "busy",
+    "extensions",
+    "globs",
+    "interval",
+    "path",
+    "policy",
+    "ready",
+    "rules",
+    "seconds",
+    "signal",
+    "variable",
+]
 
 _BUSY: dict[str, Busy] = {each: each for each in get_args(Busy)}
+_POLICIES: dict[str, Policy] = {each.replace("_", "-"): each for each in get_args(Policy)}
 _ACTIONS: dict[str, Action] = {each: each for each in get_args(Action)}
 
 
@@ -69,6 +83,21 @@ def busy(text: str) -> Busy:
     if text not in _BUSY:
         raise ValueError("give restart, queue or drop")
     return _BUSY[text]
+
+
+def policy(text: str) -> Policy:
+    """When to start again what has ended."""
+    if text not in _POLICIES:
+        raise ValueError("give never, on-failure or always")
+    return _POLICIES[text]
+
+
+def ready(text: str) -> str:
+    """A condition that a process can wait for."""
+    from lifecycle.workers.readiness import wanted
+
+    wanted(text)
+    return text
 
 
 def rules(text: str) -> tuple[Rule, ...]:

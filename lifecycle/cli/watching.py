@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lifecycle import hooks
 from lifecycle.cli.children import Children, manner
 from lifecycle.cli.commandline import watch_settings
 from lifecycle.cli.config import find_table
@@ -18,19 +17,18 @@ from lifecycle.cli.generations import Generations
 from lifecycle.cli.gitignore import available, has_rules
 from lifecycle.cli.logs import heard
 from lifecycle.cli.messages import Voice, colourful
-from lifecycle.cli.programs import arguments, interpreter
+from lifecycle.cli.programs import interpreter
 from lifecycle.cli.rules import PathRules, own_output
 from lifecycle.cli.session import Session
-from lifecycle.cli.terminal import Foreground
 from lifecycle.control import Debounce, Router, merge_files
 from lifecycle.errors import SourceFailed
 from lifecycle.handlers import SuspendHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from lifecycle.cli.settings import Settings
-    from lifecycle.control import Emit
+    from lifecycle.cli.terminal import Foreground
     from lifecycle.sources import WebhookSource
 
 __all__ = ["watch"]
@@ -67,15 +65,11 @@ class _Program:
     def run(self) -> int:
         from lifecycle.runtime import run
 
-        self.router.add_source(_Last(self._begin))
-        hooks.forced_exit.connect(self._take_the_child_along)
         try:
-            run(self.router, self.generations.run, exit_timeout=max(25.0, self.settings.stop_timeout + 5.0))
+            run(self.router, self._main, exit_timeout=max(25.0, self.settings.stop_timeout + 5.0))
         except SourceFailed as error:
             self.voice.bad(str(error))
             return FAILED
-        finally:
-            hooks.forced_exit.disconnect(self._take_the_child_along)
         return DONE
 
     def tell_status(self, _: object) -> None:
@@ -83,31 +77,20 @@ class _Program:
         watched = ", ".join(str(path) for path in self.settings.paths)
         self.voice.say(f"{self.children.name}: {self.generations.describe()}\nwatching {watched}")
 
-    def _take_the_child_along(self, _: object, **__: object) -> None:
-        self.children.kill(self.generations.child)
-
-    def _begin(self) -> None:
+    async def _main(self) -> None:
+        """Begins when the sources have started: from the first start on no change is missed."""
         self.voice.say(f"watching {', '.join(str(path) for path in self.settings.paths)}")
-        self.generations.begin()
-
-
-class _Last:
-    """The last source, which runs when the others have started: from the first start on no change is missed."""
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        self._act = act
-
-    async def run(self, _: Emit) -> None:
-        self._act()
+        await self.generations.run()
 
 
 def _prepare(settings: Settings, here: Path, voice: Voice) -> _Program:
     """Look at everything that can be wrong before anything is started."""
     how = manner(prompt=settings.prompt)
-    children = Children(settings, voice, how, Foreground() if how == "foreground" else None)
-    python = interpreter(arguments(settings.command, shell=settings.shell, env=children.env()), os.environ)
+    foreground = _foreground() if how == "foreground" else None
+    children = Children(settings, how, foreground)
+    python = interpreter(children.argv, os.environ)
     rules = PathRules(settings, here, git=_honours_git(settings, voice), outputs=own_output())
-    generations = Generations(children, voice, busy=settings.busy, postpone=settings.postpone)
+    generations = Generations(children, settings, voice)
     suspender = SuspendHandler()
     suspender.manage(generations)
     session = Session(settings, rules, generations, voice, python=python, suspender=suspender)
@@ -121,8 +104,8 @@ def _prepare(settings: Settings, here: Path, voice: Voice) -> _Program:
     if settings.webhook is not None:
         router.handle("webhook/**", session.webhook)
         router.add_source(_webhook_source(settings, voice))
-    if how == "foreground":
-        _follow_the_shell(router, children, generations)
+    if foreground is not None:
+        _follow_the_shell(router, foreground)
     if how == "pty":
         _follow_the_window(router, children)
     return program
@@ -159,12 +142,19 @@ def _prompting(session: Session, suspender: SuspendHandler, *, at_terminal: bool
     return router
 
 
-def _follow_the_shell(router: Router, children: Children, generations: Generations) -> None:
+def _foreground() -> Foreground:
+    # Needs termios, which not every system has.
+    from lifecycle.cli.terminal import Foreground
+
+    return Foreground()
+
+
+def _follow_the_shell(router: Router, foreground: Foreground) -> None:
     """Ctrl+Z, ``fg`` and ``bg`` work as if the command had been started by the shell."""
     from lifecycle.sources import SignalSource
 
-    router.handle("signal/chld", lambda _: children.stopped(generations.child))
-    router.handle("signal/cont", lambda _: children.continued(generations.child))
+    router.handle("signal/chld", lambda _: foreground.child_changed())
+    router.handle("signal/cont", lambda _: foreground.go_on())
     router.add_source(SignalSource(signal.SIGCHLD, signal.SIGCONT))
 
 

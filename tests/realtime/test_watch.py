@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from tests.guarded import is_guard
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -101,8 +103,8 @@ class Watch:
         return f"\n--- out ---\n{self.out.read_text()}--- err ---\n{self.err.read_text()}"
 
     def children(self) -> list[psutil.Process]:
-        found: list[psutil.Process] = self.process.children(recursive=True)
-        return found
+        """What it runs, without the guard."""
+        return [each for each in self.process.children(recursive=True) if not is_guard(each)]
 
     def ends(self, status: int) -> None:
         assert self.process.wait(LIMIT) == status, self.everything()

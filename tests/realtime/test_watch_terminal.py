@@ -12,6 +12,8 @@ import pexpect
 import psutil
 import pytest
 
+from tests.guarded import is_guard
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -99,8 +101,8 @@ class Terminal:
         self.tty.sendcontrol(key)
 
     def children(self) -> list[psutil.Process]:
-        found: list[psutil.Process] = self.process.children(recursive=True)
-        return found
+        """What it runs, without the guard."""
+        return [each for each in self.process.children(recursive=True) if not is_guard(each)]
 
     def ends(self, status: int) -> None:
         self.tty.expect(pexpect.EOF)

@@ -1,0 +1,15 @@
+"""Telling the guard from what a program runs: it is a child as well."""
+
+from __future__ import annotations
+
+import psutil
+
+__all__ = ["is_guard"]
+
+
+def is_guard(process: psutil.Process) -> bool:
+    """Whether it is the small process of ours that ends the others when the program is gone."""
+    try:
+        return any(word.endswith("watchman.py") for word in process.cmdline())
+    except psutil.Error:
+        return False
