@@ -1,0 +1,354 @@
+"""Children that do their worst, alone and under a supervisor: they are seen, bounded and ended, and nobody else is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import textwrap
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from lifecycle.errors import InvalidTransition
+from lifecycle.workers import Backoff, ProcessWorker, Spec, Status, Supervisor, stop_and_wait
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+LIMIT = 20.0
+SOON = Backoff(initial=0.01, multiplier=1.0)
+#: A program's wait: a signal that comes just before one long sleep would be handled after it.
+FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))"
+
+
+def command(code: str, *argv: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-u", "-c", textwrap.dedent(code), *argv]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+class Lives:
+    """The lives of one child: what each wrote, and the worker that it was."""
+
+    def __init__(self) -> None:
+        self.workers: list[ProcessWorker] = []
+        self.lines: list[str] = []
+
+    @property
+    def pid(self) -> int:
+        """The leader of the latest life."""
+        pid = self.workers[-1].state().pid
+        assert pid is not None
+        return pid
+
+    def numbers(self) -> list[int]:
+        """The processes that said who they are."""
+        return [int(line) for line in self.lines]
+
+    def make(self, *argv: str, **how: Any) -> ProcessWorker:
+        self.workers.append(ProcessWorker("app", *argv, output=lambda line, _: self.lines.append(line), **how))
+        return self.workers[-1]
+
+
+@asynccontextmanager
+async def living(way: str, *argv: str, **how: Any) -> AsyncIterator[Lives]:
+    """Run a command as a bare worker, or under a supervisor, which starts it again; stopped at the end."""
+    lives = Lives()
+    if way == "alone":
+        async with lives.make(*argv, **how):
+            yield lives
+    else:
+        async with Supervisor("s", Spec("app", lambda: lives.make(*argv, **how), backoff=SOON)):
+            yield lives
+
+
+BOTH = pytest.mark.parametrize("way", ["alone", "supervised"])
+
+
+# -- what cannot be started -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["not found", "not executable", "cwd missing"])
+async def test_what_can_no_longer_be_started_is_tried_again_until_it_can(
+    tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, away = tmp_path / "place", tmp_path / "away"
+    place.mkdir()
+    script = place / "script"
+    script.write_text("#!/bin/sh\nexec sleep 1000\n")
+    script.chmod(0o755)
+    supervisor = Supervisor("s", Spec("app", lambda: ProcessWorker("app", script, cwd=place), backoff=SOON))
+    if fault == "cwd missing":
+        supervisor = Supervisor("s", Spec("app", lambda: ProcessWorker("app", "sleep", "9", cwd=place), backoff=SOON))
+    async with supervisor:
+        if fault == "not executable":
+            script.chmod(0o644)
+        elif fault == "not found":
+            script.rename(away)
+        else:
+            place.rename(away)
+        os.kill(supervisor.workers()[0].pid or 0, signal.SIGKILL)
+        await until(lambda: supervisor.workers()[0].restarts >= 3)
+        told = {
+            "not found": "does not exist",
+            "not executable": "is not executable",
+            "cwd missing": "cannot be entered",
+        }
+        assert caplog.text.count(told[fault]) >= 2
+        if fault == "not executable":
+            script.chmod(0o755)
+        elif fault == "not found":
+            away.rename(script)
+        else:
+            away.rename(place)
+        await until(lambda: supervisor.workers()[0].status is Status.RUNNING)
+
+
+async def test_what_can_no_longer_be_started_is_given_up_in_the_end(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\nexec sleep 1000\n")
+    script.chmod(0o755)
+    few = Backoff(initial=0.01, max_restarts=2, within=1000)
+    async with Supervisor("s", Spec("app", [str(script)], backoff=few)) as supervisor:
+        script.unlink()
+        os.kill(supervisor.workers()[0].pid or 0, signal.SIGKILL)
+        await until(lambda: supervisor.workers()[0].circuit == "open")
+        state = supervisor.workers()[0]
+        assert (state.status, state.restarts) == ("failed", 2)
+        assert "does not exist" in (state.error or "")
+
+
+# -- output ---------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+async def test_the_end_of_one_that_has_closed_its_output_is_seen(way: str) -> None:
+    code = f"import os, time; print(os.getpid()); os.closerange(0, 3); {FOR_EVER}"
+    async with living(way, *command(code)) as lives:
+        await until(lambda: lives.lines)
+        pid = lives.pid
+        await until(lambda: not list(Path(f"/proc/{pid}/fd").iterdir()))
+        assert lives.workers[0].status is Status.RUNNING
+        os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(LIMIT):
+            exit_ = await lives.workers[0].wait()
+        assert (exit_.status, exit_.signal) == ("failed", 9)
+        if way == "supervised":
+            await until(lambda: len(lives.workers) == 2 and lives.workers[1].status is Status.RUNNING)
+
+
+async def test_a_flood_on_both_streams_is_taken_in_small_parts_and_fills_no_memory() -> None:
+    """Between two turns of the loop comes no more than was read in one, however much there is."""
+    received = since = most = 0
+
+    def tally(line: str, stream: str) -> None:
+        nonlocal received, since
+        received += len(line)
+        since += len(line)
+
+    before = psutil.Process().memory_info().rss
+    flood = 'yes "$0" >&2 & exec yes "$0"'
+    async with ProcessWorker("app", "sh", "-c", flood, "x" * 1023, output=tally) as worker:
+        since = 0
+        async with asyncio.timeout(LIMIT):
+            while received < 100_000_000:
+                most = max(most, since)
+                since = 0
+                await asyncio.sleep(0)
+        async with asyncio.timeout(LIMIT):
+            assert (await stop_and_wait(worker)).status is Status.STOPPED
+    assert most < 256 * 1024
+    assert psutil.Process().memory_info().rss - before < 64 * 1024 * 1024
+
+
+# -- processes of its own -------------------------------------------------------------------------------------------
+
+
+#: A daemon for each life, which says its number; the leader goes on when it is there.
+DAEMON = f"""
+    import os, time
+    here, there = os.pipe()
+    if not os.fork():
+        os.setsid()
+        if not os.fork():
+            print(os.getpid())
+            os.write(there, b"!")
+            time.sleep(1000)
+        os._exit(0)
+    os.wait()
+    os.read(here, 1)
+    {FOR_EVER}
+"""
+
+
+@BOTH
+async def test_a_daemon_ends_with_the_life_that_made_it(way: str) -> None:
+    async with living(way, *command(DAEMON)) as lives:
+        await until(lambda: lives.lines)
+        if way == "supervised":
+            os.kill(lives.pid, signal.SIGKILL)
+            await until(lambda: len(lives.lines) == 2)
+            first, second = lives.numbers()
+            assert not alive(first)
+            assert alive(second)
+    assert not any(map(alive, lives.numbers()))
+
+
+@BOTH
+async def test_a_fork_bomb_of_two_hundred_is_gone_with_its_life(way: str) -> None:
+    bomb = """
+        import os, signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for n in range(200):
+            if not os.fork():
+                if n % 2:
+                    os.setsid()
+                time.sleep(1000)
+        os.write(1, b"%d\\n" % os.getpid())
+        time.sleep(1000)
+    """
+    async with living(way, *command(bomb), stop_timeout=0.1) as lives:
+        await until(lambda: lives.lines)
+        bombs = [psutil.Process(lives.numbers()[0])]
+        first = {each.pid for each in bombs[0].children(recursive=True)}
+        assert len(first) == 200
+        if way == "supervised":
+            bombs[0].kill()
+            await until(lambda: len(lives.lines) == 2)
+            assert not any(map(alive, first))
+    assert not any(map(alive, [*first, *lives.numbers()]))
+    assert lives.workers[-1].status is Status.KILLED
+
+
+@BOTH
+async def test_those_that_are_never_the_same_for_long_end_with_their_leader(way: str) -> None:
+    """Seven in its group, each of which lives for a moment only, and leaves another in its place."""
+    rabbits = """
+        import os, signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.write(1, b"%d\\n" % os.getpid())
+        leader = os.getpid()
+        for _ in range(3):
+            os.fork()
+        while True:
+            time.sleep(0.002)
+            if os.getpid() != leader and os.fork():
+                os._exit(0)
+    """
+    async with living(way, *command(rabbits), stop_timeout=0.1) as lives:
+        await until(lambda: lives.lines)
+        group = lives.pid
+    left = [each.pid for each in psutil.process_iter() if each.pid != os.getpid() and in_group(each.pid, group)]
+    assert not any(map(alive, left))
+
+
+def in_group(pid: int, group: int) -> bool:
+    try:
+        return os.getpgid(pid) == group
+    except OSError:
+        return False
+
+
+# -- signals --------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+async def test_one_that_stops_itself_with_all_its_group_is_stopped_and_has_its_time(way: str) -> None:
+    """It is continued, and may still put its papers in order."""
+    code = f"""
+        import os, signal, sys, time
+        def tidy(*_):
+            os.write(1, b"0\\n")
+            os._exit(0)
+        signal.signal(signal.SIGTERM, tidy)
+        os.write(1, b"%d\\n" % os.getpid())
+        os.kill(0, signal.SIGSTOP)
+        {FOR_EVER}
+    """
+    async with living(way, *command(code), stop_timeout=LIMIT) as lives:
+        await until(lambda: lives.lines)
+        await until(lambda: psutil.Process(lives.pid).status() == psutil.STATUS_STOPPED)
+    assert lives.lines[-1] == "0"
+    assert lives.workers[0].status is Status.STOPPED
+
+
+@BOTH
+async def test_one_that_ignores_every_signal_is_killed_past_its_grace(way: str) -> None:
+    code = """
+        import os, signal, time
+        for each in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            try:
+                signal.signal(each, signal.SIG_IGN)
+            except OSError:
+                pass
+        os.write(1, b"0\\n")
+        time.sleep(1000)
+    """
+    async with living(way, *command(code), stop_timeout=0.1) as lives:
+        await until(lambda: lives.lines)
+    exit_ = await lives.workers[0].wait()
+    assert (exit_.status, exit_.signal) == ("killed", 9)
+
+
+async def test_nobody_is_signalled_once_a_number_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is asked of a worker in whatever state: its signals come before its number is given back."""
+    free: set[int] = set()
+    strangers: list[tuple[str, int, int]] = []
+
+    def watched(name: str, function: Callable[[int, int], None]) -> Callable[[int, int], None]:
+        def call(number: int, signum: int) -> None:
+            if signum and number in free:
+                strangers.append((name, number, signum))
+            function(number, signum)
+
+        return call
+
+    def reaping(kind: int, number: int, options: int, waitid: Any = os.waitid) -> Any:
+        result = waitid(kind, number, options)
+        if result is not None and not options & os.WNOWAIT:
+            free.add(number)
+        return result
+
+    monkeypatch.setattr(os, "kill", watched("kill", os.kill))
+    monkeypatch.setattr(os, "killpg", watched("killpg", os.killpg))
+    monkeypatch.setattr(os, "waitid", reaping)
+
+    async def life(number: int) -> None:
+        worker = ProcessWorker(f"w{number}", "sh", "-c", "sleep 1000 & sleep 1000", stop_timeout=0.01)
+        await worker.start()
+        pid = worker.state().pid
+        assert pid is not None
+        if number % 2:
+            os.kill(pid, signal.SIGKILL)
+        stops = [asyncio.create_task(worker.stop(number % 3 * 0.01)) for _ in range(3)]
+        while pid not in free:
+            worker.send_signal(signal.SIGUSR2, group=bool(number % 4))
+            await asyncio.sleep(0)
+        for _ in range(100):
+            worker.send_signal(signal.SIGKILL)
+            worker.send_signal(signal.SIGKILL, group=True)
+            await asyncio.sleep(0)
+        await asyncio.gather(*stops, worker.stop(0))
+        with pytest.raises(InvalidTransition):
+            await worker.suspend()
+
+    async with asyncio.timeout(LIMIT):
+        await asyncio.gather(*map(life, range(12)))
+    assert len(free) >= 12
+    assert strangers == []
