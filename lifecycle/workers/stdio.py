@@ -8,22 +8,22 @@ of a group of its own, and reads it to the end. Here are pipes and the terminal 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import subprocess
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from lifecycle.workers.lines import Lines, Tail
+from lifecycle.workers.receivers import Output, Receiver
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["DRAIN", "Command", "Inherited", "Output", "Pipes", "Reader", "Stdio", "popen"]
+    from lifecycle.workers.receivers import Stream
 
-Stream = Literal["stdout", "stderr"]
+__all__ = ["DRAIN", "Command", "Inherited", "Output", "Pipes", "Reader", "Stdio", "popen"]
 
 #: Bytes a read: small enough that a child that floods us with empty lines does not hold the loop.
 _CHUNK = 16 * 1024
@@ -31,14 +31,6 @@ _CHUNK = 16 * 1024
 _LAST_READS = 1024 * 1024 // _CHUNK
 #: Seconds to wait for the end of the output once the process group is dead.
 DRAIN: Final = 0.5
-
-
-class Output(Protocol):
-    """Takes a line, without its end, that a process wrote to ``stream``; called in the loop, so it must be quick."""
-
-    def __call__(self, line: str, stream: Stream, /) -> object:
-        """Take one line."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +76,8 @@ class Pipes:
     def __init__(
         self, output: Output | None, log: logging.Logger, onlooker: Callable[[str], object] | None = None
     ) -> None:
-        if output is not None and not _is_plain(output):
-            raise TypeError(f"output={output!r} is no plain function of (line, stream); give one, or None for the log")
-        self._log = log
-        self._output: Output = self._to_log if output is None else output
-        self._onlooker = onlooker
-        self._complained = False
+        self._receiver = Receiver(output, log, onlooker)
         self._readers: list[Reader] = []
-        self._tail = Tail()
 
     def spawn(self, command: Command) -> int:
         """Start it in a new session."""
@@ -99,7 +85,7 @@ class Pipes:
             (out, out_end), (err, err_end) = (_pipe(ours, theirs) for _ in range(2))
             pid = popen(command, stdin=subprocess.DEVNULL, stdout=out_end, stderr=err_end, start_new_session=True)
             ours.pop_all()
-        self._readers = [self._reader(out, "stdout"), self._reader(err, "stderr", self._tail)]
+        self._readers = [self._reader(out, "stdout"), self._reader(err, "stderr")]
         return pid
 
     async def drain(self) -> None:
@@ -115,32 +101,10 @@ class Pipes:
 
     def tail(self) -> str:
         """The end of stderr."""
-        return str(self._tail)
+        return self._receiver.tail()
 
-    def _reader(self, fd: int, stream: Stream, tail: Tail | None = None) -> Reader:
-        lines = Lines()
-
-        def feed(data: bytes) -> None:
-            if tail is not None and data:
-                tail.feed(data)
-            for line in lines.feed(data) if data else lines.flush():
-                self._give(line, stream)
-
-        return Reader(fd, feed)
-
-    def _give(self, line: str, stream: Stream) -> None:
-        try:
-            self._output(line, stream)
-        except Exception:  # noqa: BLE001  # logged
-            # Once: a receiver that is broken is so for each of a million lines.
-            if not self._complained:
-                self._log.exception("%r cannot take output; the line is lost (said once): %.200r", self._output, line)
-            self._complained = True
-        if self._onlooker is not None:
-            self._onlooker(line)
-
-    def _to_log(self, line: str, stream: Stream) -> None:
-        self._log.info("%s", line, extra={"stream": stream})
+    def _reader(self, fd: int, stream: Stream) -> Reader:
+        return Reader(fd, partial(self._receiver.feed, stream=stream))
 
 
 class Inherited:
@@ -223,10 +187,6 @@ def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
     ours.callback(os.close, ends[0])
     theirs.callback(os.close, ends[1])
     return ends
-
-
-def _is_plain(function: object) -> bool:
-    return callable(function) and not inspect.iscoroutinefunction(function)
 
 
 def popen(command: Command, **how: Any) -> int:
