@@ -50,9 +50,10 @@ class Narrator:
 
     def _ended(self, process: Process, old: str, state: WorkerState) -> None:
         told = f"{process.name} {how(state)}"
+        if state.status is Status.STOPPED:
+            return
         if old == Status.STOPPING:
-            if state.status is not Status.STOPPED:
-                self._voice.warn(told)
+            self._voice.warn(told)
         elif old == Status.STARTING or not process.comes_back(failed=state.error is not None):
             (self._voice.good if state.error is None else self._voice.bad)(told + self._then(process))
 

@@ -86,6 +86,8 @@ def _end(state: WorkerState) -> str:
         return "not started" if state.pid is None else "stopped"
     if state.exit_code is None:
         return "could not start" if state.started_at is None else str(state.status)
+    if state.started_at is None and state.exit_code < 0:
+        return "not ready"
     return f"{state.status}, " + (f"status {state.exit_code}" if state.exit_code >= 0 else _signal(-state.exit_code))
 
 

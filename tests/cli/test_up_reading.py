@@ -1,10 +1,8 @@
-"""What `lifecycle up` reads: Procfiles, tables, the order of the starts, environments; and what it says at the end."""
+"""What `lifecycle up` reads: its command line, Procfiles, tables, environments; and the order of the starts."""
 
 from __future__ import annotations
 
-import io
 import signal
-import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,12 +14,8 @@ from lifecycle.cli.commandline import parse
 from lifecycle.cli.failures import CliError, ConfigError, UsageError
 from lifecycle.cli.up.environments import environment
 from lifecycle.cli.up.files import find_file, read_file
-from lifecycle.cli.up.outcomes import Outcome, exit_status, how, summary
 from lifecycle.cli.up.processes import Process, selected
 from lifecycle.cli.up.procfile import parse_procfile
-from lifecycle.cli.up.screens import Screen
-from lifecycle.workers import Exit, WorkerState
-from lifecycle.workers.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,7 +157,7 @@ class TestTables:
             ("up.web = { command = 'x', env = 3 }", "env = 3 is no table"),
             ("up.web = { command = 'x', env = { A = true } }", "env: A = true is no text"),
             ("up.web = { command = 'x', env = { 'A-B' = 'c' } }", "give the name of a variable"),
-            ("up.w = { command = 'x', after = 'bd1' }\nup.db1 = 'x'", r"w is after 'bd1', which .*; did you mean db1\?"),
+            ("up.w = { command = 'x', after = 'bd1' }\nup.db1 = 'x'", r"w is after 'bd1', .*; did you mean db1\?"),
         ],
     )  # fmt: skip
     def test_a_mistake_is_named_with_its_place(
@@ -262,143 +256,6 @@ class TestEnvironment:
 
     def test_a_table_has_none(self, tmp_path: Path) -> None:
         assert "PORT" not in environment(Process("web", "x", cwd=tmp_path), tmp_path / ".env")
-
-
-def state(name: str, status: Status, *, ran: float | None = 2.0, at: float = 10.0, **known: object) -> WorkerState:
-    started = None if ran is None else at - ran
-    pid = None if ran is None else 7
-    return WorkerState(name, "process", status, started_at=started, updated_at=at, **{"pid": pid, **known})  # type: ignore[arg-type]
-
-
-class TestOutcomes:
-    @pytest.mark.parametrize(
-        ("ended", "code"),
-        [
-            (Outcome(state("a", Status.FINISHED, exit_code=0)), 0),
-            (Outcome(state("a", Status.STOPPED, exit_code=-15)), 0),
-            (Outcome(state("a", Status.FAILED, exit_code=3)), 3),
-            (Outcome(state("a", Status.FAILED, exit_code=-11)), 139),
-            (Outcome(state("a", Status.KILLED, exit_code=-9)), 137),
-            (Outcome(state("a", Status.FAILED, ran=None, exit_code=-15)), 1),
-            (Outcome(state("a", Status.FAILED, ran=None, exit_code=3)), 3),
-        ],
-    )
-    def test_the_code_is_that_of_a_shell(self, ended: Outcome, code: int) -> None:
-        assert exit_status([ended]) == code
-
-    @pytest.mark.parametrize(("cause", "code"), [(FileNotFoundError(), 127), (PermissionError(), 126), (None, 1)])
-    def test_one_that_cannot_be_executed_has_the_code_of_a_shell(self, cause: OSError | None, code: int) -> None:
-        error = RuntimeError("cannot start")
-        error.__cause__ = cause
-        ended = Outcome(state("a", Status.FAILED, ran=None), Exit(Status.FAILED, error))
-        assert exit_status([ended]) == code
-
-    def test_the_first_failure_counts(self) -> None:
-        late, early = (Outcome(state("a", Status.FAILED, exit_code=code, at=code)) for code in (5.0, 4.0))
-        assert exit_status([late, early]) == 4
-        assert exit_status([]) == 0
-
-    def test_a_line_for_each_says_how_it_ended(self) -> None:
-        outcomes = [
-            Outcome(state("web", Status.STOPPED, exit_code=-15, restarts=1)),
-            Outcome(state("worker", Status.FAILED, exit_code=3, ran=75.0, restarts=3, circuit="open")),
-            Outcome(state("db", Status.KILLED, exit_code=-9, ran=7320.0)),
-            Outcome(state("odd", Status.FAILED, exit_code=-60)),
-            Outcome(state("late", Status.STOPPED, ran=None)),
-            Outcome(state("gone", Status.FAILED, ran=None)),
-        ]
-        assert summary(outcomes) == [
-            "web     stopped            2.0 s       1 restart",
-            "worker  failed, status 3   1 min 15 s  given up after 3 restarts",
-            "db      killed, SIGKILL    2 h 2 min",
-            "odd     failed, signal 60  2.0 s",
-            "late    not started",
-            "gone    could not start",
-        ]
-
-    def test_an_end_is_told_in_the_words_of_the_worker(self) -> None:
-        assert how(state("a", Status.FINISHED)) == "finished after 2.0 s"
-        error = "'a' exited with status 3"
-        assert how(state("a", Status.FAILED, error=error)) == "exited with status 3 after 2.0 s"
-        error = "'a' cannot start: it is not there; make it"
-        assert how(state("a", Status.FAILED, ran=None, error=error)) == "cannot start: it is not there; make it"
-
-
-class FakeTerminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-class Deaf(io.StringIO):
-    def write(self, _: str) -> int:
-        raise BrokenPipeError
-
-    def fileno(self) -> int:
-        return FILENO
-
-
-FILENO = 1
-
-
-class TestScreen:
-    def test_each_line_stands_behind_an_aligned_name(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with Screen(["web", "my-worker"], log_dir=None, gone=pytest.fail) as screen:
-            screen.output("web")("one", "stdout")
-            screen.output("my-worker")("two", "stderr")
-            screen.voice.say("three")
-        assert capsys.readouterr() == ("web       | one\nmy-worker | two\n", "system    | three\n")
-
-    def test_colours_end_with_the_line_and_a_line_begun_anew_begins_behind_the_name(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        screen = Screen(["web"], log_dir=None, gone=pytest.fail)
-        screen.output("web")("\x1b[31mred", "stdout")
-        screen.output("web")("10%\r20%", "stdout")
-        assert capsys.readouterr().out == "web    | \x1b[31mred\x1b[0m\nweb    | 10%\rweb    | 20%\n"
-
-    def test_at_a_terminal_names_have_colours_unless_nobody_wants_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for wanted in (True, False):
-            monkeypatch.setenv("TERM", "xterm")
-            monkeypatch.setenv("NO_COLOR", "" if wanted else "1")
-            monkeypatch.setattr(sys, "stdout", stream := FakeTerminal())
-            screen = Screen(["web", "api"], log_dir=None, gone=pytest.fail)
-            screen.output("web")("a", "stdout")
-            screen.output("api")("b", "stdout")
-            coloured = "\x1b[36mweb    |\x1b[0m a\n\x1b[33mapi    |\x1b[0m b\n"
-            assert stream.getvalue() == (coloured if wanted else "web    | a\napi    | b\n")
-
-    def test_lines_go_to_files_as_they_were_written(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        for _ in range(2):
-            with Screen(["web", "api"], log_dir=tmp_path / "a" / "log", gone=pytest.fail) as screen:
-                screen.output("web")("\x1b[31mhöhe", "stdout")
-        assert (tmp_path / "a" / "log" / "web.log").read_text() == "\x1b[31mhöhe\n" * 2
-        assert (tmp_path / "a" / "log" / "api.log").read_text() == ""
-        assert "höhe" in capsys.readouterr().out
-
-    def test_files_that_cannot_be_written_are_named(self, tmp_path: Path) -> None:
-        (tmp_path / "web.log").mkdir()
-        with (
-            pytest.raises(UsageError, match=r"--log-dir .*web\.log: Is a directory"),
-            Screen(["api", "web"], log_dir=tmp_path, gone=pytest.fail),
-        ):
-            pass
-
-    def test_who_reads_no_more_is_told_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        told: list[None] = []
-        with (tmp_path / "file").open("w") as file:
-            stream = Deaf()
-            monkeypatch.setattr(stream, "fileno", file.fileno)
-            monkeypatch.setattr(sys, "stdout", stream)
-            screen = Screen(["web"], log_dir=None, gone=lambda: told.append(None))
-            screen.output("web")("a", "stdout")
-        assert told == [None]
-        assert not screen.read
-
-    def test_a_character_that_the_terminal_does_not_know_loses_no_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        stream = io.TextIOWrapper(raw := io.BytesIO(), "ascii")
-        monkeypatch.setattr(sys, "stdout", stream)
-        Screen(["web"], log_dir=None, gone=pytest.fail).output("web")("höhe", "stdout")
-        assert raw.getvalue() == b"web    | h?he\n"
 
 
 class TestCommandLine:

@@ -1,0 +1,296 @@
+"""`lifecycle up` with real processes, files and signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.programs import LIMIT, Running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+#: One that lives until it is stopped, and says what its number is.
+LIVES = "echo up $$; exec sleep 600"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    directory = tmp_path / "here"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def up(here: Path) -> Iterator[Callable[..., Running]]:
+    """Starts `lifecycle up` beside files that are given by name and text."""
+    programs: list[Running] = []
+
+    def start(text: str, *argv: str, name: str = "Procfile", **env: str) -> Running:
+        (here / name).write_text(textwrap.dedent(text))
+        programs.append(Running("-m", "lifecycle", "up", *argv, cwd=here, env={"NO_COLOR": "1", **env}))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.close()
+
+
+@pytest.fixture
+def tables(up: Callable[..., Running]) -> Callable[..., Running]:
+    return lambda text, *argv, **env: up(text, *argv, name="lifecycle.toml", **env)
+
+
+def pids(text: str) -> list[int]:
+    return [int(found) for found in re.findall(r"\| up (\d+)", text)]
+
+
+def wait_gone(numbers: list[int]) -> None:
+    """Whoever ended is perhaps not reaped yet by whoever has it now."""
+    assert numbers
+    end = time.monotonic() + LIMIT
+    while any(map(is_alive, numbers)):
+        assert time.monotonic() < end, f"of {numbers} some live on"
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class TestProcfile:
+    def test_the_first_end_stops_all_and_its_code_is_ours(self, up: Callable[..., Running], here: Path) -> None:
+        program = up(f"""\
+            # ours
+            web: {LIVES}
+            clock: {LIVES}
+            job: echo begun; while ! test -e go; do sleep 0.05; done; echo wrong >&2; exit 3
+        """)
+        program.until("job    | begun")
+        (here / "go").touch()
+        text = program.rest(3)
+        assert "system | Procfile: web, clock, job\n" in text
+        assert re.search(r"^web    \| up \d+$", text, re.MULTILINE)
+        assert "job    | wrong\n" in text
+        told = text[text.index("system | job exited with status 3 after") :]
+        assert re.fullmatch(
+            r"system \| job exited with status 3 after [\d.]+ s; stopping the others\n"
+            r"system \| stopping clock\n"
+            r"system \| stopping web\n"
+            r"system \| web    stopped           [\d.]+ s\n"
+            r"system \| clock  stopped           [\d.]+ s\n"
+            r"system \| job    failed, status 3  [\d.]+ s\n",
+            told,
+        ), told
+        wait_gone(pids(text))
+
+    def test_an_end_without_failure_stops_all_too(self, up: Callable[..., Running]) -> None:
+        text = up(f"web: {LIVES}\njob: true\n").rest(0)
+        assert "job finished after" in text
+        assert "web  stopped" in text
+
+    def test_a_signal_is_told_by_its_name_and_ends_with_the_code_of_a_shell(self, up: Callable[..., Running]) -> None:
+        text = up("web: kill -ABRT $$\n").rest(128 + signal.SIGABRT)
+        assert "failed, SIGABRT" in text
+
+    def test_a_command_that_is_not_there_is_told_by_the_shell(self, up: Callable[..., Running]) -> None:
+        text = up("web: no-such-command here\n").rest(127)
+        assert re.search(r"web    \| .*no-such-command.*not found", text)
+
+    def test_it_has_a_port_and_what_the_env_file_says_and_no_input(
+        self, up: Callable[..., Running], here: Path
+    ) -> None:
+        (here / ".env").write_text("PORT=7000\nWHO=you\n")
+        text = up("a: sleep 600\nb: echo $WHO $PORT; cat; pwd\n", "b", PORT="").rest(0)
+        # A variable that is set, if only to nothing, stays; and the port is that of the line, whoever was chosen.
+        assert f"b      | you 5100\nb      | {here}\n" in text
+
+    def test_what_has_no_end_is_shown_at_the_end_and_kept_in_the_log(
+        self, up: Callable[..., Running], here: Path
+    ) -> None:
+        text = up("a: printf 'one\\ntwo'\n", "--log-dir", "log").rest(0)
+        assert "a      | one\na      | two\n" in text
+        assert (here / "log" / "a.log").read_text() == "one\ntwo\n"
+
+
+class TestStops:
+    @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+    def test_ctrl_c_stops_all_in_reverse_order_and_is_no_failure(
+        self, up: Callable[..., Running], signum: signal.Signals
+    ) -> None:
+        program = up(f"a: {LIVES}\nb: sh -c '{LIVES}' & {LIVES}\n")
+        for _ in range(3):
+            program.until("| up")
+        text = program.stop(signum)
+        assert text.index("stopping b") < text.index("stopping a")
+        assert len(set(pids(text))) == 3
+        wait_gone(pids(text))
+
+    def test_each_gets_its_own_signal_and_its_last_words_are_shown(self, tables: Callable[..., Running]) -> None:
+        program = tables("""
+            [up.a]
+            command = "trap 'echo hung up; exit 0' HUP; echo up; while :; do sleep 0.05; done"
+            stop-signal = "HUP"
+        """)
+        program.until("a      | up")
+        text = program.stop()
+        assert "a      | hung up\n" in text
+        assert "a  stopped" in text
+
+    def test_what_does_not_stop_in_time_is_killed_and_counts_as_failure(self, tables: Callable[..., Running]) -> None:
+        program = tables("""
+            [up.a]
+            command = "trap '' TERM; echo up $$; while :; do sleep 0.05; done"
+            stop-timeout = 0.1
+        """)
+        program.until("a      | up")
+        program.process.terminate()
+        text = program.rest(128 + signal.SIGKILL)
+        assert "a did not stop in time and was killed" in text
+        wait_gone(pids(text))
+
+    def test_a_second_ctrl_c_forces(self, up: Callable[..., Running]) -> None:
+        program = up("a: trap 'echo stopping' TERM; echo up $$; while :; do sleep 0.05; done\n")
+        program.until("a      | up")
+        program.process.send_signal(signal.SIGINT)
+        program.until("a      | stopping")
+        program.process.send_signal(signal.SIGINT)
+        wait_gone(pids(program.rest(1)))
+
+    def test_nothing_outlives_a_kill(self, up: Callable[..., Running]) -> None:
+        program = up(f"a: {LIVES}\nb: trap '' TERM HUP; setsid sh -c '{LIVES}' & echo up $$; wait\n")
+        for _ in range(3):
+            program.until("| up")
+        program.until("\n")
+        program.process.kill()
+        program.process.wait(LIMIT)
+        assert len(set(pids(program.text))) == 3
+        wait_gone(pids(program.text))
+
+    def test_it_ends_quietly_when_nobody_reads_any_more(self, here: Path) -> None:
+        (here / "Procfile").write_text("a: echo up $$; while :; do echo more; sleep 0.01; done\n")
+        line = f"'{sys.executable}' -m lifecycle up | head -1"
+        ended = subprocess.run(
+            ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"],
+            cwd=here,
+            env={**os.environ, "NO_COLOR": "1"},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        assert ended.returncode == 0
+        assert "Error" not in ended.stderr
+        assert "stopped" not in ended.stderr
+        wait_gone(pids(ended.stdout))
+
+
+class TestPolicies:
+    def test_one_starts_when_those_that_it_is_after_are_ready(self, tables: Callable[..., Running], here: Path) -> None:
+        program = tables(f"""
+            [up.web]
+            command = "{LIVES}"
+            after = ["db"]
+            [up.db]
+            command = "echo booting; while ! test -e go; do sleep 0.05; done; echo listening; exec sleep 600"
+            ready = "line:listening"
+        """)
+        program.until("db     | booting")
+        assert "started web" not in program.text
+        (here / "go").touch()
+        program.until("started web")
+        text = program.stop()
+        assert text.index("ready: db") < text.index("started web")
+        assert text.index("stopping web") < text.index("stopping db")
+
+    def test_one_that_does_not_get_ready_stops_all_with_a_reason(self, tables: Callable[..., Running]) -> None:
+        text = tables("""
+            [up.db]
+            command = "sleep 600"
+            ready = "line:listening"
+            start-timeout = 0.1
+            [up.web]
+            command = "echo no"
+            after = "db"
+        """).rest(1)
+        assert re.search(r"db did not .* within 0\.1 s", text)
+        assert "db   not ready\n" in text
+        assert "web  not started\n" in text
+
+    def test_a_failure_is_answered_by_a_restart_and_too_many_are_given_up(self, tables: Callable[..., Running]) -> None:
+        program = tables(f"""
+            [up.web]
+            command = "{LIVES}"
+            [up.flaky]
+            command = "echo attempt $LIFECYCLE_ATTEMPT; exit 4"
+            restart = "on-failure"
+            backoff = 0.01
+            max-restarts = 2
+        """)
+        for number in (1, 2, 3):
+            program.until(f"flaky  | attempt {number}")
+        program.until("'flaky' is given up")
+        program.process.terminate()
+        text = program.rest(4)
+        assert re.search(r"web    stopped +[\d.]+ s\n", text)
+        assert re.search(r"flaky  failed, status 4 +[\d.]+ s  given up after 2 restarts\n", text)
+
+    def test_jobs_may_end_and_when_all_have_so_do_we(self, tables: Callable[..., Running], here: Path) -> None:
+        program = tables("""
+            [up]
+            a = { command = "echo done; exit 5", restart = "never" }
+            b = { command = "while ! test -e go; do sleep 0.05; done", restart = "never" }
+        """)
+        program.until("a exited with status 5")
+        (here / "go").touch()
+        text = program.rest(5)
+        assert "b finished after" in text
+        assert "stopping" not in text
+
+    def test_words_are_executed_without_a_shell_and_a_program_that_is_not_there_is_named(
+        self, tables: Callable[..., Running]
+    ) -> None:
+        text = tables("""
+            [up]
+            a = { command = ["echo", "$HOME", "a b"], restart = "never" }
+            b = { command = ["./no-such-program"] }
+        """).rest(127)
+        assert "b cannot start: the command './no-such-program' does not exist" in text
+        assert "Traceback" not in text
+
+    def test_a_change_restarts_whom_it_concerns_and_nobody_else(
+        self, tables: Callable[..., Running], here: Path
+    ) -> None:
+        for name in ("a.txt", "b.txt"):
+            (here / name).write_text("old\n")
+        program = tables(f"""
+            [up]
+            a = {{ command = "cat a.txt; {LIVES}", watch = ["a.txt"] }}
+            b = {{ command = "cat b.txt", watch = ["b.txt"] }}
+            c = "{LIVES}"
+        """)
+        program.until("started c")
+        (here / "a.txt").write_text("new\n")
+        program.until("changed: a.txt; restarting a")
+        program.until("a      | new")
+        (here / "b.txt").write_text("newer\n")
+        program.until("changed: b.txt; restarting b")
+        program.until("b      | newer")
+        text = program.stop()
+        assert text.count("b      | old") == 1
+        assert "b finished after" in text
+        assert "waiting for a change" in text
+        assert len(pids(text)) == 3
