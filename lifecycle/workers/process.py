@@ -22,7 +22,7 @@ from lifecycle.workers.environment import check_env
 from lifecycle.workers.readiness import Line, unready, wanted
 from lifecycle.workers.records import End
 from lifecycle.workers.status import Status
-from lifecycle.workers.stdio import Command, Pipes
+from lifecycle.workers.stdio import Audible, Command, Pipes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -100,7 +100,9 @@ class ProcessWorker(BaseWorker):
         self._ready = None if ready is None else wanted(ready)
         onlooker = self._ready.hear if isinstance(self._ready, Line) else None
         if stdio is not None and onlooker is not None:
-            raise ValueError(f"ready={ready!r} of {name!r} needs to read lines, which a stdio of its own does not give")
+            if not isinstance(stdio, Audible):
+                raise ValueError(f"ready={ready!r} of {name!r} needs to read lines, which {stdio!r} does not")
+            stdio.hear(onlooker)
         self._stdio = stdio or Pipes(output, logging.getLogger(f"lifecycle.workers.{name}"), onlooker)
         self._bond = Bond(name, Level.wanted(contain, detached=detached))
         # The number of the group, while it is certainly ours: until the leader is reaped.

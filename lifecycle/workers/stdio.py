@@ -13,7 +13,7 @@ import subprocess
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from lifecycle.workers.receivers import Output, Receiver
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.receivers import Stream
 
-__all__ = ["DRAIN", "Command", "Inherited", "Output", "Pipes", "Reader", "Stdio", "popen"]
+__all__ = ["DRAIN", "Audible", "Command", "Inherited", "Output", "Pipes", "Reader", "Stdio", "popen"]
 
 #: Bytes a read: small enough that a child that floods us with empty lines does not hold the loop.
 _CHUNK = 16 * 1024
@@ -59,6 +59,15 @@ class Stdio(Protocol):
 
     def tail(self) -> str:
         """The last 4 KiB of what was written as errors."""
+        ...
+
+
+@runtime_checkable
+class Audible(Protocol):
+    """A `Stdio` that reads what is written, and lets others hear it."""
+
+    def hear(self, onlooker: Callable[[str], object]) -> None:
+        """Have each line go to ``onlooker``, too, from the start on."""
         ...
 
 

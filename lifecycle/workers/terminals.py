@@ -22,7 +22,7 @@ import termios
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lifecycle.workers.lines import Tail
+from lifecycle.workers.lines import Lines, Tail
 from lifecycle.workers.stdio import DRAIN, Reader
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class Terminal:
         self._size = (rows, columns)
         self._complained = False
         self._tail = Tail()
+        self._onlooker: Callable[[str], object] | None = None
+        self._lines = Lines()
         # Our side of it, and its reader, while the process lives. The reader owns the descriptor.
         self._ours: int | None = None
         self._reader: Reader | None = None
@@ -75,6 +77,10 @@ class Terminal:
                     await self._wait_for_room(self._ours)
                 except OSError:
                     return  # the process has hung up
+
+    def hear(self, onlooker: Callable[[str], object]) -> None:
+        """Have each line that is written go to ``onlooker``, too, from the start on."""
+        self._onlooker = onlooker
 
     # -- as a Stdio -----------------------------------------------------------------------------------------------
 
@@ -111,6 +117,9 @@ class Terminal:
             self._hang_up()
             return
         self._tail.feed(data)
+        if self._onlooker is not None:
+            for line in self._lines.feed(data):
+                self._onlooker(line)
         try:
             self._output(data)
         except Exception:  # noqa: BLE001  # logged

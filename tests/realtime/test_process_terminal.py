@@ -204,3 +204,11 @@ async def test_a_command_that_cannot_start_says_which_part_is_wrong(
     with pytest.raises(WorkerFailed, match=message):
         await worker.start()
     assert worker.status is Status.FAILED
+
+
+async def test_it_is_ready_by_a_line_that_it_shows() -> None:
+    screen = Screen()
+    code = "print('wait'); print('\\x1b[32mup on 1\\x1b[0m'); input()"
+    async with on(Terminal(screen), code, ready=r"line:^\S*up on \d", start_timeout=LIMIT) as worker:
+        assert worker.status is Status.RUNNING
+        assert b"up on 1" in screen.shown

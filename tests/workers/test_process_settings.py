@@ -10,6 +10,7 @@ import pytest
 
 from lifecycle.workers import ProcessWorker, Spec
 from lifecycle.workers.readiness import wanted
+from lifecycle.workers.stdio import Inherited
 from lifecycle.workers.terminals import Terminal
 
 
@@ -41,7 +42,7 @@ async def listen(line: str, stream: str) -> None:
         (("a",), {"ready": "port: 80"}, ValueError, "from 1 to 65535"),
         (("a",), {"ready": "line:"}, ValueError, "there is no expression to look for"),
         (("a",), {"ready": "line:("}, ValueError, "no regular expression: missing \\), unterminated subpattern"),
-        (("a",), {"ready": "line:x", "stdio": Terminal(print)}, ValueError, "'line:x' of 'app' needs to read lines"),
+        (("a",), {"ready": "line:x", "stdio": Inherited()}, ValueError, "'line:x' of 'app' needs to read lines"),
         (("a",), {"ready": "http://"}, ValueError, "a URL has a host"),
         (("a",), {"ready": "http://a b/"}, ValueError, "and no spaces"),
         (("a",), {"ready": "http://a:99999/"}, ValueError, "Port out of range"),
