@@ -25,14 +25,14 @@ async def edits() -> AsyncIterator[FileEvent]:
     yield FileEvent("modified", Path("b.py"))
 
 
-@router.on("file/*", debounce=Debounce(0.1, max_wait=2, merge=merge_files), busy="restart")
+@router.on("file/*", debounce=Debounce(0.2, max_wait=2, merge=merge_files), busy="restart")
 async def build(batch: FileBatch) -> None:
     """A build that takes a while; a newer burst cancels it."""
     unbuilt.update(dict.fromkeys(batch.changes))
     print("build:", ", ".join(path.name for path in unbuilt), flush=True)
     building.set()
     try:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.5)
     except asyncio.CancelledError:
         print("given up: there are newer changes", flush=True)
         raise

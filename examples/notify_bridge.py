@@ -19,7 +19,7 @@ async def consumer() -> str:
     for _ in range(3):
         event = await queue.get()
         print(f"tick {event.count}", flush=True)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)
     state = router.state()
     return f"{state.handled} were put into the queue, {state.dropped} found it full"
 

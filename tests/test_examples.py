@@ -108,7 +108,7 @@ def test_webhook_reload_takes_a_good_file_and_keeps_the_old_for_a_broken_one(
 
 def test_service_answers_what_it_has_begun_before_it_ends(start: Callable[..., Running]) -> None:
     port = free_port()
-    program = start("service.py", PORT=str(port), NOTICE="1.5")
+    program = start("service.py", PORT=str(port), NOTICE="3")
     program.until("serving")
     client, probe = (http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT) for _ in range(2))
 
@@ -119,15 +119,15 @@ def test_service_answers_what_it_has_begun_before_it_ends(start: Callable[..., R
             return answer.status
 
     try:
-        client.request("GET", "/slow?seconds=2")
+        client.request("GET", "/slow?seconds=3.5")
         answer = client.getresponse()
         assert answer.read(7) == b"begun, "
         assert ready() == 200
 
         program.process.send_signal(signal.SIGTERM)
-        while ready() == 200:
+        while (status := ready()) == 200:
             pass
-        assert ready() == 503
+        assert status == 503
         assert answer.read() == b"and finished\n"
     finally:
         client.close()

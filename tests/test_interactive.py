@@ -321,7 +321,7 @@ async def typed(monkeypatch: pytest.MonkeyPatch, text: str, **settings: Any) -> 
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     router, seen = new(signals=False, **settings), Recorder()
     router.tap("**", seen)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await router.run()
     return seen.events
 

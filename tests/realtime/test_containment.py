@@ -223,6 +223,15 @@ async def test_loops_in_threads_share_the_guard() -> None:
         assert found == [guard] * 3
 
 
+def held_by(pid: int) -> list[str]:
+    """What a process has open."""
+    found = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(str(fd.readlink()).split(":")[0])
+    return sorted(found)
+
+
 async def test_the_guard_stands_apart_and_is_deaf() -> None:
     async with ProcessWorker("a", "sleep", "1000"):
         assert guards.pid is not None
@@ -230,11 +239,12 @@ async def test_the_guard_stands_apart_and_is_deaf() -> None:
         async with asyncio.timeout(LIMIT):
             while guard.name() != "lifecycle-guard" or guard.cwd() != "/":
                 await asyncio.sleep(0.005)
+            # It opens its parent's pidfd last.
+            while held_by(guard.pid) != ["/dev/null", "/dev/null", "anon_inode", "pipe"]:
+                await asyncio.sleep(0.005)
         assert os.getsid(guard.pid) == guard.pid
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             guard.send_signal(signum)
-        fds = [str(fd.readlink()) for fd in Path(f"/proc/{guard.pid}/fd").iterdir()]
-        assert sorted(fd.split(":")[0] for fd in fds) == ["/dev/null", "/dev/null", "anon_inode", "pipe"]
         assert guard.status() != psutil.STATUS_ZOMBIE
         assert guard.memory_info().rss < 14 * 1024 * 1024
 
@@ -308,16 +318,19 @@ def test_a_copy_of_the_app_has_workers_and_a_guard_of_its_own(run: Any) -> None:
     app, (worker, guard, copy, its_worker, its_guard) = run(
         """
         async def main():
+            here, there = os.pipe()
             async with started() as a:
                 say(a.state().pid, guards.pid)
                 if not (copy := os.fork()):
                     asyncio._set_running_loop(None)
-                    asyncio.run(child())
+                    asyncio.run(child(here))
                 say(copy)
+                os.write(there, b"!")
                 await asyncio.Event().wait()
-        async def child():
+        async def child(here):
             async with started() as a:
-                await asyncio.sleep(0.1)
+                # The copy itself is told of first.
+                os.read(here, 1)
                 say(a.state().pid, guards.pid)
                 await asyncio.Event().wait()
         """,

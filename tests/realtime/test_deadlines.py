@@ -66,8 +66,10 @@ HANGS = {
         """,
     "thread of the default executor": """
         async def main():
-            go(time.sleep, 1000)
-            await asyncio.sleep(0.01)
+            begun = threading.Event()
+            go(lambda: begun.set() or time.sleep(1000))
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
         """,
 }
 
@@ -95,7 +97,7 @@ def test_the_deadline_holds_for_a_lifetime_in_somebody_elses_loop() -> None:
 
 @pytest.mark.parametrize("how", ["hook that blocks", "thread of the default executor"])
 def test_the_stacks_are_dumped_once_also_where_the_loop_is_blocked_or_over(how: str) -> None:
-    program = textwrap.dedent(HANGS[how]) + "\nrun(main, shutdown_timeout=0.2, exit_timeout=1)\n"
+    program = textwrap.dedent(HANGS[how]) + "\nrun(main, shutdown_timeout=0.2, exit_timeout=3)\n"
     status, _, err = result_of(program)
     assert status == 1
     assert err.count("not stopped after 0.2 s") == 1
@@ -109,8 +111,8 @@ def test_a_program_that_ends_in_time_leaves_nothing_running() -> None:
             go(asyncio.sleep, 1000)
             await asyncio.sleep(0)
             return "done"
-        say(run(main, exit_timeout=0.5))
-        time.sleep(0.7)
+        say(run(main, exit_timeout=2))
+        time.sleep(2.2)
         say(threading.active_count())
         """)
     assert (status, out, err) == (0, "done\n1\n", "")
@@ -149,29 +151,32 @@ def test_as_pid_1_it_reaps_orphans_and_leaves_its_own_children_to_who_started_th
     status, out, err = result_of(
         """
         def zombies():
-            found = []
+            found = set()
             for name in filter(str.isdigit, os.listdir("/proc")):
                 with open(f"/proc/{name}/stat") as file:
                     if file.read().rpartition(")")[2].split()[0] == "Z":
-                        found.append(int(name))
+                        found.add(int(name))
             return found
 
         async def main():
             assert os.getpid() == 1
             own = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
             subprocess.run(["sh", "-c", "sleep 0.1 & sleep 0.2 & echo orphans"])
-            while len(zombies()) < 3:
+            # Each is one for a second at least, but not all need be so at the same time.
+            seen = set()
+            while len(seen) < 3:
+                seen |= zombies()
                 await asyncio.sleep(0.01)
-            while zombies() != [own.pid]:
+            while zombies() != {own.pid}:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(2.5)
             process = await asyncio.create_subprocess_exec("sh", "-c", "exit 5")
-            say(own.wait(), await process.wait(), zombies())
+            say(own.wait(), await process.wait(), *zombies())
         run(main)
         """,
         *AS_PID_1,
     )
-    assert (status, out, err) == (0, "orphans\n7 5 []\n", "")
+    assert (status, out, err) == (0, "orphans\n7 5\n", "")
 
 
 @needs_pid_1

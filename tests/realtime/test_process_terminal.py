@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,13 @@ async def test_a_new_size_is_seen_and_told() -> None:
 async def test_what_is_typed_is_read_and_keys_are_signals() -> None:
     screen = Screen()
     terminal = Terminal(screen)
-    async with on(terminal, "print('hello', input('name? '))\nimport time; time.sleep(1000)") as worker:
+    code = """
+        import time
+        print("hello", input("name? "))
+        while True:
+            time.sleep(0.02)
+    """
+    async with on(terminal, code) as worker:
         await screen.shows("name? ")
         await terminal.write("Jürgen\n".encode())
         await screen.shows("hello Jürgen")
@@ -183,7 +190,9 @@ async def test_one_that_keeps_the_terminal_open_does_not_hold_the_end_up() -> No
         async with asyncio.timeout(LIMIT):
             assert (await worker.wait()).status is Status.FINISHED
     finally:
-        os.kill(daemon, 9)
+        # It may have ended with the worker, and somebody may have reaped it.
+        with suppress(ProcessLookupError):
+            os.kill(daemon, 9)
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ async def test_an_exit_says_how_long_it_took_and_the_last_of_stderr(
 
 async def test_another_signal_stops_it() -> None:
     heard = Heard()
-    code = "import time; print('ready'); time.sleep(1000)"
+    code = f"import time; print('ready'); {FOR_EVER}"
     async with python(code, output=heard, stop_signal=signal.SIGINT) as worker:
         await heard.line("ready")
     exit_ = await worker.wait()
@@ -251,7 +251,7 @@ async def test_a_child_whose_status_somebody_else_took_says_so() -> None:
 
 async def test_a_stop_ends_the_whole_group() -> None:
     heard = Heard()
-    worker = python(FAMILY.format(end="time.sleep(1000)"), output=heard, stop_timeout=0.3)
+    worker = python(FAMILY.format(end="time.sleep(1000)"), output=heard, stop_timeout=1.0)
     await worker.start()
     pgid = int(await heard.line("leader"))
     await until(lambda: len(members(pgid)) == 5)
@@ -311,12 +311,10 @@ async def test_a_leader_reaped_by_a_stranger_while_its_group_ends_keeps_its_stat
     heard = Heard()
     code = """
         import os, signal, time
+        signal.signal(15, lambda *_: os._exit(0))
         if not os.fork():
             signal.signal(15, signal.SIG_IGN)
-            os.write(1, b"ready %d" % os.getppid())
-            os.write(1, b"\\n")
-        else:
-            signal.signal(15, lambda *_: os._exit(0))
+            os.write(1, b"ready %d\\n" % os.getppid())
         all(not time.sleep(0.02) for _ in iter(int, 1))
     """
     worker = python(code, output=heard, stop_timeout=LIMIT)
@@ -325,7 +323,7 @@ async def test_a_leader_reaped_by_a_stranger_while_its_group_ends_keeps_its_stat
     stop = asyncio.create_task(worker.stop())
     await until(lambda: not alive(leader))
     # The loop looks, resolves and resumes.
-    for _ in range(10):
+    for _ in range(100):
         await asyncio.sleep(0)
     os.waitpid(leader, 0)
     await asyncio.gather(stop, worker.stop(0))

@@ -16,6 +16,7 @@ import pytest
 from lifecycle import Router, StatusEvent
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import Backoff, Gate, Spec, Status, Supervisor, TaskWorker, ThreadWorker
+from tests import programs
 
 if TYPE_CHECKING:
     import threading
@@ -86,10 +87,12 @@ async def test_a_command_that_cannot_be_started_says_why(tmp_path: Path) -> None
         assert supervisor.workers()[0].status is Status.STOPPED
 
 
-async def test_one_that_floods_ignores_the_signal_and_stops_itself_is_stopped_on_time() -> None:
-    flood = python("""
+async def test_one_that_floods_ignores_the_signal_and_stops_itself_is_stopped_on_time(tmp_path: Path) -> None:
+    deaf = tmp_path / "deaf"
+    flood = python(f"""
         import os, signal, sys
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open({str(deaf)!r}, "w").close()
         while True:
             os.write(1, b"x" * 65536 + b"\\n")
     """)
@@ -101,7 +104,7 @@ async def test_one_that_floods_ignores_the_signal_and_stops_itself_is_stopped_on
     async with Supervisor("s", *specs) as supervisor:
         pids = [pid_of(supervisor, "flood"), pid_of(supervisor, "frozen")]
         async with asyncio.timeout(LIMIT):
-            while psutil.Process(pids[1]).status() != psutil.STATUS_STOPPED:
+            while psutil.Process(pids[1]).status() != psutil.STATUS_STOPPED or not deaf.exists():
                 await asyncio.sleep(0.01)
     assert [str(child.status) for child in supervisor.workers()] == ["killed", "stopped"]
     assert not any(psutil.pid_exists(pid) for pid in pids)
@@ -241,9 +244,4 @@ async def test_the_fifth_program_of_the_front_page(free_port: int) -> None:
 
 @pytest.fixture
 def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return programs.free_port()

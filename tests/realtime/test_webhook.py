@@ -63,7 +63,7 @@ async def serving(*, handle: Any = None, **options: Any) -> AsyncGenerator[Serve
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.001)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 END = EndOfInputEvent()
-LIMIT = 10
+LIMIT = 30
 
 
 async def events_of(source: InputSource) -> list[Any]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-LIMIT = 10
+LIMIT = 30
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from lifecycle.workers.containment import cgroups, cookies, guards, namespaces, 
 from lifecycle.workers.containment.levels import Level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 @pytest.mark.parametrize(
@@ -148,6 +149,18 @@ def test_a_copy_made_by_fork_has_another_runtime() -> None:
 COOKIE = "0123456789abcdef0123456789abcdef:7"
 
 
+@contextmanager
+def executed(env: dict[str, str]) -> Iterator[int]:
+    """A process with ``env`` that has got as far as to answer: when Popen returns it may not have its environment."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["/bin/cat"], env=env, stdin=pipe, stdout=pipe, bufsize=0) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"!")
+        assert process.stdout.read(1) == b"!"
+        yield process.pid
+
+
 @pytest.mark.parametrize(
     ("env", "found"),
     [
@@ -165,25 +178,18 @@ COOKIE = "0123456789abcdef0123456789abcdef:7"
     ],
 )
 def test_a_cookie_is_compared_whole(env: dict[str, str], found: bool) -> None:
-    process = subprocess.Popen(["/bin/sleep", "1000"], env=env)
-    try:
+    with executed(env) as pid:
         holders = sweeps.Holders({COOKIE.encode()}.__contains__)
-        assert [pid for pid, _ in holders()] == [process.pid] * found
-    finally:
-        process.kill()
-        process.wait()
+        assert [pid for pid, _ in holders()] == [pid] * found
 
 
 def test_a_process_of_another_user_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = subprocess.Popen(["/bin/sleep", "1000"], env={sweeps.COOKIE: COOKIE})
     uid = os.geteuid()
-    try:
+    with executed({sweeps.COOKIE: COOKIE}):
         monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
-        assert list(sweeps.Holders({COOKIE.encode()}.__contains__)()) == []
-    finally:
+        found = list(sweeps.Holders({COOKIE.encode()}.__contains__)())
         monkeypatch.undo()
-        process.kill()
-        process.wait()
+    assert found == []
 
 
 def test_a_number_that_was_reused_is_spared() -> None:

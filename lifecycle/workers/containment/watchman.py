@@ -31,6 +31,8 @@ _RUNTIME_DIGITS = 32
 _INPUT = 0
 #: Looks in a row that have to find nobody.
 _LOOKS = 3
+#: Seconds for the killed to be gone from their cgroups.
+_LAST_WAIT = 10.0
 #: Seconds between two of them: nobody waits for us, and who hops from process to process is met sooner or later.
 _PAUSE = 0.001
 
@@ -68,8 +70,11 @@ class Watchman:
         """End everything that is left."""
         self._alarm = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
         sweeps.sweep(self._find, looks=_LOOKS, pause=_PAUSE)
+        until = time.monotonic() + _LAST_WAIT
         for place in self._places:
-            sweeps.remove_cgroup(place)
+            # It is empty a moment after all in it were killed; on a busy machine, a long one.
+            while not sweeps.remove_cgroup(place) and time.monotonic() < until:
+                select.select([], [], [], _PAUSE)
 
     def _listen(self) -> bool:
         """Hear what there is; False if there is nothing more to come."""
