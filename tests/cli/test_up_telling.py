@@ -63,10 +63,10 @@ class TestOutcomes:
             Outcome(state("slow", Status.FAILED, ran=None, exit_code=-15)),
         ]
         assert summary(outcomes) == [
-            "web     stopped            2.0 s       1 restart",
-            "worker  failed, status 3   1 min 15 s  given up after 3 restarts",
-            "db      killed, SIGKILL    2 h 2 min",
-            "odd     failed, signal 60  2.0 s",
+            "web     stopped            after 2.0 s       1 restart",
+            "worker  failed, status 3   after 1 min 15 s  given up after 3 restarts",
+            "db      killed, SIGKILL    after 2 h 2 min",
+            "odd     failed, signal 60  after 2.0 s",
             "late    not started",
             "gone    could not start",
             "slow    not ready",

@@ -90,9 +90,9 @@ class TestProcfile:
             r"system \| job exited with status 3 after [\d.]+ s; stopping the others\n"
             r"system \| stopping clock\n"
             r"system \| stopping web\n"
-            r"system \| web    stopped           [\d.]+ s\n"
-            r"system \| clock  stopped           [\d.]+ s\n"
-            r"system \| job    failed, status 3  [\d.]+ s\n",
+            r"system \| web    stopped           after [\d.]+ s\n"
+            r"system \| clock  stopped           after [\d.]+ s\n"
+            r"system \| job    failed, status 3  after [\d.]+ s\n",
             told,
         ), told
         wait_gone(pids(text))
@@ -245,8 +245,8 @@ class TestPolicies:
         program.until("'flaky' is given up")
         program.process.terminate()
         text = program.rest(4)
-        assert re.search(r"web    stopped +[\d.]+ s\n", text)
-        assert re.search(r"flaky  failed, status 4 +[\d.]+ s  given up after 2 restarts\n", text)
+        assert re.search(r"web    stopped +after [\d.]+ s\n", text)
+        assert re.search(r"flaky  failed, status 4 +after [\d.]+ s  given up after 2 restarts\n", text)
 
     def test_jobs_may_end_and_when_all_have_so_do_we(self, tables: Callable[..., Running], here: Path) -> None:
         program = tables("""

@@ -78,7 +78,7 @@ def _row(state: WorkerState) -> tuple[str, str, str, str]:
     ran = state.started_at is not None
     restarts = f"{state.restarts} restart{'s'[: state.restarts != 1]}" if state.restarts else ""
     given_up = "given up after " if state.circuit == "open" else ""
-    return state.name, _end(state), _duration(state) if ran else "", given_up + restarts
+    return state.name, _end(state), f"after {_duration(state)}" if ran else "", given_up + restarts
 
 
 def _end(state: WorkerState) -> str:

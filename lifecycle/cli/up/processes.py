@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal as signals
 from dataclasses import KW_ONLY, dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 from lifecycle.cli.config import did_you_mean
 from lifecycle.cli.failures import ConfigError, UsageError
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from signal import Signals
 
-__all__ = ["Policy", "Process", "in_order", "selected"]
+    from lifecycle.cli.settings import Policy
 
-#: When a process that ended is started again.
-Policy: TypeAlias = Literal["never", "on_failure", "always"]
+__all__ = ["Process", "in_order", "selected"]
 
 
 @dataclass(frozen=True, slots=True)

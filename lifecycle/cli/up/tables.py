@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from lifecycle.cli import values
 from lifecycle.cli.config import did_you_mean, read_value, shown, texts
 from lifecycle.cli.failures import ConfigError
 from lifecycle.cli.options import Option
-from lifecycle.cli.up.processes import Policy, Process
+from lifecycle.cli.up.processes import Process
 from lifecycle.cli.up.procfile import NAME
-from lifecycle.workers.readiness import wanted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 __all__ = ["KEYS", "read_processes"]
-
-
-def _policy(text: str) -> Policy:
-    policies: dict[str, Policy] = {each.replace("_", "-"): each for each in get_args(Policy)}
-    if text not in policies:
-        raise ValueError(f"give one of {', '.join(policies)}")
-    return policies[text]
 
 
 def _count(text: str) -> int:
@@ -34,10 +26,10 @@ def _count(text: str) -> int:
 
 KEYS: Final = (
     Option("env-file", "F", "KEY=VALUE lines for this process, besides those of .env", values.path),
-    Option("ready", "WHEN", "when it counts as started, such as port:8000"),
+    Option("ready", "WHEN", "when it counts as started, such as port:8000", values.ready),
     Option("start-timeout", "S", "how long it has for that (30)", values.interval, number=True),
     Option("after", "NAME", "start when these have started", lambda text: (text,), many=True),
-    Option("restart", "POLICY", "start it again never, on-failure or always", _policy),
+    Option("restart", "POLICY", "start it again never, on-failure or always", values.policy),
     Option(
         "backoff",
         "S",
@@ -73,10 +65,7 @@ def _process(name: str, value: Any, base: Path) -> Process:
     keys = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {"command": value}
     if "command" not in keys:
         raise ValueError('has no command; give one, such as command = "python app.py"')
-    process = Process(name, **_fields(keys, base))
-    if process.ready is not None:
-        wanted(process.ready)
-    return process
+    return Process(name, **_fields(keys, base))
 
 
 def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
