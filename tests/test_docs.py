@@ -32,6 +32,8 @@ import yaml  # type: ignore[import-untyped]  # myst-parser brings it, without st
 from lifecycle.cli.commandline import parse, watch_settings
 from lifecycle.cli.config import read_table
 from lifecycle.cli.options import OPTIONS
+from lifecycle.cli.up.processes import in_order
+from lifecycle.cli.up.tables import KEYS, read_processes
 from lifecycle.testing import VirtualLoop
 from tests.programs import Running, connect, free_port, post
 
@@ -50,6 +52,7 @@ ROOMS = (
     "handlers",
     "interactive",
     "workers",
+    "observe.mermaid",
     "testing",
     "errors",
     "states",
@@ -296,10 +299,16 @@ def test_commands_that_are_shown_can_be_given(where: str, words: list[str]) -> N
 
 
 @with_blocks("toml")
-def test_configuration_that_is_shown_is_understood(page: Path) -> None:
+def test_configuration_that_is_shown_is_understood(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
     for block in blocks(page, "toml"):
-        table = tomllib.loads(block.text)["tool"]["lifecycle"]["watch"]
-        assert watch_settings({}, read_table(table, ROOT / "pyproject.toml")).command
+        tables = tomllib.loads(block.text)
+        tables = tables.get("tool", {}).get("lifecycle", tables)
+        if "up" in tables:
+            processes = read_processes(tables["up"], tmp_path / "lifecycle.toml", "up")
+            assert in_order(processes, tmp_path / "lifecycle.toml")
+        else:
+            assert watch_settings({}, read_table(tables["watch"], ROOT / "pyproject.toml")).command
 
 
 def test_the_manifest_gives_the_service_its_time() -> None:
@@ -325,6 +334,12 @@ def test_every_option_is_in_the_reference_and_none_else() -> None:
     page = (ROOT / "docs/reference/command-line.md").read_text()
     shown = set(re.findall(r"^\| `--([a-z-]+)", page, re.MULTILINE))
     assert shown == {getattr(option, "shown", option.name) for option in OPTIONS}
+
+
+def test_every_key_of_a_process_is_in_the_reference() -> None:
+    page = (ROOT / "docs/reference/command-line.md").read_text()
+    shown = set(re.findall(r"^\| `([a-z][a-z-]+)` \|", page, re.MULTILINE))
+    assert shown == {"command", "cwd", "env", *(key.name for key in KEYS)}
 
 
 def test_every_event_is_in_the_table_of_topics() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import signal
 import sys
 from pathlib import Path
@@ -23,7 +24,8 @@ def start() -> Iterator[Callable[..., Running]]:
     programs: list[Running] = []
 
     def started(name: str, *argv: str, **env: str) -> Running:
-        programs.append(Running(str(EXAMPLES / name), *argv, env=env))
+        command = ("-m", "lifecycle", "up", "-f") if name == "Procfile" else ()
+        programs.append(Running(*command, str(EXAMPLES / name), *argv, env=env))
         return programs[-1]
 
     yield started
@@ -104,6 +106,15 @@ def test_webhook_reload_takes_a_good_file_and_keeps_the_old_for_a_broken_one(
     program.process.send_signal(signal.SIGHUP)
     program.until("colour: red")
     assert program.stop().count("colour:") == 3
+
+
+def test_the_procfile_keeps_a_service_and_a_clock_together(start: Callable[..., Running]) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    program = start("Procfile", PATH=path, PORT=str(free_port()))
+    program.until("service | serving http://")
+    program.until("clock   | ")
+    text = program.stop()
+    assert "service | closed" in text
 
 
 def test_service_answers_what_it_has_begun_before_it_ends(start: Callable[..., Running]) -> None:

@@ -25,7 +25,7 @@ print(json.dumps([name for name in sys.modules if "." not in name]))
 """
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["watch", "--help"], ["run", "--help"]])
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["watch", "--help"], ["up", "--help"], ["run", "--help"]])
 def test_help_and_version_import_nothing_heavy(argv: list[str]) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, *argv], capture_output=True, text=True, check=True, timeout=20
@@ -66,3 +66,16 @@ def test_colour_is_for_terminals_and_can_be_refused(env: dict[str, str], colour:
     assert not colourful(io.StringIO(), env)
     Voice(colour, stream).good("done")
     assert ("\x1b[" in stream.getvalue()) is colour
+
+
+def test_help_needs_no_terminals() -> None:
+    """Where there is no termios (Windows) people can still read what there is; each module but those for terminals."""
+    code = """
+import sys
+sys.modules["termios"] = sys.modules["pty"] = sys.modules["fcntl"] = None
+import lifecycle.cli.children, lifecycle.cli.watching, lifecycle.cli.generations
+lifecycle.cli.main(["watch", "--help"])
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "--ready" in ended.stdout
