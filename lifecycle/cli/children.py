@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lifecycle.cli.dotenv import read_env
-from lifecycle.cli.failures import UsageError
 from lifecycle.cli.messages import at_terminal, put
 from lifecycle.cli.programs import arguments
 from lifecycle.errors import StopTree
@@ -96,26 +95,23 @@ class Children:
         """A worker for the next start, told of ``changes`` by its environment.
 
         Raises:
-            UsageError: if the program is gone, or if it cannot be known where it runs when it is ready.
+            UsageError: if the program is gone.
             ConfigError: if ``--env-file`` cannot be read.
         """
         env, settings, argv = self._env(), self._settings, self.argv
         if settings.clear and at_terminal(sys.stdout):
             put(sys.stdout, _CLEAR)
         kind = ProcessWorker if self._foreground is None else _Job
-        try:
-            self._worker = kind(
-                settings.command[0],
-                *argv,
-                env={**env, **self._manners(env), **changes_env(changes)},
-                stop_signal=settings.stop_signal,
-                stop_timeout=settings.stop_timeout,
-                ready=settings.ready,
-                start_timeout=settings.start_timeout,
-                **self._streams(),
-            )
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+        self._worker = kind(
+            settings.command[0],
+            *argv,
+            env={**env, **self._manners(env), **changes_env(changes)},
+            stop_signal=settings.stop_signal,
+            stop_timeout=settings.stop_timeout,
+            ready=settings.ready,
+            start_timeout=settings.start_timeout,
+            **self._streams(),
+        )
         return self._worker
 
     def signal(self, signum: signal.Signals) -> None:

@@ -1,6 +1,7 @@
 """Tables of TOML files; above all ``[tool.lifecycle.watch]`` of the nearest ``pyproject.toml`` that has it.
 
-Its keys are the long names of the options, besides ``paths`` and ``command``. Paths are relative to the file.
+Its keys are the long names of the options, besides ``paths`` and ``command``. Paths and globs start at the
+directory of the file.
 """
 
 from __future__ import annotations
@@ -8,15 +9,17 @@ from __future__ import annotations
 import difflib
 import shlex
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle.cli.failures import ConfigError
+from lifecycle.cli.globs import Glob
 from lifecycle.cli.options import OPTIONS, Flag, Option
+from lifecycle.cli.settings import Rule
 from lifecycle.cli.values import path as read_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 __all__ = ["did_you_mean", "find_table", "load_table", "read_table", "read_value", "shown", "texts"]
 
@@ -92,8 +95,18 @@ def _read(key: str, value: Any, base: Path) -> tuple[str, Any]:
     option, negated = _option(key)
     if isinstance(option, Flag):
         return option.field, _flag(key, value) is not negated
-    read = read_value(option, value)
-    return option.field, base / read if option.read is read_path else read
+    return option.field, _from(base, read_value(option, value))
+
+
+def _from(base: Path, read: Any) -> Any:
+    """Paths and globs start at ``base``."""
+    match read:
+        case Path():
+            return base / read
+        case tuple():
+            return tuple(each.at(base) if isinstance(each, Glob | Rule) else each for each in cast("Any", read))
+        case _:
+            return read
 
 
 def _option(key: str) -> tuple[Option | Flag, bool]:

@@ -1,37 +1,48 @@
 """Globs for paths: the patterns of topics, with the manners that people know from ``.gitignore``.
 
 ``*`` and ``?`` never cross a slash, ``**`` does. A glob without a slash matches a name anywhere; one with a slash
-starts at the current directory; one that ends in a slash means everything below.
+starts at the current directory, or where the file lies that it was written in; one that ends in a slash means
+everything below.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
 from lifecycle.control.patterns import Pattern
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["Glob"]
 
 
+@dataclass(frozen=True, slots=True)
 class Glob:
-    """One glob, ready to match paths with forward slashes, relative to the current directory.
+    """One glob, ready to match paths with forward slashes, relative to ``base`` (None: the current directory).
 
     Raises:
         ValueError: for an empty one, or (`InvalidPattern`) naming the position of what cannot be read.
     """
 
-    __slots__ = ("_below", "_pattern", "text")
+    text: str
+    base: Path | None = None
+    _pattern: Pattern = field(init=False, repr=False, compare=False)
+    _below: Pattern | None = field(init=False, repr=False, compare=False)
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        if not text.strip("./"):
-            raise ValueError(f"{text!r} is no glob for paths; give one such as '*.py' or 'src/**'")
-        below = text.endswith("/")
-        anchored = text.removeprefix("./").strip("/")
-        floating = "/" not in text.rstrip("/")
-        self._pattern = Pattern(f"**/{anchored}" if floating else anchored)
-        self._below: Pattern | None = Pattern(f"{self._pattern}/**") if below else None
+    def __post_init__(self) -> None:
+        if not self.text.strip("./"):
+            raise ValueError(f"{self.text!r} is no glob for paths; give one such as '*.py' or 'src/**'")
+        anchored = self.text.removeprefix("./").strip("/")
+        floating = "/" not in self.text.rstrip("/")
+        pattern = Pattern(f"**/{anchored}" if floating else anchored)
+        object.__setattr__(self, "_pattern", pattern)
+        object.__setattr__(self, "_below", Pattern(f"{pattern}/**") if self.text.endswith("/") else None)
 
-    def __repr__(self) -> str:
-        return f"Glob({self.text!r})"
+    def at(self, base: Path) -> Glob:
+        """The same, starting at ``base``."""
+        return replace(self, base=base)
 
     @property
     def is_name(self) -> bool:

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifecycle.cli.gitignore import GitIgnore
-from lifecycle.cli.globs import Glob
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from lifecycle.cli.globs import Glob
     from lifecycle.cli.settings import Action, Settings
 
 __all__ = ["PathRules", "own_output"]
 
 
 class PathRules:
-    """Decides for one path, and for several at once; ``here`` is what relative globs are relative to.
+    """Decides for one path, and for several at once; ``here`` is the current directory, where paths and globs start.
 
     ``outputs`` are the files that never count, as `own_output` has them.
     """
@@ -35,9 +35,9 @@ class PathRules:
         self._here = here
         self._roots = tuple(absolute(path, here) for path in settings.paths)
         self._ext = tuple(f".{ext}" for ext in settings.ext)
-        self._include = tuple(Glob(each) for each in settings.include)
-        self._ignore = tuple(Glob(each) for each in settings.ignore)
-        self._on: tuple[tuple[Glob, Action], ...] = tuple((Glob(rule.glob), rule.action) for rule in settings.on)
+        self._include = settings.include
+        self._ignore = settings.ignore
+        self._on = settings.on
         self._outputs = frozenset(outputs)
         self._otherwise: Action = settings.change
         self._env_file = absolute(settings.env_file, here) if settings.env_file else None
@@ -48,33 +48,35 @@ class PathRules:
         path = absolute(path, self._here)
         if self._outputs and _identity(path) in self._outputs:
             return "ignore"
-        name = self.name(path)
         for glob, action in self._on:
-            if glob.matches(name) and (glob.is_name or not self._git_ignores(path)):
+            if self._matches(glob, path) and (glob.is_name or not self._git_ignores(path)):
                 return action
         if path == self._env_file:
             return "restart"
-        if any(glob.covers(name) for glob in self._ignore) or self._git_ignores(path):
+        if any(glob.covers(self.name(path, glob.base)) for glob in self._ignore) or self._git_ignores(path):
             return "ignore"
-        return self._otherwise if self._is_wanted(path.name, name) else "ignore"
+        return self._otherwise if self._is_wanted(path) else "ignore"
 
     def strongest(self, paths: Iterable[Path]) -> Action:
         """What several changes lead to together: a restart does all that a reload would."""
         actions = {self.action(path) for path in paths}
         return "restart" if "restart" in actions else "reload" if "reload" in actions else "ignore"
 
-    def name(self, path: Path) -> str:
-        """``path`` as globs and people see it: from the current directory, else from the watched one above it."""
+    def name(self, path: Path, start: Path | None = None) -> str:
+        """``path`` as globs and people see it: from ``start`` (the current directory), else from the watched one."""
         path = absolute(path, self._here)
-        for base in (self._here, *(root if root.is_dir() else root.parent for root in self._roots)):
+        for base in (start or self._here, *(root if root.is_dir() else root.parent for root in self._roots)):
             if path.is_relative_to(base):
                 return path.relative_to(base).as_posix()
         return path.as_posix().lstrip("/")
 
-    def _is_wanted(self, basename: str, name: str) -> bool:
+    def _matches(self, glob: Glob, path: Path) -> bool:
+        return glob.matches(self.name(path, glob.base))
+
+    def _is_wanted(self, path: Path) -> bool:
         if not self._ext and not self._include:
             return True
-        return basename.endswith(self._ext) or any(glob.matches(name) for glob in self._include)
+        return path.name.endswith(self._ext) or any(self._matches(glob, path) for glob in self._include)
 
     def _git_ignores(self, path: Path) -> bool:
         return path not in self._roots and any(git.ignores(path) for git in self._git)

@@ -13,6 +13,8 @@ from lifecycle.cli.failures import UsageError
 if TYPE_CHECKING:
     from signal import Signals
 
+    from lifecycle.cli.globs import Glob
+
 __all__ = ["Action", "Address", "Busy", "Policy", "Rule", "Settings"]
 
 #: What to do while the command still runs: stop it, wait for its end, or let the change go.
@@ -43,8 +45,12 @@ class Address(NamedTuple):
 class Rule(NamedTuple):
     """The action for paths that match a glob."""
 
-    glob: str
+    glob: Glob
     action: Action
+
+    def at(self, base: Path) -> Rule:
+        """The same, with a glob that starts at ``base``."""
+        return self._replace(glob=self.glob.at(base))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +68,9 @@ class Settings:
     #: Endings of file names that count, without the dot; none and no ``include``: all.
     ext: tuple[str, ...] = ()
     #: Globs that count besides ``ext``.
-    include: tuple[str, ...] = ()
+    include: tuple[Glob, ...] = ()
     #: Globs that never count.
-    ignore: tuple[str, ...] = ()
+    ignore: tuple[Glob, ...] = ()
     #: Whether what git ignores does not count.
     gitignore: bool = True
     #: What a path leads to; the first that matches wins.

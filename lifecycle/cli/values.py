@@ -9,9 +9,12 @@ import math
 import re
 from pathlib import Path
 from signal import Signals
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from lifecycle.cli.settings import Action, Address, Busy, Policy, Rule
+
+if TYPE_CHECKING:
+    from lifecycle.cli.globs import Glob
 
 __all__ = [
     "address",
@@ -108,12 +111,11 @@ def rules(text: str) -> tuple[Rule, ...]:
     return tuple(Rule(glob, _ACTIONS[action]) for glob in globs(pattern))
 
 
-def globs(text: str) -> tuple[str, ...]:
+def globs(text: str) -> tuple[Glob, ...]:
     """One glob for paths."""
     from lifecycle.cli.globs import Glob
 
-    Glob(text)
-    return (text,)
+    return (Glob(text),)
 
 
 def extensions(text: str) -> tuple[str, ...]:

@@ -86,7 +86,7 @@ class _Program:
 def _prepare(settings: Settings, here: Path, voice: Voice) -> _Program:
     """Look at everything that can be wrong before anything is started."""
     how = manner(prompt=settings.prompt)
-    foreground = _foreground() if how == "foreground" else None
+    foreground = _foreground(settings) if how == "foreground" else None
     children = Children(settings, how, foreground)
     python = interpreter(children.argv, os.environ)
     rules = PathRules(settings, here, git=_honours_git(settings, voice), outputs=own_output())
@@ -142,10 +142,15 @@ def _prompting(session: Session, suspender: SuspendHandler, *, at_terminal: bool
     return router
 
 
-def _foreground() -> Foreground:
-    # Needs termios, which not every system has.
+def _foreground(settings: Settings) -> Foreground:
+    """Our terminal, to be lent to the command."""
     from lifecycle.cli.terminal import Foreground
 
+    if settings.ready and settings.ready.startswith("line:"):
+        raise UsageError(
+            f"--ready {settings.ready} needs to read what the command writes, and with --no-prompt that goes to the "
+            "terminal itself; leave --no-prompt out, or wait for a port"
+        )
     return Foreground()
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lifecycle.cli.children import AboveThePrompt, changes_env
+from lifecycle.cli.children import changes_env
 from lifecycle.cli.session import changed
+from lifecycle.cli.terminal import AboveThePrompt
 
 
 def test_changes_are_a_json_list() -> None:

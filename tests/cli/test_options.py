@@ -11,6 +11,7 @@ import pytest
 from lifecycle.cli.commandline import parse, watch_settings
 from lifecycle.cli.config import find_table
 from lifecycle.cli.failures import ConfigError, UsageError
+from lifecycle.cli.globs import Glob
 from lifecycle.cli.settings import Address, Rule, Settings
 
 
@@ -31,7 +32,8 @@ def test_a_command_is_all_it_takes() -> None:
 def test_every_option_can_be_typed() -> None:
     line = (
         "src lib --ext py,.toml --ext html --include data/** --ignore build/ --no-gitignore --on *.html=reload "
-        "--on a=b=restart --step 0.01 --wait 0 --busy queue --postpone --poll 2 --clear --env-file .env --shell "
+        "--on a=b=restart --step 0.01 --wait 0 --busy queue --restart on-failure --ready port:8000 "
+        "--start-timeout 60 --postpone --poll 2 --clear --env-file .env --shell "
         "--signal USR1 --stop-signal SIGINT --stop-timeout 3 --webhook [::1]:0 --secret-env SECRET "
         "--no-prompt --no-check"
     )
@@ -39,13 +41,16 @@ def test_every_option_can_be_typed() -> None:
         command=("make --x",),
         paths=(Path("src"), Path("lib")),
         ext=("py", "toml", "html"),
-        include=("data/**",),
-        ignore=("build/",),
+        include=(Glob("data/**"),),
+        ignore=(Glob("build/"),),
         gitignore=False,
-        on=(Rule("*.html", "reload"), Rule("a=b", "restart")),
+        on=(Rule(Glob("*.html"), "reload"), Rule(Glob("a=b"), "restart")),
         step=0.01,
         wait=0.0,
         busy="queue",
+        restart="on_failure",
+        ready="port:8000",
+        start_timeout=60.0,
         postpone=True,
         poll=2.0,
         clear=True,
@@ -75,6 +80,9 @@ def test_every_option_can_stand_in_the_file(tmp_path: Path) -> None:
         step = 0.01
         wait = 1
         busy = "queue"
+        restart = "on-failure"
+        ready = "port:8000"
+        start-timeout = 60
         postpone = true
         poll = 2
         clear = true
@@ -93,13 +101,16 @@ def test_every_option_can_stand_in_the_file(tmp_path: Path) -> None:
         command=("make", "-j"),
         paths=(here / "src",),
         ext=("py", "toml", "html"),
-        include=("data/**",),
-        ignore=("build/",),
+        include=(Glob("data/**", here),),
+        ignore=(Glob("build/", here),),
         gitignore=False,
-        on=(Rule("*.html", "reload"),),
+        on=(Rule(Glob("*.html", here), "reload"),),
         step=0.01,
         wait=1.0,
         busy="queue",
+        restart="on_failure",
+        ready="port:8000",
+        start_timeout=60.0,
         postpone=True,
         poll=2.0,
         clear=True,
@@ -153,6 +164,11 @@ def test_a_command_in_one_text_is_split_unless_a_shell_reads_it(
         (["--wait", "nan", "--", "true"], "give seconds"),
         (["--poll", "inf", "--", "true"], "give seconds"),
         (["--busy", "wait", "--", "true"], "'wait': give restart, queue or drop"),
+        (["--restart", "sometimes", "--", "true"], "give never, on-failure or always"),
+        (["--restart", "on_failure", "--", "true"], "give never, on-failure or always"),
+        (["--ready", "soon", "--", "true"], "'soon' is no condition"),
+        (["--ready", "port:0", "--", "true"], "is no condition"),
+        (["--start-timeout", "0", "--", "true"], "seconds above zero"),
         (["--on", "*.html", "--", "true"], "give GLOB=restart"),
         (["--on", "*.html=bark", "--", "true"], "give GLOB=restart"),
         (["--on", "[a=restart", "--", "true"], "position 3"),
@@ -207,6 +223,8 @@ def test_settings_that_do_not_go_together_are_refused(argv: list[str], said: str
         ("clear = 1", "neither true nor false"),
         ("busy = 'wait'", 'busy = "wait": give restart, queue or drop'),
         ("busy = ['queue']", "is no text"),
+        ("restart = true", "restart = true is no text"),
+        ("ready = 8000", "ready = 8000 is no text"),
         ("on = ['*.html']", 'on = "*.html": give GLOB=restart'),
         ('command = "echo \'a"', "close the quote"),
         ("paths = []", "paths = [] leaves nothing to watch"),

@@ -10,11 +10,12 @@ import pytest
 from lifecycle.cli import values
 from lifecycle.cli.globs import Glob
 from lifecycle.cli.rules import PathRules
-from lifecycle.cli.settings import Settings
+from lifecycle.cli.settings import Rule, Settings
 
 
 def rules(here: Path, **given: Any) -> PathRules:
     on = tuple(rule for each in given.pop("on", ()) for rule in values.rules(each))
+    given |= {key: tuple(map(Glob, given.get(key, ()))) for key in ("include", "ignore")}
     return PathRules(Settings(command=("true",), on=on, **given), here)
 
 
@@ -196,3 +197,33 @@ def test_what_our_own_output_goes_to_never_counts(tmp_path: Path) -> None:
     status = log.stat()
     decided = PathRules(settings, tmp_path, outputs=[(status.st_dev, status.st_ino)])
     assert (decided.action(log), decided.action(other)) == ("ignore", "restart")
+
+
+def test_globs_of_a_file_start_at_its_directory_and_typed_ones_here(tmp_path: Path) -> None:
+    here = tmp_path / "sub"
+    settings = Settings(
+        command=("true",),
+        paths=(tmp_path,),
+        on=(
+            Rule(Glob("sub/*.html"), "restart"),
+            Rule(Glob("sub/*.html", tmp_path), "reload"),
+            Rule(Glob("*.css", tmp_path), "reload"),
+        ),
+        include=(Glob("lib/*.py", tmp_path), Glob("own/*.py")),
+        ignore=(Glob("lib/gen/", tmp_path),),
+    )
+    seen = PathRules(settings, here)
+    actions = {
+        name: seen.action(tmp_path / name)
+        for name in ("sub/a.html", "sub/sub/a.html", "x/a.css", "lib/a.py", "lib/gen/a.css", "own/a.py", "sub/own/a.py")
+    }
+
+    assert actions == {
+        "sub/a.html": "reload",
+        "sub/sub/a.html": "restart",
+        "x/a.css": "reload",
+        "lib/a.py": "restart",
+        "lib/gen/a.css": "reload",
+        "own/a.py": "restart",
+        "sub/own/a.py": "restart",
+    }
