@@ -66,8 +66,8 @@ class Machine(Generic[S]):
         self._error = error
         self._state = initial
         self._since = _now()
-        # A list: there is a machine for each of thousands of workers, and an empty deque takes 600 bytes.
-        self._history: list[Transition[S]] = []
+        # The fields of transitions, oldest first: few are ever looked at, and there are machines by the thousand.
+        self._history: list[tuple[S, S, str, float, float]] = []
         self._kept = history
         # Woken at every change; each takes itself out when it has what it waited for.
         self._waiters: list[asyncio.Future[None]] = []
@@ -88,7 +88,7 @@ class Machine(Generic[S]):
     @property
     def history(self) -> tuple[Transition[S], ...]:
         """The last changes, oldest first."""
-        return tuple(self._history)
+        return tuple(Transition(*each) for each in self._history)
 
     def can(self, target: S) -> bool:
         """Whether ``to(target)`` would move or be ignored, rather than raise."""
@@ -101,20 +101,22 @@ class Machine(Generic[S]):
             InvalidTransition: naming both states and what would be legal.
         """
         old = self._state
-        if target not in self._table[old]:
+        row = self._table[old]
+        if target not in row:
             if (old, target) in self._ignored:
                 return False
-            legal = _names(self._table[old]) or f"nothing, {old} is final"
+            legal = _names(row) or f"nothing, {old} is final"
             raise self._error(f"{self.name!r} cannot go from {old} to {target}; legal: {legal}")
         now = _now()
-        transition = Transition(old, target, reason, time.time(), now - self._since)
+        moved = (old, target, reason, time.time(), now - self._since)
         self._state, self._since = target, now
-        self._history.append(transition)
+        self._history.append(moved)
         if len(self._history) > self._kept:
             del self._history[0]
         if self._waiters:
             self._wake()
-        hooks.state_changed.announce(self, machine=self, transition=transition)
+        if hooks.state_changed.receivers:
+            hooks.state_changed.announce(self, machine=self, transition=Transition(*moved))
         return True
 
     async def reach(self, *states: S) -> S:
@@ -139,13 +141,13 @@ class Machine(Generic[S]):
                     return passed
         return self._state
 
-    def _after(self, last: Transition[S] | None) -> list[S]:
+    def _after(self, last: tuple[S, S, str, float, float] | None) -> list[S]:
         """The states entered since the change ``last``, as far as history reaches."""
         entered: list[S] = []
-        for transition in reversed(self._history):
-            if transition is last:
+        for moved in reversed(self._history):
+            if moved is last:
                 break
-            entered.append(transition.new)
+            entered.append(moved[1])
         return entered[::-1]
 
     def _wake(self) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.workers._policy import Verdict, cause_of, verdict
+from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.specs import StopOrder
 from lifecycle.workers.status import FINAL, Status
 from lifecycle.workers.verdicts import failed
@@ -44,15 +46,42 @@ class Closer:
     async def close_all(self, slots: Sequence[Slot]) -> None:
         """Close ``slots``: the last first, one after the other, or all at once."""
         if self._order is StopOrder.PARALLEL:
-            await asyncio.gather(*(self.close(slot) for slot in slots))
+            await self._close_at_once(slots)
             return
         for slot in reversed(slots):
             await self.close(slot)
 
+    async def _close_at_once(self, slots: Sequence[Slot]) -> None:
+        """Who can be asked without waiting is asked right away; only the others take a task each."""
+        asked: list[tuple[Slot, BaseWorker]] = []
+        others: list[Slot] = []
+        for slot in slots:
+            worker = slot.worker
+            if slot.live and isinstance(worker, BaseWorker) and type(worker).stop is BaseWorker.stop:
+                self._mute(slot)
+                asked.append((slot, worker))
+            else:
+                others.append(slot)
+        timers = [timer for each in self._by_grace(asked).items() if (timer := _ask_all(*each)) is not None]
+        try:
+            await asyncio.gather(*(self.close(slot) for slot in others))
+            for slot, worker in asked:
+                self._over(slot, await worker.wait())
+                self._note(slot)
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    def _by_grace(self, asked: Iterable[tuple[Slot, BaseWorker]]) -> dict[float, list[BaseWorker]]:
+        groups: dict[float, list[BaseWorker]] = {}
+        for slot, worker in asked:
+            given = self._time_for(slot)
+            groups.setdefault(worker.stop_timeout if given is None else given, []).append(worker)
+        return groups
+
     async def close(self, slot: Slot) -> None:
         """Have nothing at work in ``slot``; what its worker still had to say is stale."""
-        slot.generation += 1
-        slot.quiet()
+        self._mute(slot)
         if slot.opening is not None:
             await self._interrupt(slot, slot.opening)
         elif slot.live and slot.worker is not None:
@@ -61,10 +90,17 @@ class Closer:
             slot.rest = Status.STOPPED
         self._note(slot)
 
+    def _mute(self, slot: Slot) -> None:
+        slot.generation += 1
+        slot.quiet()
+
+    def _time_for(self, slot: Slot) -> float | None:
+        return 0 if self._hurried else slot.spec.stop_timeout
+
     def _over(self, slot: Slot, ended: Exit) -> None:
         """What it did before it was stopped does not count, unless it was to end everything."""
         slot.is_over(ended)
-        if verdict(slot.spec.restart, ended) is Verdict.END_TREE:
+        if ended.error is not None and verdict(slot.spec.restart, ended) is Verdict.END_TREE:
             self._fail(cause_of(ended.error))
 
     async def bury(self, slot: Slot, error: BaseException) -> Exit:
@@ -89,7 +125,7 @@ class Closer:
             await asyncio.wait(self._kills)
 
     async def _stop(self, slot: Slot, worker: Worker) -> None:
-        await self._ask(worker, 0 if self._hurried else slot.spec.stop_timeout)
+        await self._ask(worker, self._time_for(slot))
         self._over(slot, await worker.wait())
 
     async def _interrupt(self, slot: Slot, opening: asyncio.Task[BaseException | None]) -> None:
@@ -98,7 +134,7 @@ class Closer:
         if made is None:
             opening.cancel()
         else:
-            await self._ask(made, 0 if self._hurried else slot.spec.stop_timeout)
+            await self._ask(made, self._time_for(slot))
         await asyncio.wait({opening}, timeout=_MAKING_ENDS if made is None else _START_ENDS)
         if not opening.done():
             opening.cancel()
@@ -113,3 +149,15 @@ class Closer:
             await worker.stop(timeout)
         except Exception:  # noqa: BLE001  # logged; its siblings have to be stopped all the same
             _log.exception("%r could not be stopped", worker)
+
+
+def _ask_all(grace: float, workers: Iterable[BaseWorker]) -> asyncio.TimerHandle | None:
+    """Ask ``workers`` to end, and have one timer for all see to it that they do: one for each costs more than that."""
+    for worker in workers:
+        worker.ask_to_stop(math.inf if grace > 0 else 0)
+    return asyncio.get_running_loop().call_later(grace, _hurry, workers) if 0 < grace < math.inf else None
+
+
+def _hurry(workers: Iterable[BaseWorker]) -> None:
+    for worker in workers:
+        worker.ask_to_stop(0)

@@ -120,7 +120,8 @@ class Owner:
     def _dismiss(self, started: asyncio.Future[WorkerFailed | None]) -> None:
         """Nobody is left waiting."""
         for slot in self.slots.values():
-            slot.answer(stopped_early(slot.spec.name))
+            if slot.asked:
+                slot.answer(stopped_early(slot.spec.name))
         self.mailbox.dismiss(InvalidTransition(f"the supervisor {self.name!r} has ended; nothing was done"))
         if not started.done():
             error = self._end.error

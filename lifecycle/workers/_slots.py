@@ -141,11 +141,9 @@ class Slot:
 
     def quiet(self) -> None:
         """Nothing is due for it any more."""
-        if self.timer is not None:
-            self.timer.cancel()
-        for task in (self.probing, self.watching):
-            if task is not None:
-                task.cancel()
+        for due in (self.timer, self.probing, self.watching):
+            if due is not None:
+                due.cancel()
         self.timer = self.probing = self.watching = None
 
     # -- what is counted --------------------------------------------------------------------------------------------

@@ -63,8 +63,8 @@ class Board:
     """Where a supervisor's changes are published; it costs nothing while nobody watches."""
 
     def __init__(self) -> None:
-        # Weak: whoever stops iterating without a word is forgotten with the iterator.
-        self._watches: WeakSet[Watch] = WeakSet()
+        # Weak: whoever stops iterating without a word is forgotten with the iterator. None before the first.
+        self._watches: WeakSet[Watch] | None = None
         self._closed = False
         #: The board of the supervisor above.
         self.above: Board | None = None
@@ -79,13 +79,15 @@ class Board:
         watch = Watch()
         if self._closed:
             watch.finish()
-        else:
-            self._watches.add(watch)
+            return watch
+        if self._watches is None:
+            self._watches = WeakSet()
+        self._watches.add(watch)
         return watch
 
     def publish(self, event: StatusEvent, *, up: bool = True) -> None:
         """Tell all who watch, and with ``up`` those who watch a supervisor above."""
-        for watch in list(self._watches):
+        for watch in list(self._watches or ()):
             watch.put(event)
         if up and self.above is not None:
             self.above.publish(event)
@@ -93,5 +95,5 @@ class Board:
     def close(self) -> None:
         """Nothing follows."""
         self._closed = True
-        for watch in list(self._watches):
+        for watch in list(self._watches or ()):
             watch.finish()

@@ -1,24 +1,23 @@
 """What all workers have in common: one start, one end, and a stop that is legal at any time.
 
 A kind of worker says how it comes up (`BaseWorker._launch`) and how it is asked to end (`BaseWorker._terminate`);
-the states, the life and the verdict are kept here, and what follows when it does not obey in `endings`. Do not add
-policy (restarts, backoff): a supervisor has it.
+the states and the life are kept here. Do not add policy (restarts, backoff): a supervisor has it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from lifecycle import hooks
 from lifecycle.errors import InvalidTransition, WorkerFailed
-from lifecycle.workers.endings import Ending
+from lifecycle.workers.endings import Ending, announce, ask
 from lifecycle.workers.environment import check_env
+from lifecycle.workers.graces import sooner
 from lifecycle.workers.machines import StatusMachine
 from lifecycle.workers.records import End, WorkerState
-from lifecycle.workers.status import FINAL, Status
+from lifecycle.workers.status import FINAL, UNSTARTED, Status
 from lifecycle.workers.verdicts import Circumstances, cannot_start, exit_of, told
 
 if TYPE_CHECKING:
@@ -55,18 +54,20 @@ class BaseWorker:
         if not stop_timeout >= 0:
             raise ValueError(f"stop_timeout={stop_timeout!r} is no number of seconds; give 0 or more")
         self.name = name
-        self._stop_timeout = stop_timeout
+        #: Seconds that it has to end once it was asked.
+        self.stop_timeout = stop_timeout
         self._machine = StatusMachine(name)
         self._env: dict[str, str] = {}
         self._pid: int | None = None
         self._created_at = time.time()
         self._started_at: float | None = None
-        # By the loop's clock: when start() was called.
-        self._began: float | None = None
-        # The start, while it goes on; the life, from its beginning on; how it is ended, once somebody wants that, and
-        # the task that this takes if it does not obey at once. Nothing is made before it is needed.
+        self._began: float | None = None  # by the loop's clock: when start() was called
+        # The start, while it goes on; the life, from its beginning on; the timer that runs while one that was asked to
+        # end may obey; and, for one that does not, or cannot be asked without waiting, what is done about it and the
+        # task that does it. There are thousands of workers: nothing is made before it is needed.
         self._starting: asyncio.Task[WorkerFailed | None] | None = None
         self._life: asyncio.Future[End | None] | None = None
+        self._overdue: asyncio.TimerHandle | None = None
         self._ending: Ending | None = None
         self._termination: asyncio.Task[None] | None = None
         self._exit: Exit | None = None
@@ -156,21 +157,20 @@ class BaseWorker:
         status = self._machine.state
         if status in FINAL:
             return
-        if status in (Status.CREATED, Status.PENDING):
+        if status in UNSTARTED:
             self._finish(End())
             return
-        ending = self._demand_end(self._stop_timeout if timeout is None else timeout)
-        if status is Status.STOPPING:
-            return
-        self._machine.to(Status.STOPPING)
-        if self._starting is not None:
-            # Here and now: a start that is about to go on must not find itself in a worker that stops.
-            self._starting.cancel()
-        at_once = self._starting is None and type(self)._terminate is BaseWorker._terminate
-        if not at_once or ending.grace.is_over:
-            self._terminate_in_task()
-        elif self._life is not None and not self._life.done():
-            ending.now(partial(self._ask, force=False), self._terminate_in_task)
+        grace = self.stop_timeout if timeout is None else timeout
+        if status is not Status.STOPPING:
+            self._machine.to(Status.STOPPING)
+            if self._starting is not None:
+                # Here and now: a start that is about to go on must not find itself in a worker that stops.
+                self._starting.cancel()
+            if self._starting is not None or grace <= 0 or type(self)._terminate is not BaseWorker._terminate:  # noqa: SLF001  # our own
+                self._bring_to_end(grace)
+                return
+            ask(self.name, self._ask)
+        self._overdue = sooner(self._overdue, grace, self._bring_to_end)
 
     async def wait(self) -> Exit:
         """Wait until it has ended, however long that takes; for any number of waiters, at any time."""
@@ -204,7 +204,7 @@ class BaseWorker:
         health: ProbeResult | None = None,
     ) -> WorkerState:
         """Its state with what only its supervisor knows."""
-        ended, changed = self._exit, self._machine.last
+        ended = self._exit
         return WorkerState(
             name=name,
             kind=self.kind,
@@ -217,7 +217,7 @@ class BaseWorker:
             health=health,
             created_at=self._created_at,
             started_at=self._started_at,
-            updated_at=changed.at if changed else self._created_at,
+            updated_at=self._machine.moved_at or self._created_at,
             abandoned=self._ending is not None and self._ending.abandoned,
             children=self._children(),
         )
@@ -233,7 +233,7 @@ class BaseWorker:
             InvalidTransition: once it was started.
             ValueError: for what no environment can hold.
         """
-        if self.status not in (Status.CREATED, Status.PENDING):
+        if self.status not in UNSTARTED:
             raise InvalidTransition(f"{self.name!r} is {self.status}; set {name!r} in its environment before start()")
         check_env(name, value)
         self._env[name] = value
@@ -255,7 +255,7 @@ class BaseWorker:
 
     async def _fail_to_start(self, error: Exception) -> WorkerFailed:
         if self._life is not None:
-            await self._demand_end(self._stop_timeout).of_life(self._life)
+            await self._demand_end(self.stop_timeout).of_life(self._life)
         failed = error if isinstance(error, WorkerFailed) else cannot_start(self.name, error)
         self._finish(End.of(self._life), because=failed)
         return failed
@@ -267,45 +267,34 @@ class BaseWorker:
 
     def _demand_end(self, grace: float) -> Ending:
         if self._ending is None:
-            self._ending = Ending(self.name, self._terminate, self._whereabouts, last_wait=self._last_wait)
-        self._ending.grace.shorten(grace)
+            asked = self._overdue is not None
+            self._ending = Ending(self.name, self._terminate, self._whereabouts, last_wait=self._last_wait, asked=asked)
+        self._ending.shorten(grace)
         return self._ending
 
-    def _terminate_in_task(self) -> None:
-        self._termination = asyncio.create_task(self._end(), name=f"stop of {self.name}")
+    def _bring_to_end(self, grace: float = 0.0) -> None:
+        """In a task of its own: it goes on whoever gives up waiting for it."""
+        ending = self._demand_end(grace)
+        if self._termination is None:
+            self._termination = asyncio.create_task(self._end(ending), name=f"stop of {self.name}")
 
-    async def _end(self) -> None:
-        """The termination, in a task of its own: it goes on whoever gives up waiting for it."""
-        assert self._ending is not None, "somebody wants the end"
+    async def _end(self, ending: Ending) -> None:
         if self._starting is not None and not self._starting.done():
-            await self._ending.of_start(self._starting)
+            await ending.of_start(self._starting)
         if self._life is not None:
-            await self._ending.of_life(self._life)
+            await ending.of_life(self._life)
         self._finish(End.of(self._life))
 
-    # -- the verdict ----------------------------------------------------------------------------------------------
-
     def _finish(self, end: End, *, because: WorkerFailed | None = None) -> None:
-        asked = self.status in (Status.CREATED, Status.PENDING, Status.STOPPING)
-        ending = self._ending
-        how = Circumstances(
-            asked,
-            ending is not None and ending.forced,
-            ending is not None and ending.abandoned,
-            self._stop_signal,
-            because,
-        )
+        before, ending = self._machine.state, self._ending
+        how = Circumstances(before in UNSTARTED or before is Status.STOPPING, sent=self._stop_signal, because=because)
+        if ending is not None:
+            how.forced, how.abandoned = ending.forced, ending.abandoned
+        if self._overdue is not None:
+            self._overdue.cancel()
         age = 0.0 if self._began is None else asyncio.get_running_loop().time() - self._began
         ended = self._exit = exit_of(self.name, end, how, duration=age)
-        if self.status is Status.SUSPENDED and ended.status is not Status.FAILED:
+        if not self._machine.can(ended.status):
             self._machine.to(Status.RUNNING, "somebody else resumed it")
         self._machine.to(ended.status)
-        if ending is not None:
-            ending.grace.forget()
-        self._tell(ended)
-
-    def _tell(self, ended: Exit) -> None:
-        if ended.status is Status.FAILED:
-            hooks.worker_failed.announce(self, worker=self, exit=ended)
-        elif ended.status is Status.KILLED:
-            hooks.worker_killed.announce(self, worker=self, exit=ended)
+        announce(self, ended)

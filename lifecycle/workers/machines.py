@@ -10,8 +10,6 @@ from lifecycle.workers.status import TABLE, Status
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lifecycle.states import Transition
-
 __all__ = ["Listener", "StatusMachine"]
 
 #: Called with the old and the new status, in the turn of the loop in which it moved; it MUST NOT raise.
@@ -30,13 +28,13 @@ class StatusMachine(Machine[Status]):
         self._listeners = (*self._listeners, listener)
 
     @property
-    def last(self) -> Transition[Status] | None:
-        """The last change; None before the first."""
-        return self._history[-1] if self._history else None
+    def moved_at(self) -> float | None:
+        """When it changed last, in seconds since the epoch; None before the first change."""
+        return self._history[-1][3] if self._history else None
 
     def to(self, target: Status, reason: str = "") -> bool:
         """Move as `Machine.to`, and tell who listens."""
-        old = self.state
+        old = self._state
         moved = super().to(target, reason)
         if moved:
             for listener in self._listeners:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.records import End
 
-__all__ = ["FINAL", "TABLE", "Status", "final_status"]
+__all__ = ["FINAL", "TABLE", "UNSTARTED", "WRONG", "Status", "final_status"]
 
 
 class Status(StrEnum):
@@ -55,7 +55,10 @@ TABLE: Final[Mapping[Status, frozenset[Status]]] = {
     Status.KILLED: frozenset(),
 }
 
+# Sets also where two would do: to look up a member of an enum takes longer than all the rest of a test.
 FINAL: Final = frozenset(status for status, row in TABLE.items() if not row)
+UNSTARTED: Final = frozenset({Status.CREATED, Status.PENDING})
+WRONG: Final = frozenset({Status.FAILED, Status.KILLED})
 
 # Not every system has a name for it, and this is only compared.
 _SIGKILL: Final = 9

@@ -20,7 +20,7 @@ from lifecycle.workers._slots import Slot
 from lifecycle.workers._watching import Board
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.specs import AutoShutdown, OnLimit, StopOrder, Strategy, chosen
-from lifecycle.workers.status import FINAL, Status
+from lifecycle.workers.status import FINAL, UNSTARTED, Status
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -115,7 +115,7 @@ class Supervisor(BaseWorker):
             InvalidTransition: if the supervisor is stopping or has ended.
             WorkerFailed: if the child could not start; then it is not taken on.
         """
-        if self.status in (Status.CREATED, Status.PENDING):
+        if self.status in UNSTARTED:
             self._register(spec)
         else:
             await self._by_hand(self._take_on, spec)
@@ -207,7 +207,9 @@ class Supervisor(BaseWorker):
 
         ``router.add_source(supervisor.watch)`` makes events ``status/<name>`` of it. It ends with the supervisor.
         """
-        return self._board.watch()
+        watch = self._board.watch()
+        self._take_note()
+        return watch
 
     def _children(self) -> tuple[WorkerState, ...]:
         return self.workers()
@@ -231,7 +233,7 @@ class Supervisor(BaseWorker):
     @property
     def _idle(self) -> bool:
         """Whether there is no owner at work."""
-        return self.status in (Status.CREATED, Status.PENDING) or self.status in FINAL
+        return self.status in UNSTARTED or self.status in FINAL
 
     async def _by_hand(
         self, operation: Callable[[Owner, Any], Awaitable[asyncio.Future[None] | None]], on: Any
@@ -286,9 +288,18 @@ class Supervisor(BaseWorker):
         """A child may have changed."""
         if isinstance(slot.worker, Supervisor):
             slot.worker._board.above = self._board  # noqa: SLF001  # one of us
+        if not self._board.watched:
+            return
         old, new = slot.tell()
-        if old is not None and self._board.watched:
+        if old is not None:
             self._board.publish(StatusEvent(slot.spec.name, old, new, slot.state()))
+
+    def _take_note(self) -> None:
+        """A watch begins: what changed while there was none is no news to it."""
+        for slot in self._owner.slots.values():
+            slot.tell()
+            if isinstance(slot.worker, Supervisor):
+                slot.worker._take_note()  # noqa: SLF001  # one of us
 
     def _changed(self, old: Status, new: Status) -> None:
         if self._board.watched:

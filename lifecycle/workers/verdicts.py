@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers.records import Exit
-from lifecycle.workers.status import Status, final_status
+from lifecycle.workers.status import WRONG, Status, final_status
 
 if TYPE_CHECKING:
     from lifecycle.workers.records import End
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Circumstances", "as_failure", "cannot_start", "exit_of", "failed", "stopped_early", "told"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Circumstances:
     """What was going on when a worker ended."""
 
@@ -33,19 +33,22 @@ class Circumstances:
 
 def exit_of(name: str, end: End, how: Circumstances, *, duration: float) -> Exit:
     """The verdict on ``end``."""
-    status = final_status(end, asked=how.asked, forced=how.forced or how.abandoned, sent=how.sent)
     if how.because is not None:
         status = Status.FAILED
-    signum = -end.exit_code if end.exit_code is not None and end.exit_code < 0 else None
-    return Exit(status, _error(name, status, end, how), end.exit_code, signum, duration, end.stderr)
+    else:
+        status = final_status(end, asked=how.asked, forced=how.forced or how.abandoned, sent=how.sent)
+    error = _error(name, status, end, how) if status in WRONG else None
+    code = end.exit_code
+    return Exit(status, error, code, -code if code is not None and code < 0 else None, duration, end.stderr)
 
 
 def _error(name: str, status: Status, end: End, how: Circumstances) -> BaseException | None:
+    """What went wrong with one that failed or was killed."""
     if how.because is not None:
         return how.because
     if status is Status.KILLED:
         return WorkerFailed(f"{name!r} did not stop in time and was {'abandoned' if how.abandoned else 'killed'}")
-    return end.error if status is Status.FAILED else None
+    return end.error
 
 
 def failed(error: BaseException) -> Exit:
