@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-LIMIT = 20.0
+LIMIT = 30.0
 
 APP = """\
 import os, sys, time
@@ -235,7 +235,8 @@ class TestForeground:
         seen = terminal("--no-prompt")
         seen.sees(r"up 1 True \(100, 30\)")
         [child] = seen.children()
-        assert os.tcgetpgrp(seen.tty.child_fd) == child.pid
+        # It may have spoken before the terminal was given to it.
+        until(lambda: os.tcgetpgrp(seen.tty.child_fd) == child.pid)
         seen.presses("c")
         seen.ends(0)
         assert not child.is_running()

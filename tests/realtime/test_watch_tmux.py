@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from tests.guarded import is_guard
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LIMIT = 20.0
+LIMIT = 30.0
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.engine("tmux")
@@ -91,7 +92,8 @@ class Screen:
     def close(self) -> None:
         left = self.processes()
         for each in left:
-            each.kill()
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
         self._tmux("kill-server")
         psutil.wait_procs(left, LIMIT)
 
@@ -223,7 +225,10 @@ def page(url: str) -> str:
 
 
 def edit(file: Path, old: str, new: str) -> None:
-    file.write_text(file.read_text().replace(old, new))
+    """As editors do it: nobody sees half a file."""
+    draft = file.with_name(f".{file.name}.draft~")
+    draft.write_text(file.read_text().replace(old, new))
+    draft.replace(file)
 
 
 def send(curl: str) -> str:
