@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.globs import Glob
     from lifecycle.cli.settings import Action, Settings
 
-__all__ = ["PathRules", "own_output"]
+__all__ = ["PathRules", "absolute", "own_output"]
 
 
 class PathRules:
