@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from lifecycle.errors import InvalidTransition
+from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import Backoff, ProcessWorker, Spec, Status, Supervisor, stop_and_wait
 
 if TYPE_CHECKING:
@@ -352,3 +352,44 @@ async def test_nobody_is_signalled_once_a_number_is_free_again(monkeypatch: pyte
         await asyncio.gather(*map(life, range(12)))
     assert len(free) >= 12
     assert strangers == []
+
+
+#: Runs as root of a pid namespace, where it may say which number the next process gets.
+REUSE = """
+    import asyncio, os, pathlib, signal, subprocess
+    from lifecycle.workers import ProcessWorker
+    async def main():
+        worker = ProcessWorker("app", "sleep", "1000", contain="group")
+        await worker.start()
+        pid = worker.state().pid
+        os.kill(pid, signal.SIGKILL)
+        await worker.wait()
+        try:
+            pathlib.Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+        except OSError as error:
+            return print("refused:", error)
+        stranger = subprocess.Popen("cat", stdin=-1, stdout=-1, start_new_session=True, text=True)
+        worker.send_signal(signal.SIGKILL)
+        worker.send_signal(signal.SIGKILL, group=True)
+        await worker.stop(0)
+        said, _ = stranger.communicate("alive")
+        print("reused" if stranger.pid == pid else "missed", said or "dead")
+    asyncio.run(main())
+"""
+
+
+async def test_a_stranger_who_has_the_number_now_is_left_alone() -> None:
+    lines: list[str] = []
+    code = textwrap.dedent(REUSE)
+    worker = ProcessWorker(
+        "ns", sys.executable, "-u", "-c", code, contain="pidns", output=lambda line, _: lines.append(line)
+    )
+    try:
+        await worker.start()
+    except WorkerFailed as refusal:
+        assert "cannot have contain='pidns'" in str(refusal)  # noqa: PT017  # nothing to see where there is none
+        return
+    async with asyncio.timeout(LIMIT):
+        await worker.wait()
+    # Numbers are given out by root alone, and not where /proc is protected.
+    assert lines == ["reused alive"] or lines[0].startswith("refused: ")

@@ -80,6 +80,7 @@ class Url:
 
 def _is_here(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost"
+    return address.is_loopback or address.is_unspecified
