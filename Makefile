@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# What draws diagrams in most places is of this line.
+MERMAID := 11.17.2
 
 .PHONY: demo test lint types bench docs engines clean
 
@@ -36,7 +38,9 @@ docs: $(STAMP)
 
 engines:  ## programs that some tests and benchmarks drive (Debian, as root)
 	apt-get update -qq
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tmux wrk >/dev/null
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tmux wrk chromium >/dev/null
+	command -v npm >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq npm >/dev/null
+	npm install --prefix .engines --silent --no-audit --no-fund mermaid@$(MERMAID)
 
 clean:
-	rm -rf $(VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .engines docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

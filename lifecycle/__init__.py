@@ -12,6 +12,7 @@ lifecycle.runtime   `run`, `lifetime`, background tasks, signals, the shutdown i
 lifecycle.sources   where events come from
 lifecycle.handlers  what events cause: suspend, reload, shut down, escalate
 lifecycle.workers   what is kept alive
+lifecycle.observe   diagrams of what ``state()`` says
 lifecycle.testing   virtual time, fakes, a pytest plugin
 ==================  ============================================================================
 

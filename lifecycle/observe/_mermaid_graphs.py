@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Final
 from lifecycle.observe._mermaid_text import indented, markdown, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from lifecycle.observe._mermaid_looks import Look
 
-__all__ = ["Node", "chart", "drawn", "fitting"]
+__all__ = ["Node", "chart", "drawn", "fitting", "frame"]
 
 #: Where Mermaid's own limits begin, 500 edges and 50,000 characters, there is nothing to be seen any more.
-_EDGES: Final = 400
+_LINES: Final = 540
 _CHARACTERS: Final = 40_000
+#: Childless siblings that stand side by side; the next stand below them, held there by links that are not seen.
+_ROW: Final = 8
 
 #: How each kind is drawn.
 _SHAPES: Final = {
@@ -29,8 +31,7 @@ _SHAPES: Final = {
     "router": ("{{", "}}"),
     "route": ("[", "]"),
     "source": ("([", "])"),
-    "lifetime": ("((", "))"),
-    "many": ("[", "]"),
+    "lifetime": ("([", "])"),
 }
 
 
@@ -48,30 +49,47 @@ def chart(body: Iterable[str], look: Look) -> str:
     """The whole text of a graph."""
     lines = list(body)
     if look.heading is not None:
-        lines = [f"subgraph heading[{quoted(look.heading)}]", *indented(lines), "end"]
+        lines = frame("heading", look.heading, lines)
     return "\n".join(["graph TD", *indented([*lines, *look.definitions()])]) + "\n"
 
 
+def frame(name: str, title: str, lines: Iterable[str]) -> list[str]:
+    """``lines`` within a frame that can be pointed at as ``name``."""
+    return [f"subgraph {name}[{quoted(title)}]", *indented(lines), "end", f"class {name} frame"]
+
+
 def fitting(roots: Sequence[Node]) -> list[Node]:
-    """``roots``, or, if they are more than Mermaid draws, with childless siblings of one status as one node."""
-    texts = [text for root in roots for text in drawn(root, "n")]
-    few = len(texts) <= 2 * _EDGES and sum(map(len, texts)) <= _CHARACTERS
-    return list(roots) if few else [_folded(root) for root in roots]
+    """``roots``; where they are too many, childless siblings of one status as one node, those that run before others."""
+    kept = list(roots)
+    for calm in (frozenset({("running",)}), None):
+        if _fit(kept):
+            break
+        kept = [_folded(root, calm) for root in roots]
+    return kept
 
 
 def drawn(node: Node, name: str) -> Iterator[str]:
     """The lines of ``node`` and of all below, whose names begin with ``name``."""
     left, right = _SHAPES.get(node.kind, _SHAPES["task"])
-    first, *others = node.classes or ("",)
-    yield f"{name}{left}{markdown(node.lines)}{right}" + (f":::{first}" if first else "")
-    yield from (f"class {name} {each}" for each in others)
+    first, *others = [f":::{each}" for each in node.classes] or [""]
+    yield f"{name}{left}{markdown(node.lines)}{right}{first}"
+    yield from (f"{name}{each}" for each in others)
     for number, child in enumerate(node.children):
         yield from drawn(child, f"{name}_{number}")
         yield f"{name} --> {name}_{number}"
+    leaves = [number for number, child in enumerate(node.children) if not child.children]
+    yield from (f"{name}_{above} ~~~ {name}_{below}" for above, below in zip(leaves, leaves[_ROW:], strict=False))
 
 
-def _folded(node: Node) -> Node:
-    leaves = Counter(child.classes for child in node.children if not child.children)
-    kept = [_folded(child) for child in node.children if child.children or leaves[child.classes] == 1]
-    many = [Node([f"{number}", *classes], "many", classes) for classes, number in leaves.items() if number > 1]
-    return replace(node, children=(*kept, *many))
+def _fit(roots: Iterable[Node]) -> bool:
+    texts = [text for root in roots for text in drawn(root, "n")]
+    return len(texts) <= _LINES and sum(map(len, texts)) <= _CHARACTERS
+
+
+def _folded(node: Node, calm: Container[tuple[str, ...]] | None) -> Node:
+    """With one node in place of childless children of the same classes, of those in ``calm`` if it is given."""
+    alike = Counter(child.classes for child in node.children if not child.children)
+    many = {each: number for each, number in alike.items() if number > 1 and (calm is None or each in calm)}
+    kept = [_folded(child, calm) for child in node.children if child.children or child.classes not in many]
+    folded = [Node([f"{number}", *classes], "process", classes) for classes, number in many.items()]
+    return replace(node, children=(*kept, *folded))

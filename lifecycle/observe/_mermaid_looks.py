@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +31,10 @@ CLASSES: Final[Mapping[str, str]] = {
     "killed": "fill:#7f1d1d,stroke:#450a0a,color:#fef2f2,stroke-width:3px",
     # Over the look of its status.
     "unhealthy": "stroke:#dc2626,stroke-width:3px,stroke-dasharray:3 3",
+    # The state of a state diagram that something is in.
+    "present": "stroke-width:3px,font-weight:bold",
+    # Around what belongs together.
+    "frame": "fill:transparent,stroke:#94a3b8",
 }
 
 _DECLARATION: Final = re.compile(r"[a-z-]+:[-\w#%. ]+", re.ASCII)
@@ -59,10 +63,11 @@ class Look:
             raise TypeError(
                 f"style={style!r}: give a mapping from class to CSS, or a function from a record to a class"
             )
+        css = cast("Mapping[str, str]", style if isinstance(style, Mapping) else {})
         return cls(
             heading=label if isinstance(label, str) else None,
             _label=None if isinstance(label, str) else label,
-            _css={_known(name): _css(name, css) for name, css in style.items()} if isinstance(style, Mapping) else {},
+            _css={_known(name): _css(name, each) for name, each in css.items()},
             _class=None if isinstance(style, Mapping) else style,
         )
 

@@ -58,7 +58,7 @@ def worker_machine(state: WorkerRecord, look: Look) -> str:
     if now not in _STATUSES:
         raise ValueError(f"{state.name!r} is {now!r}, which no worker is; there are {', '.join(sorted(_STATUSES))}")
     body = [*_moves("created", MOVES), *_note(now, look.lines(state, worker_lines(state)))]
-    return _machine(body, f"class {now} {look.name(state, now)}", look)
+    return _machine(body, now, look.name(state, now), look)
 
 
 def lifetime_machine(state: LifetimeState, look: Look) -> str:
@@ -71,7 +71,7 @@ def lifetime_machine(state: LifetimeState, look: Look) -> str:
             ("forced", "[*]", "exit status 1"),
         ]
     body = [*_moves("running", moves), *_note(now, look.lines(state, lifetime_lines(state)))]
-    return _machine(body, f"class {now} {look.name(state, now)}", look)
+    return _machine(body, now, look.name(state, now), look)
 
 
 def _cause(state: LifetimeState) -> str:
@@ -79,11 +79,12 @@ def _cause(state: LifetimeState) -> str:
     return str(state.reason) if state.stopping else "signal, shutdown, end of the main, or a deadline"
 
 
-def _machine(body: Sequence[str], present: str, look: Look) -> str:
+def _machine(body: Sequence[str], now: str, status: str, look: Look) -> str:
     lines = list(body)
     if look.heading is not None:
         lines = [f"state {quoted(look.heading)} as heading {{", *indented(lines), "}"]
-    return "\n".join(["stateDiagram-v2", *indented([*lines, *look.definitions(), present])]) + "\n"
+    lines += [*look.definitions(), f"class {now} {status}", f"class {now} present"]
+    return "\n".join(["stateDiagram-v2", *indented(lines)]) + "\n"
 
 
 def _moves(first: str, moves: Iterable[tuple[str, str, str]]) -> Iterator[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["lifetime_node", "route_nodes", "router_node", "source_nodes", "worker_node"]
 
 #: Routes, or sources, of one router that are shown.
-_MOST: Final = 60
+_MOST: Final = 40
 
 
 def worker_node(state: WorkerRecord, look: Look) -> Node:
@@ -58,7 +58,8 @@ def route_nodes(part: RouterPart, look: Look) -> list[Node]:
     """The routes of a router."""
 
     def node(info: RouteInfo) -> Node:
-        return Node(look.lines(info, route_lines(info)), "route", (look.name(info, _status(part)),))
+        name = look.name(info, "")
+        return Node(look.lines(info, route_lines(info)), "route", (name,) if name else ())
 
     return _some(part.routes, node, "route")
 
@@ -71,10 +72,6 @@ def source_nodes(part: RouterPart, look: Look) -> list[Node]:
         return Node(look.lines(info, source_lines(info)), "source", (look.name(info, status),))
 
     return _some(part.sources, node, "source")
-
-
-def _status(part: RouterPart) -> str:
-    return "running" if part.state and part.state.running else "created"
 
 
 def _some(records: Sequence[Any], node: Callable[[Any], Node], noun: str) -> list[Node]:

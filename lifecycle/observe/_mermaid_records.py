@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 if TYPE_CHECKING:
     from lifecycle.control import RouteInfo, RouterState, SourceInfo
@@ -141,9 +141,9 @@ def _records(state: Any) -> Iterator[object]:
 
 def _contents(state: Any) -> Sequence[object]:
     if isinstance(state, Mapping):
-        return list(state.values())
+        return list(cast("Mapping[object, object]", state).values())
     if isinstance(state, Sequence) and not isinstance(state, (str, bytes, bytearray)):
-        return state
+        return cast("Sequence[object]", state)
     if not _lives(state) and any(hasattr(state, name) for name in _PROGRAM):
         return [getattr(state, name, None) for name in _PROGRAM]
     raise TypeError(

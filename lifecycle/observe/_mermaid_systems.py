@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lifecycle.observe._mermaid_graphs import drawn, fitting
+from lifecycle.observe._mermaid_graphs import drawn, fitting, frame
 from lifecycle.observe._mermaid_nodes import lifetime_node, route_nodes, router_node, source_nodes, worker_node
-from lifecycle.observe._mermaid_text import indented, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from lifecycle.observe._mermaid_looks import Look
     from lifecycle.observe._mermaid_records import Parts, RouterPart
@@ -25,11 +24,11 @@ def system_graph(parts: Parts, look: Look) -> Iterator[str]:
         yield from (f"life{number} --> {frame}" for frame in frames)
     for number, part in enumerate(parts.routers):
         name = "router" if part.state is None else f"router {part.state.name}"
-        yield from _frame(f"router{number}", name, ["direction LR", *_router(part, f"r{number}", look)])
+        yield from frame(f"router{number}", name, ["direction LR", *_router(part, f"r{number}", look)])
     if parts.workers:
         roots = fitting([worker_node(state, look) for state in parts.workers])
         trees = [line for number, root in enumerate(roots) for line in drawn(root, f"w{number}")]
-        yield from _frame("workers", "workers", trees)
+        yield from frame("workers", "workers", trees)
 
 
 def _router(part: RouterPart, name: str, look: Look) -> Iterator[str]:
@@ -41,7 +40,3 @@ def _router(part: RouterPart, name: str, look: Look) -> Iterator[str]:
     for number, route in enumerate(route_nodes(part, look)):
         yield from drawn(route, f"{name}_{number}")
         yield f"{name} --> {name}_{number}"
-
-
-def _frame(name: str, title: str, lines: Iterable[str]) -> list[str]:
-    return [f"subgraph {name}[{quoted(title)}]", *indented(lines), "end"]

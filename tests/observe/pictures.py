@@ -1,0 +1,151 @@
+"""Diagrams as the real Mermaid draws them, in a headless Chromium: one page for all, told as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MERMAID = Path(__file__).parents[2] / ".engines/node_modules/mermaid/dist/mermaid.min.js"
+#: Seconds for the whole page, on a machine that has other things to do.
+LIMIT = 150
+
+_OPTIONS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--disable-sync",
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+    # Of the page's own clock, which stands still while the page works.
+    "--virtual-time-budget=100000",
+    "--dump-dom",
+]
+
+# Lines are told apart by <br>: a name may have line ends of its own.
+_PAGE = """<!doctype html><meta charset="utf-8"><div id="drawn"></div><pre id="told"></pre>
+<script src="MERMAID"></script>
+<script>
+mermaid.initialize({ startOnLoad: false, securityLevel: "strict" });
+function lines(element) {
+  const found = [""];
+  (function walk(node) {
+    if (node.nodeName.toLowerCase() === "br") found.push("");
+    else if (node.nodeType === Node.TEXT_NODE) found[found.length - 1] += node.data;
+    else node.childNodes.forEach(walk);
+  })(element);
+  return found;
+}
+function told(svg) {
+  const all = [...svg.querySelectorAll("*")];
+  return {
+    error: "",
+    nodes: [...svg.querySelectorAll(".node")].map((node) => ({
+      id: node.id,
+      classes: node.getAttribute("class").split(" "),
+      lines: node.querySelector(".nodeLabel") ? lines(node.querySelector(".nodeLabel")) : [],
+    })),
+    titles: [...svg.querySelectorAll(".cluster-label .nodeLabel")].map((each) => each.textContent),
+    edges: svg.querySelectorAll("path[data-edge='true'], path.transition").length,
+    strangers: all.filter((each) => /^(script|img|a|iframe|object|i|math)$/i.test(each.localName)
+      || [...each.attributes].some((attribute) => /^on/i.test(attribute.name))).map((each) => each.outerHTML),
+  };
+}
+(async () => {
+  const all = [];
+  for (const [number, text] of TEXTS.entries()) {
+    try {
+      const place = document.getElementById("drawn");
+      place.innerHTML = (await mermaid.render(`d${number}`, text)).svg;
+      all.push(told(place.querySelector("svg")));
+    } catch (error) {
+      all.push({ error: String(error) });
+    }
+  }
+  document.getElementById("told").textContent = JSON.stringify(all);
+})();
+</script>
+"""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A node that was drawn."""
+
+    id: str
+    classes: tuple[str, ...]
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A diagram that was drawn, or why it was not."""
+
+    error: str
+    nodes: tuple[Shape, ...] = ()
+    titles: tuple[str, ...] = ()
+    edges: int = 0
+    #: Elements that no diagram of ours has.
+    strangers: tuple[str, ...] = ()
+
+    def node(self, first: str) -> Shape:
+        """The one whose first line is ``first``."""
+        [found] = [node for node in self.nodes if node.lines[:1] == (first,)]
+        return found
+
+
+def draw(texts: list[str], folder: Path) -> list[Picture]:
+    """Each of ``texts`` as a picture."""
+    if shutil.which("chromium") is None or not MERMAID.exists():
+        pytest.skip("chromium or mermaid is not installed; `make engines` installs them")
+    page = folder / "page.html"
+    given = json.dumps(texts).replace("<", "\\u003c")
+    page.write_text(_PAGE.replace("MERMAID", MERMAID.as_uri()).replace("TEXTS", given), encoding="utf-8")
+    dom = _opened(page, folder / "profile")
+    told = re.search(r'<pre id="told">(.+?)</pre>', dom, re.DOTALL)
+    assert told, f"the page has drawn nothing: {dom[-2000:]}"
+    return [_picture(each) for each in json.loads(html.unescape(told[1]))]
+
+
+def _opened(page: Path, profile: Path) -> str:
+    """The page's document when it has done its work; no process of the browser is left then."""
+    command = ["chromium", *_OPTIONS, f"--user-data-dir={profile}", page.as_uri()]
+    with (
+        (page.parent / "stderr").open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, process_group=0) as browser,
+    ):
+        try:
+            return browser.communicate(timeout=LIMIT)[0].decode()
+        finally:
+            _end(browser.pid)
+
+
+def _end(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _picture(told: dict[str, Any]) -> Picture:
+    if told["error"]:
+        return Picture(told["error"])
+    return Picture(
+        error="",
+        nodes=tuple(Shape(each["id"], tuple(each["classes"]), tuple(each["lines"])) for each in told["nodes"]),
+        titles=tuple(told["titles"]),
+        edges=told["edges"],
+        strangers=tuple(told["strangers"]),
+    )

@@ -1,0 +1,286 @@
+"""The text of a diagram: what stands in it, and what is refused. That it can be drawn is in test_mermaid_drawn."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifecycle import Router, Spec, Supervisor
+from lifecycle import lifetime as block
+from lifecycle.observe import mermaid
+from lifecycle.observe._mermaid_looks import CLASSES
+from lifecycle.observe._mermaid_machines import MOVES
+from lifecycle.observe._mermaid_text import escape
+from lifecycle.runtime import Reason
+from lifecycle.workers import Status, WorkerState
+from lifecycle.workers.status import FINAL, TABLE
+from tests.observe.records import APP, ROUTER, ROUTES, SOURCES, lifetime, route, supervisor, worker
+
+
+def test_each_status_has_a_look_of_its_own() -> None:
+    assert set(Status) <= set(CLASSES)
+    assert len({CLASSES[status] for status in Status}) == len(Status)
+
+
+def test_a_workers_moves_are_those_of_the_workers() -> None:
+    moves = {(source, target) for source, target, _ in MOVES}
+    assert moves == {(source, target) for source, row in TABLE.items() for target in row} | {(s, "[*]") for s in FINAL}
+
+
+@pytest.mark.parametrize("status", Status)
+def test_a_worker_stands_in_its_status(status: Status) -> None:
+    text = mermaid.worker(worker("api", status=status, pid=4711))
+    assert text.startswith("stateDiagram-v2\n")
+    assert f"class {status} present" in text
+    assert f"note right of {status}\n" in text
+    assert "pid 4711" in text
+
+
+def test_a_lifetime_that_runs_has_no_cause_to_stop_yet() -> None:
+    text = mermaid.signal(lifetime())
+    assert text.startswith("stateDiagram-v2\n")
+    assert "class running present" in text
+    assert "stopping --> forced: signal number 2" in text
+
+
+def test_a_lifetime_that_stops_says_why() -> None:
+    text = mermaid.signal(lifetime(reason=Reason.TERMINATE, signum=15, stopping=True, signals=1))
+    assert "class stopping present" in text
+    assert "running --> stopping: terminate" in text
+    assert "stopping, SIGTERM" in text
+
+
+def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+    assert "stopping, signal 250" in mermaid.signal(lifetime(reason=Reason.TERMINATE, signum=250, stopping=True))
+
+
+def test_a_lifetime_that_is_never_forced_has_no_such_state() -> None:
+    assert "forced" not in mermaid.signal(lifetime(force_exit_at=0))
+
+
+def test_a_tree_says_what_each_worker_says_of_itself() -> None:
+    text = mermaid.tree(APP)
+    assert text.startswith("graph TD\n")
+    assert text.count(" --> ") == 11
+    for said in ("pid 4711", "3 restarts", "circuit open", "healthy", "no such table", "exit code 1", "abandoned"):
+        assert said in text
+    assert "circuit closed" not in text
+
+
+async def test_a_supervisors_own_state_is_drawn() -> None:
+    async with Supervisor("app", Spec("api", asyncio.Event().wait)) as app:
+        assert 'w_0("`**api**\nrunning`"):::running' in mermaid.tree(app.state())
+
+
+def test_one_failed_worker_of_a_thousand_is_seen() -> None:
+    many = [worker(f"worker-{number}", pid=number) for number in range(1000)]
+    text = mermaid.tree(supervisor("app", *many, worker("importer", status="failed"), supervisor("deep", *many)))
+    assert len(text) < 5_000
+    assert text.count("**1000**\nrunning") == 2
+    assert "**importer**\nfailed" in text
+
+
+def test_a_thousand_failed_ones_are_one_node() -> None:
+    text = mermaid.tree(supervisor("app", *(worker(f"w{number}", status="failed") for number in range(1000))))
+    assert text.count(" --> ") == 1
+    assert "**1000**\nfailed" in text
+
+
+def test_ten_thousand_routes_are_told_by_their_number() -> None:
+    text = mermaid.system([ROUTER, [route(f"file/{number}") for number in range(10_000)]])
+    assert text.count("**file/") == 40
+    assert "9960 routes more" in text
+
+
+def test_an_endless_name_is_cut() -> None:
+    assert len(mermaid.tree(worker("x" * 1_000_000))) < 5_000
+
+
+# -- the system --------------------------------------------------------------------------------------------------
+
+PARTS: dict[str, object] = {
+    "lifetime": lifetime(),
+    "router": ROUTER,
+    "routes": ROUTES,
+    "sources": SOURCES,
+    "workers": [APP],
+}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        PARTS,
+        list(PARTS.values()),
+        tuple(PARTS.values()),
+        SimpleNamespace(**PARTS, snapshots=7),
+        {"all": [PARTS]},
+        SimpleNamespace(lifetime=lifetime(), router=[ROUTER, ROUTES, SOURCES], tree=APP),
+        {**PARTS, "inbox": None},
+    ],
+    ids=["mapping", "list", "tuple", "record", "nested", "other record", "with None"],
+)
+def test_a_system_may_come_in_any_form(state: object) -> None:
+    assert mermaid.system(state) == mermaid.system(PARTS)
+
+
+def test_a_system_has_a_frame_for_each_part() -> None:
+    text = mermaid.system(PARTS, label="my program")
+    assert text.startswith("graph TD\n")
+    assert re.findall(r'subgraph \w+\["(.*)"\]', text) == ["my program", "router main", "workers"]
+    assert "life0 --> router0" in text
+    assert "life0 --> workers" in text
+    assert "r0_s0 --> r0" in text
+    assert "r0 --> r0_0" in text
+
+
+@pytest.mark.parametrize("state", [APP, ROUTER, lifetime(), ROUTES, SOURCES, [], {}, None])
+def test_any_part_alone_is_a_system(state: object) -> None:
+    assert mermaid.system(state).startswith("graph TD\n")
+
+
+def test_two_routers_have_their_own_routes() -> None:
+    text = mermaid.system([ROUTER, [route("a")], ROUTER, [route("b")]])
+    assert 'r0_0["`**a**' in text
+    assert 'r1_0["`**b**' in text
+
+
+async def test_a_living_program_is_drawn_from_what_it_says() -> None:
+    router = Router("main")
+    router.handle("file/saved", print)
+    router.add_source(_events)
+    async with block(signals=False) as life:
+        state = {"lifetime": life.state(), "router": router.state(), "routes": router.routes()}
+        text = mermaid.system({**state, "sources": router.sources()})
+    assert "**file/saved**\nprint\n0 routed" in text
+    assert "events**\nnot running" in text
+
+
+async def _events() -> Any:
+    yield None
+
+
+# -- label and style -----------------------------------------------------------------------------------------------
+
+DRAWERS: list[tuple[Any, object]] = [
+    (mermaid.worker, APP),
+    (mermaid.signal, lifetime()),
+    (mermaid.tree, APP),
+    (mermaid.system, [APP, ROUTER, ROUTES, lifetime(), SOURCES]),
+]
+each_drawer = pytest.mark.parametrize(("draw", "state"), DRAWERS, ids=lambda value: getattr(value, "__name__", ""))
+
+
+@each_drawer
+def test_each_takes_a_state_and_two_settings(draw: Any, state: object) -> None:
+    parameters = inspect.signature(draw).parameters
+    assert list(parameters) == ["state", "label", "style"]
+    assert all(parameters[name].kind is inspect.Parameter.KEYWORD_ONLY for name in ("label", "style"))
+    assert draw(state, label=None, style=None) == draw(state)
+
+
+@each_drawer
+def test_a_label_is_a_heading(draw: Any, state: object) -> None:
+    assert '"of today"' in draw(state, label="of today")
+
+
+@each_drawer
+def test_a_label_that_is_a_function_says_what_a_node_says(draw: Any, state: object) -> None:
+    text = draw(state, label=lambda record: f"it is\na {type(record).__name__}")
+    assert re.search(r"it is\**\n\s*a \w+(State|Info)", text)
+    assert draw(state, label=lambda _: None) == draw(state)
+
+
+@each_drawer
+def test_a_style_goes_over_the_look_of_a_status(draw: Any, state: object) -> None:
+    text = draw(state, style={Status.RUNNING: "fill:#fff; stroke: #000;"})
+    assert "classDef running fill:#fff,stroke: #000\n" in text
+    assert text.count("classDef running") == 1
+
+
+@each_drawer
+def test_a_style_that_is_a_function_says_which_look(draw: Any, state: object) -> None:
+    text = draw(state, style=lambda _: "killed")
+    assert re.search(r":::killed|class \w+ killed", text)
+    assert draw(state, style=lambda _: None) == draw(state)
+
+
+@pytest.mark.parametrize(
+    "css", ["", ";", "red", "fill:#fff\nclick w call x()", "fill:url(x)", 'fill:"x"', "fill:#fff}"]
+)
+def test_css_that_a_diagram_cannot_hold_is_refused(css: str) -> None:
+    with pytest.raises(ValueError, match="no CSS for a diagram"):
+        mermaid.tree(APP, style={"running": css})
+
+
+@pytest.mark.parametrize("style", [{"walking": "fill:#fff"}, lambda _: "walking"])
+def test_a_class_that_is_none_is_refused(style: Any) -> None:
+    with pytest.raises(ValueError, match=r"'walking' is no class .*running"):
+        mermaid.tree(APP, style=style)
+
+
+@each_drawer
+def test_settings_of_the_wrong_kind_are_refused(draw: Any, state: object) -> None:
+    with pytest.raises(TypeError, match="label=7: give a heading"):
+        draw(state, label=7)
+    with pytest.raises(TypeError, match="style='red': give a mapping"):
+        draw(state, style="red")
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [None, "app", 7, {}, [APP], ROUTER, lifetime(), Supervisor("app")])
+def test_what_is_no_workers_state_is_refused(state: Any) -> None:
+    for draw in (mermaid.worker, mermaid.tree):
+        with pytest.raises(TypeError, match=r"no worker's state; give worker\.state\(\)"):
+            draw(state)
+
+
+@pytest.mark.parametrize("state", [None, "life", 7, {}, APP, ROUTER])
+def test_what_is_no_lifetimes_state_is_refused(state: Any) -> None:
+    with pytest.raises(TypeError, match="no lifetime's state"):
+        mermaid.signal(state)
+
+
+@pytest.mark.parametrize("state", ["app", b"app", 7, object(), [APP, 7], {"app": "app"}, Supervisor("app"), Router()])
+def test_what_is_no_part_of_a_system_is_refused(state: object) -> None:
+    with pytest.raises(TypeError, match=r"nothing that a system consists of; give the state\(\)"):
+        mermaid.system(state)
+
+
+def test_a_status_that_no_worker_has_is_refused() -> None:
+    state = WorkerState("api", "process", "walking")  # type: ignore[arg-type]  # that is the point
+    with pytest.raises(ValueError, match="'walking', which no worker is; there are created"):
+        mermaid.worker(state)
+
+
+# -- text ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.text())
+def test_whatever_is_escaped_is_plain(text: str) -> None:
+    escaped = escape(text)
+    assert escaped.isascii()
+    assert re.fullmatch(r"(?:[0-9A-Za-z ,./_-]|#\d+;)*", escaped)
+    assert not re.search(r"^[ ,./_-]|[ ,./_-]$|  |--|end note|www\.", escaped, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("text", ["api-1", "web_2", "src/app.py", "running, pid 4711", "3 restarts"])
+def test_ordinary_names_can_be_read_in_the_text(text: str) -> None:
+    assert escape(text) == text
+
+
+def test_the_room_is_light() -> None:
+    statement = "import sys, lifecycle.observe.mermaid; print('asyncio' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", statement], capture_output=True, text=True, timeout=50, check=True)
+    assert done.stdout == "False\n"
