@@ -1,9 +1,9 @@
 """What is kept alive.
 
 A worker is started once, ends once, and says truthfully how. `ProcessWorker` runs a program with all its processes,
-`TaskWorker` an async function and `ThreadWorker` a plain one; `BaseWorker` is for kinds of one's own. A `Gate` holds
-loops where they can be held, and `handover` tells who was started again what became of the life before. A
-`Supervisor` keeps workers running: a `Spec` for each says how.
+`ContainerWorker` a container, `TaskWorker` an async function and `ThreadWorker` a plain one; `BaseWorker` is for kinds
+of one's own. A `Gate` holds loops where they can be held, and `handover` tells who was started again what became of the
+life before. A `Supervisor` keeps workers running: a `Spec` for each says how.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lifecycle.errors import DoNotRestart, InvalidTransition, RestartLimitReached, StopTree, WorkerFailed
     from lifecycle.workers.base import BaseWorker
     from lifecycle.workers.children import Worker
+    from lifecycle.workers.containers import ContainerWorker
     from lifecycle.workers.gates import Gate
     from lifecycle.workers.handovers import Handover, handover
     from lifecycle.workers.process import ProcessWorker
@@ -32,6 +33,7 @@ __all__ = [
     "AutoShutdown",
     "Backoff",
     "BaseWorker",
+    "ContainerWorker",
     "DoNotRestart",
     "End",
     "Exit",
@@ -65,6 +67,7 @@ __getattr__, __dir__ = lazy_names(
         "AutoShutdown": "lifecycle.workers.specs",
         "Backoff": "lifecycle.backoff",
         "BaseWorker": "lifecycle.workers.base",
+        "ContainerWorker": "lifecycle.workers.containers",
         "DoNotRestart": "lifecycle.errors",
         "End": "lifecycle.workers.records",
         "Exit": "lifecycle.workers.records",

@@ -123,6 +123,7 @@ class Guards:
         self._holders = 0
         self._groups: dict[int, int] = {}
         self._places: set[str] = set()
+        self._containers: dict[str, str] = {}
 
     @property
     def pid(self) -> int | None:
@@ -175,6 +176,18 @@ class Guards:
         with self._lock:
             self._places.discard(path)
 
+    def add_container(self, name: str, socket: str) -> None:
+        """Have the engine at ``socket`` remove the container ``name``. Raises OSError if there can be no guard."""
+        with self._lock:
+            self._containers[name] = socket
+            self._tell(f"%{name} {socket}")
+
+    def remove_container(self, name: str) -> None:
+        """Have it forget the container, which is gone."""
+        with self._lock:
+            if self._containers.pop(name, None) is not None and self._guard is not None:
+                self._guard.tell(f"~{name}")
+
     def _tell(self, line: str) -> None:
         if self._guard is None or not self._guard.tell(line):
             self._renew()
@@ -190,6 +203,8 @@ class Guards:
             guard.tell(f"+{pgid} {born}")
         for place in self._places:
             guard.tell(f"@{place}")
+        for name, socket in self._containers.items():
+            guard.tell(f"%{name} {socket}")
 
     def forget(self) -> None:
         """Begin anew, in a copy of this program made by fork: the workers are not the copy's."""
@@ -200,6 +215,7 @@ class Guards:
         self._holders = 0
         self._groups = {}
         self._places = set()
+        self._containers = {}
 
 
 guards = Guards()

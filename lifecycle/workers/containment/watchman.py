@@ -2,8 +2,9 @@
 
 It is started as ``python -I -S watchman.py RUNTIME PARENT``, with a pipe as its input that the parent alone can write
 to: a line ``+PID BORN`` for a process group that is to be ended, ``-PID`` for one that is no more (said before the
-number can pass to another), ``@PATH`` for a cgroup. The parent's end shows by the pipe or by its pidfd, whichever is
-first. `guards` has the parent's side of this.
+number can pass to another), ``@PATH`` for a cgroup, ``%NAME SOCKET`` for a container of the engine that listens there,
+``~NAME`` for one that is removed. The parent's end shows by the pipe or by its pidfd, whichever is first. `guards` has
+the parent's side of this.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _LOOKS = 3
 _LAST_WAIT = 10.0
 #: Seconds between two of them: nobody waits for us, and who hops from process to process is met sooner or later.
 _PAUSE = 0.001
+#: Seconds that an engine has to remove a container.
+_ENGINE_PATIENCE = 60.0
 
 
 class Watchman:
@@ -45,6 +48,8 @@ class Watchman:
         # The leaders of groups, and when they were born.
         self._leaders: dict[int, int] = {}
         self._places: set[str] = set()
+        # The sockets of the engines of containers.
+        self._engines: dict[str, str] = {}
         self._unread = b""
         # In clock ticks since the machine was started, as births are.
         self._alarm = 0
@@ -75,6 +80,7 @@ class Watchman:
             # It is empty a moment after all in it were killed; on a busy machine, a long one.
             while not sweeps.remove_cgroup(place) and time.monotonic() < until:
                 select.select([], [], [], _PAUSE)
+        _remove_containers(self._engines)
 
     def _listen(self) -> bool:
         """Hear what there is; False if there is nothing more to come."""
@@ -96,6 +102,11 @@ class Watchman:
                 self._leaders.pop(int(line[1:]), None)
             case "@":
                 self._places.add(line[1:])
+            case "%":
+                name, _, path = line[1:].partition(" ")
+                self._engines[name] = path
+            case "~":
+                self._engines.pop(line[1:], None)
             case _:
                 pass
 
@@ -132,6 +143,30 @@ def _pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except OSError:
         return None
+
+
+def _remove_containers(engines: dict[str, str]) -> None:
+    """Have all of them removed at the same time, each by its engine, which answers when that is done."""
+    if not engines:
+        return
+    # Not before there is need: this costs memory as long as the parent lives.
+    import socket
+
+    asked: list[socket.socket] = []
+    for name, path in engines.items():
+        ask = socket.socket(socket.AF_UNIX)
+        ask.settimeout(_ENGINE_PATIENCE)
+        try:
+            ask.connect(path)
+            ask.sendall(f"DELETE /containers/{name}?force=1&v=1 HTTP/1.1\r\nHost: engine\r\n\r\n".encode())
+            asked.append(ask)
+        except OSError:
+            ask.close()  # the engine is gone as well
+    for ask in asked:
+        try:
+            ask.recv(1)
+        except OSError:
+            continue  # it did what it could
 
 
 def _withdraw() -> None:
