@@ -38,6 +38,32 @@ time.sleep(600)
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))\n"
 
 
+#: Leaves its session and its family, as daemons do, and then says who they are.
+DAEMON = """\
+import os, time
+theirs, ours = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(ours, b"%d" % os.getpid())
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+print("up", os.getpid(), int(os.read(theirs, 20)))
+time.sleep(600)
+"""
+
+#: Fails until it is started for the third time.
+FRAIL = """\
+import os, sys, time
+attempt = int(os.environ["LIFECYCLE_ATTEMPT"])
+print("attempt", attempt, os.environ["LIFECYCLE_PREV_EXIT"], os.environ["LIFECYCLE_RESUME_ID"])
+if attempt < 3:
+    sys.exit(attempt)
+time.sleep(600)
+"""
+
+
 LOUD = """\
 for n in range(20):
     print(n, flush=True)
@@ -337,6 +363,58 @@ class TestEnds:
         seen.process.terminate()
         seen.ends(1)
         until(lambda: all(has_ended(each) for each in left), "the end of the child")
+
+
+class TestSupervision:
+    def test_a_crash_is_answered_and_handed_over(self, watch: Any, here: Path) -> None:
+        write(here / "app.py", FRAIL)
+        seen = watch("--restart", "on-failure")
+        seen.seen("attempt 3")
+        lives = [line.split() for line in seen.out.read_text().splitlines()]
+        assert [life[1:3] for life in lives] == [["1", "0"], ["2", "1"], ["3", "2"]]
+        assert len({life[3] for life in lives}) == 1
+        assert len(seen.said(r"is started again in \d\.\d s: .* exited with status \d")) == 2
+        assert "waiting for a change" not in seen.err.read_text()
+
+    def test_always_means_after_a_good_end_too(self, watch: Any) -> None:
+        seen = watch("--restart", "always", "--", sys.executable, "-c", "print('done')")
+        seen.seen("done", times=3)
+
+    def test_it_says_when_the_command_is_ready_and_a_change_interrupts_a_start_that_hangs(
+        self, watch: Any, here: Path
+    ) -> None:
+        seen = watch("--ready", "line:^up 2")
+        seen.seen("up 1")
+        assert "ready:" not in seen.err.read_text()
+        write(here / "app.py", "VALUE = 2\n" + APP)
+        seen.said(r"changed: app\.py; restarting")
+        seen.said(r"ready: .* app\.py \(pid \d+\)")
+        assert len(seen.children()) == 1
+
+    def test_one_that_is_not_ready_in_time_is_stopped_and_waits_for_a_change(self, watch: Any) -> None:
+        seen = watch("--ready", "notify", "--start-timeout", "0.1")
+        seen.said(r"within 0\.1 s and was stopped; .*; waiting for a change")
+        assert seen.children() == []
+
+    def test_what_a_run_left_behind_has_ended_before_the_next_begins(self, watch: Any, here: Path) -> None:
+        write(here / "app.py", DAEMON)
+        seen = watch()
+        old = [psutil.Process(int(pid)) for pid in seen.seen(r"up (\d+) (\d+)")[0]]
+        write(here / "app.py", "VALUE = 2\n" + APP)
+        seen.seen("up 2 ")
+        assert all(has_ended(each) for each in old)
+
+    @pytest.mark.parametrize("options", [(), ("--no-prompt",)])
+    def test_killed_it_leaves_neither_the_command_nor_its_daemon(
+        self, watch: Any, here: Path, options: tuple[str, ...]
+    ) -> None:
+        write(here / "app.py", DAEMON)
+        seen = watch(*options)
+        left = [psutil.Process(int(pid)) for pid in seen.seen(r"up (\d+) (\d+)")[0]]
+        assert len(left) == 2
+        guards = [each for each in seen.process.children() if is_guard(each)]
+        seen.process.kill()
+        until(lambda: all(has_ended(each) for each in (*left, *guards)), "the end of the command and its daemon")
 
 
 class TestWebhook:

@@ -230,6 +230,36 @@ class TestPrompt:
         seen.ends(0)
 
 
+class TestWithAndWithoutAPrompt:
+    @pytest.mark.parametrize("options", [(), ("--no-prompt",)])
+    def test_killed_it_leaves_no_command(self, terminal: Any, options: tuple[str, ...]) -> None:
+        seen = terminal(*options)
+        seen.sees("up 1 True")
+        [child] = seen.children()
+        seen.process.kill()
+        until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+    def test_a_line_on_the_terminal_of_its_own_makes_it_ready(self, terminal: Any) -> None:
+        seen = terminal("--ready", "line:up 1")
+        seen.sees("ready: .*app.py")
+        seen.types("quit")
+        seen.ends(0)
+
+    def test_lines_on_our_terminal_are_not_read_which_is_said(self, terminal: Any) -> None:
+        seen = terminal("--ready", "line:up 1", "--no-prompt")
+        seen.sees("needs to read what the command writes")
+        seen.ends(2)
+
+    @pytest.mark.parametrize("policy", ["never", "always"])
+    def test_ctrl_c_in_the_command_ends_all_whatever_the_policy(self, terminal: Any, policy: str) -> None:
+        seen = terminal("--no-prompt", "--restart", policy)
+        seen.sees("up 1 True")
+        seen.presses("c")
+        seen.ends(0)
+        assert "started again" not in seen.tty.before
+        assert "waiting" not in seen.tty.before
+
+
 class TestForeground:
     def test_the_command_has_the_terminal_itself(self, terminal: Any) -> None:
         seen = terminal("--no-prompt")
