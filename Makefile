@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # What draws diagrams in most places is of this line.
 MERMAID := 11.17.2
 
-.PHONY: demo test lint types bench docs engines clean
+.PHONY: demo test lint types soak bench docs engines clean
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -28,6 +28,9 @@ lint: $(STAMP) types
 types: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/pyright
+
+soak: $(STAMP)  ## five minutes of chaos in a tree of fifty workers; LIFECYCLE_SEED=… repeats one
+	LIFECYCLE_SOAK=$${LIFECYCLE_SOAK:-300} $(BIN)/python -m pytest -s tests/realtime/test_supervisor_chaos.py
 
 bench: $(STAMP)  ## ratios, one JSON object a module
 	$(BIN)/python -m pip install --quiet --group bench
