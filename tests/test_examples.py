@@ -144,3 +144,18 @@ def test_service_answers_what_it_has_begun_before_it_ends(start: Callable[..., R
         client.close()
         probe.close()
     assert program.rest().splitlines()[1:] == ["drained", "closed"]
+
+
+def test_diagram_draws_the_program_that_it_is_part_of(start: Callable[..., Running]) -> None:
+    text = start("diagram.py").rest()
+    assert "graph TD\n" in text
+    assert "**importer**\nfailed\n2 restarts\ncircuit open\nno such table" in text
+    for said in (
+        '["what runs"]',
+        '["router main"]',
+        "**lifetime**\nrunning",
+        "**ticker**",
+        "**tick#47;#42;**\nbeat",
+        "**database**\n",
+    ):
+        assert said in text

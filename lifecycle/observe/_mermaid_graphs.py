@@ -59,7 +59,7 @@ def frame(name: str, title: str, lines: Iterable[str]) -> list[str]:
 
 
 def fitting(roots: Sequence[Node]) -> list[Node]:
-    """``roots``; where they are too many, childless siblings of one status as one node, those that run before others."""
+    """``roots``; where they are too many, childless siblings of one status as one node, first those that run."""
     kept = list(roots)
     for calm in (frozenset({("running",)}), None):
         if _fit(kept):

@@ -28,7 +28,7 @@ _TROUBLE: Final = re.compile(
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 # What HTML has no number for: it would show another character, or none.
-_UNSHOWN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+_UNSHOWN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 # Mermaid's own signs for "&#", "&" and ";": a word joiner within keeps it from taking them for its work.
 _SIGNS: Final = re.compile("(?<=ﬂ)(?=°)|(?<=¶)(?=ß)")
 
