@@ -98,12 +98,13 @@ class ProcessWorker(BaseWorker):
         self._stop_signal = int(stop_signal)
         self._start_timeout = start_timeout
         self._ready = None if ready is None else wanted(ready)
-        onlooker = self._ready.hear if isinstance(self._ready, Line) else None
-        if stdio is not None and onlooker is not None:
-            if not isinstance(stdio, Audible):
-                raise ValueError(f"ready={ready!r} of {name!r} needs to read lines, which {stdio!r} does not")
-            stdio.hear(onlooker)
-        self._stdio = stdio or Pipes(output, logging.getLogger(f"lifecycle.workers.{name}"), onlooker)
+        self._stdio = stdio or Pipes(output, logging.getLogger(f"lifecycle.workers.{name}"))
+        if isinstance(self._ready, Line):
+            if not isinstance(self._stdio, Audible):
+                raise ValueError(  # noqa: TRY004  # either would do; it is the two together that cannot work
+                    f"ready={ready!r} of {name!r} needs to read lines, which {stdio!r} does not"
+                )
+            self._stdio.hear(self._ready.hear)
         self._bond = Bond(name, Level.wanted(contain, detached=detached))
         # The number of the group, while it is certainly ours: until the leader is reaped.
         self._group: int | None = None

@@ -27,23 +27,25 @@ class Output(Protocol):
 class Receiver:
     """Cuts the two streams into lines and gives them to ``output``, or without one to ``log`` at level INFO.
 
-    An ``onlooker`` sees the lines as well. Of stderr the last 4 KiB are kept.
+    Of stderr the last 4 KiB are kept.
 
     Raises:
         TypeError: for an ``output`` that cannot be called or is async.
     """
 
-    def __init__(
-        self, output: Output | None, log: logging.Logger, onlooker: Callable[[str], object] | None = None
-    ) -> None:
+    def __init__(self, output: Output | None, log: logging.Logger) -> None:
         if output is not None and not _is_plain(output):
             raise TypeError(f"output={output!r} is no plain function of (line, stream); give one, or None for the log")
         self._log = log
         self._output: Output = self._to_log if output is None else output
-        self._onlooker = onlooker
+        self._onlooker: Callable[[str], object] | None = None
         self._complained = False
         self._lines: dict[Stream, Lines] = {"stdout": Lines(), "stderr": Lines()}
         self._tail = Tail()
+
+    def hear(self, onlooker: Callable[[str], object]) -> None:
+        """Have each line go to ``onlooker``, too; it MUST NOT raise."""
+        self._onlooker = onlooker
 
     def feed(self, data: bytes, stream: Stream) -> None:
         """Take what came on ``stream``; nothing, at its end."""

@@ -75,18 +75,19 @@ class Pipes:
     """No input, and a pipe each for stdout and stderr, read line by line; a session of its own.
 
     A reader that is slow holds the process back through its pipe: nothing is buffered here but the line that is
-    being read. ``output`` gets the lines; without, they go to ``log`` at level INFO. An ``onlooker`` sees
-    them as well.
+    being read. ``output`` gets the lines; without, they go to ``log`` at level INFO.
 
     Raises:
         TypeError: for an ``output`` that cannot be called or is async.
     """
 
-    def __init__(
-        self, output: Output | None, log: logging.Logger, onlooker: Callable[[str], object] | None = None
-    ) -> None:
-        self._receiver = Receiver(output, log, onlooker)
+    def __init__(self, output: Output | None, log: logging.Logger) -> None:
+        self._receiver = Receiver(output, log)
         self._readers: list[Reader] = []
+
+    def hear(self, onlooker: Callable[[str], object]) -> None:
+        """Have each line go to ``onlooker``, too."""
+        self._receiver.hear(onlooker)
 
     def spawn(self, command: Command) -> int:
         """Start it in a new session."""
