@@ -46,8 +46,8 @@ class Slot:
         self.rest = Status.CREATED
         #: Whether it was added and has never run: if it cannot, it is no child.
         self.provisional = False
-        # What was last told of it: its status, and whether it was healthy.
-        self._told: tuple[Status, bool] = (Status.CREATED, True)
+        # What was last told of it: its status, whether it was healthy, and whether it was given up.
+        self._told: tuple[Status, bool, bool] = (Status.CREATED, True, False)
         #: How the last worker ended.
         self.exit: Exit | None = None
         self.health: ProbeResult | None = None
@@ -113,9 +113,9 @@ class Slot:
 
     def tell(self) -> tuple[Status | None, Status]:
         """What was told of it last, None if that is still so, and what there is to tell now."""
-        old, healthy = self._told
-        now = self._told = (self.status, self.health is None or self.health.healthy)
-        return (None if now == (old, healthy) else old), now[0]
+        told = self._told
+        now = self._told = (self.status, self.health is None or self.health.healthy, self.tripped)
+        return (None if now == told else told[0]), now[0]
 
     # -- its life -------------------------------------------------------------------------------------------------
 

@@ -248,6 +248,20 @@ class TestPolicies:
         assert re.search(r"web    stopped +after [\d.]+ s\n", text)
         assert re.search(r"flaky  failed, status 4 +after [\d.]+ s  given up after 2 restarts\n", text)
 
+    def test_one_alone_is_restarted_too_and_when_it_is_given_up_nothing_is_left(
+        self, tables: Callable[..., Running]
+    ) -> None:
+        text = tables("""
+            [up.flaky]
+            command = "echo attempt $LIFECYCLE_ATTEMPT; exit 4"
+            restart = "always"
+            backoff = 0.01
+            max-restarts = 2
+        """).rest(4)
+        assert "attempt 3\n" in text
+        assert "attempt 4\n" not in text
+        assert "given up after 2 restarts" in text
+
     def test_jobs_may_end_and_when_all_have_so_do_we(self, tables: Callable[..., Running], here: Path) -> None:
         program = tables("""
             [up]

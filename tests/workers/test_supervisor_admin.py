@@ -305,6 +305,18 @@ async def test_watch_tells_each_change_from_now_on_until_it_has_ended(clock: Clo
     assert [event async for event in supervisor.watch()] == []
 
 
+async def test_watch_tells_of_a_child_that_is_given_up(clock: Clock, crew: Crew) -> None:
+    """Its status was told before that was known."""
+    async with Supervisor("s", crew.spec("a", backoff=Backoff(initial=0, max_restarts=1))) as supervisor:
+        crew.crash("a")
+        await clock.settle()
+        watch = supervisor.watch()
+        crew.crash("a")
+        await clock.settle()
+    told = [(str(event.old), str(event.new), event.state.circuit) async for event in watch if event.component == "a"]
+    assert told == [("running", "failed", "closed"), ("failed", "failed", "open")]
+
+
 async def test_a_supervisor_above_hears_of_those_below(clock: Clock, crew: Crew) -> None:
     root = Supervisor("root", Spec("inner", lambda: Supervisor("inner", crew.spec("a", backoff=STEADY))))
     async with root:

@@ -31,6 +31,8 @@ class Narrator:
         if process is None:
             return
         state = cast("WorkerState", event.state)
+        if event.new == event.old:
+            return
         match event.new:
             case Status.STARTING if process.ready is not None:
                 self._voice.say(f"starting {process.name}")

@@ -62,7 +62,7 @@ class Process:
         return self.restart is None and not self.watch
 
     def comes_back(self, *, failed: bool) -> bool:
-        """Whether its policy starts it again once it has ended."""
+        """Whether its policy starts it again once it has ended, unless it is given up."""
         return self.restart == "always" or (self.restart == "on_failure" and failed)
 
 

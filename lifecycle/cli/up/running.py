@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lifecycle.cli.up.processes import Process
+    from lifecycle.workers import WorkerState
     from lifecycle.workers._watching import Watch
 
 __all__ = ["up"]
@@ -58,7 +59,6 @@ class _Program:
         self._env_file = env_file
         self._screen = screen
         self._supervisor = Supervisor(_NAME, *map(self._spec, processes), auto_shutdown="any_significant")
-        self._watched = {each.name for each in processes if each.watch}
         self._outcomes: list[Outcome] = []
 
     def run(self) -> int:
@@ -100,9 +100,15 @@ class _Program:
                 await self._supervisor.stop()
 
     def _is_over(self) -> bool:
-        """Whether nothing runs, and nothing can start any more."""
-        states = self._supervisor.workers()
-        return not self._watched and all(state.status in FINAL for state in states)
+        """Whether nothing runs, and nothing will start any more."""
+        return all(map(self._has_ended, self._supervisor.workers(), self._processes))
+
+    @staticmethod
+    def _has_ended(state: WorkerState, process: Process) -> bool:
+        if state.status not in FINAL or process.watch:
+            return False
+        # Between its end and the decision about it, it is not given up, and has no other state.
+        return state.circuit == "open" or not process.comes_back(failed=state.error is not None)
 
     async def _outcome(self, name: str) -> Outcome:
         [state] = (each for each in self._supervisor.workers() if each.name == name)
