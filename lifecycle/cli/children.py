@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 import signal
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lifecycle.cli.dotenv import read_env
 from lifecycle.cli.messages import at_terminal, put
 from lifecycle.cli.programs import arguments
 from lifecycle.errors import StopTree
 from lifecycle.workers import ProcessWorker
+from lifecycle.workers.stdio import Pipes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.terminal import Foreground, OwnTerminal
     from lifecycle.events import Change
     from lifecycle.workers.records import End
+    from lifecycle.workers.stdio import Stdio
 
 __all__ = ["Children", "Manner", "changes_env", "manner"]
 
@@ -110,7 +113,7 @@ class Children:
             stop_timeout=settings.stop_timeout,
             ready=settings.ready,
             start_timeout=settings.start_timeout,
-            **self._streams(),
+            stdio=self._stdio(),
         )
         return self._worker
 
@@ -137,15 +140,15 @@ class Children:
         """Where output goes through a pipe, Python shall not keep it back."""
         return {} if self._how != "pipes" or env.get("PYTHONUNBUFFERED") else {"PYTHONUNBUFFERED": "1"}
 
-    def _streams(self) -> dict[str, Any]:
+    def _stdio(self) -> Stdio:
+        if self._foreground is not None:
+            return self._foreground
         if self._how == "pipes":
-            return {"output": _pass_on}
-        if self._how == "foreground":
-            return {"stdio": self._foreground}
+            return _PassedOn(_pass_on, logging.getLogger("lifecycle.cli"))
         from lifecycle.cli.terminal import OwnTerminal
 
         self._terminal = OwnTerminal()
-        return {"stdio": self._terminal}
+        return self._terminal
 
 
 class _Job(ProcessWorker):
@@ -158,6 +161,14 @@ class _Job(ProcessWorker):
 async def _unless_interrupted(life: Awaitable[End]) -> End:
     end = await life
     return replace(end, error=StopTree("Ctrl+C")) if end.exit_code in _INTERRUPTED else end
+
+
+class _PassedOn(Pipes):
+    """Pipes whose last words need not be told: they have been seen."""
+
+    def tail(self) -> str:
+        """Nothing."""
+        return ""
 
 
 def _pass_on(line: str, stream: Literal["stdout", "stderr"]) -> None:
