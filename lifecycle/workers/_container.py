@@ -101,15 +101,13 @@ class Container:
                         feed(message.data, "stderr" if message.stream == _STDERR else "stdout")
 
     async def ended(self) -> Ended:
-        """Wait for its end, however long that takes. Raises Refused if it is gone, or Lost."""
+        """Wait for its end, however long that takes. Raises Refused if it is gone by then, or Lost."""
         async with _answers(None):
-            answer = await self._there.wait()
-        state: dict[str, Any] = {}
-        # Somebody else may have removed it.
-        with suppress(Refused):
-            async with _answers():
-                state = (await self._there.show())["State"]
-        return Ended(state.get("ExitCode", answer["StatusCode"]), state.get("OOMKilled", False))
+            await self._there.wait()
+        # Of one that was removed meanwhile, Podman says that it ended well.
+        async with _answers():
+            state = (await self._there.show())["State"]
+        return Ended(state["ExitCode"], state.get("OOMKilled", False))
 
     async def kill(self, signum: int) -> None:
         """Send its first process a signal. Raises Refused, also where it does not run, or Lost."""
@@ -164,7 +162,8 @@ class Container:
             try:
                 await self._docker.containers.container(name).delete(force=True, v=True)
             except DockerError as error:
-                if error.status != HTTPStatus.NOT_FOUND:
+                # It is gone, or somebody is at it.
+                if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                     raise
 
 

@@ -1,0 +1,159 @@
+"""A real engine of containers for tests: Podman, with all that it keeps in a directory of its own.
+
+Its settings stand in files there, so that whoever speaks to its socket needs nothing special. They are such that it
+starts containers within a virtual machine or a container: no systemd, no overlay, no bridge, limits that are no higher
+than ours.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tarfile
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+__all__ = ["IMAGE", "Engine"]
+
+IMAGE = "lifecycle/busybox"
+#: Seconds; it takes one.
+_LIMIT = 60.0
+
+_CONTAINERS = """
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+log_driver = "k8s-file"
+[engine]
+cgroup_manager = "cgroupfs"
+runtime = "runc"
+events_logger = "file"
+lock_type = "file"
+tmp_dir = "{home}/tmp"
+[network]
+network_backend = "cni"
+network_config_dir = "{home}/networks"
+default_network = "alone"
+"""
+_STORAGE = """
+[storage]
+driver = "vfs"
+runroot = "{home}/run"
+graphroot = "{home}/graph"
+"""
+# What is not there is refused at once, rather than looked for.
+_REGISTRIES = """
+[[registry]]
+prefix = "missing.invalid"
+location = "missing.invalid"
+blocked = true
+"""
+_NETWORK = '{"cniVersion": "0.4.0", "name": "alone", "plugins": [{"type": "loopback"}]}'
+
+
+class Engine:
+    """Podman, listening at `address`; it has `IMAGE`, which is busybox and nothing else."""
+
+    def __init__(self) -> None:
+        # Not under pytest's own: the path of a socket has to be short.
+        self.home = Path(tempfile.mkdtemp(prefix="lifecycle-engine-"))
+        self.socket = self.home / "podman.sock"
+        self.address = f"unix://{self.socket}"
+        self._process: subprocess.Popen[bytes] | None = None
+        files = {
+            "containers.conf": _CONTAINERS,
+            "storage.conf": _STORAGE,
+            "registries.conf": _REGISTRIES,
+            "policy.json": '{"default": [{"type": "insecureAcceptAnything"}]}',
+        }
+        for name, text in files.items():
+            (self.home / name).write_text(text.replace("{home}", str(self.home)))
+        (self.home / "networks").mkdir()
+        (self.home / "networks" / "alone.conflist").write_text(_NETWORK)
+        self._env = {
+            **os.environ,
+            "CONTAINERS_CONF": f"{self.home}/containers.conf",
+            "CONTAINERS_STORAGE_CONF": f"{self.home}/storage.conf",
+            "CONTAINERS_REGISTRIES_CONF": f"{self.home}/registries.conf",
+        }
+        self._env.pop("CONTAINER_HOST", None)
+
+    def start(self) -> str:
+        """Start it and wait until it answers: what it says it is."""
+        self.socket.unlink(missing_ok=True)
+        with (self.home / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                # It goes when we do, however we go.
+                ["setpriv", "--pdeathsig", "KILL", "podman", "system", "service", "--time=0", self.address],
+                cwd=self.home,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        end = time.monotonic() + _LIMIT
+        while (answer := self._ping()) is None:
+            if self._process.poll() is not None or time.monotonic() > end:
+                pytest.fail(f"podman did not start; it wrote:\n{(self.home / 'log').read_text(errors='replace')}")
+            time.sleep(0.02)
+        return answer
+
+    def kill(self) -> None:
+        """End it at once; containers live on."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def import_image(self) -> None:
+        """Make `IMAGE` out of the busybox of this machine."""
+        path = self.home / "busybox.tar"
+        busybox = shutil.which("busybox")
+        assert busybox is not None, "it is installed, or the test was skipped"
+        with tarfile.open(path, "w") as tar:
+            tar.add(Path(busybox).resolve(), "bin/busybox")
+            for applet in subprocess.check_output([busybox, "--list"], text=True).split():
+                if applet != "busybox":
+                    link = tarfile.TarInfo(f"bin/{applet}")
+                    link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+                    tar.addfile(link)
+        self._podman("import", "--quiet", str(path), IMAGE)
+
+    def close(self) -> None:
+        """Leave nothing: no engine, no container, no file."""
+        self.kill()
+        with suppress(subprocess.SubprocessError):
+            self._podman("rm", "--all", "--force", "--time=0")
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _podman(self, *words: str) -> None:
+        done = subprocess.run(
+            ["podman", *words],
+            env=self._env,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT,
+            check=False,
+        )
+        if done.returncode:
+            pytest.fail(f"podman {' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+
+    def _ping(self) -> str | None:
+        with socket.socket(socket.AF_UNIX) as there:
+            there.settimeout(_LIMIT)
+            try:
+                there.connect(str(self.socket))
+                there.sendall(b"GET /_ping HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n")
+                answer = http.client.HTTPResponse(there)
+                answer.begin()
+            except (OSError, http.client.HTTPException):
+                return None
+            return f"{answer.getheader('Server')}, API {answer.getheader('Api-Version')}"
