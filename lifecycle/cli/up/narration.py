@@ -28,11 +28,9 @@ class Narrator:
     def tell(self, event: StatusEvent) -> None:
         """Say what is news; restarts and what is given up are in the library's log."""
         process = self._processes.get(event.component)
-        if process is None:
+        if process is None or event.new == event.old:
             return
         state = cast("WorkerState", event.state)
-        if event.new == event.old:
-            return
         match event.new:
             case Status.STARTING if process.ready is not None:
                 self._voice.say(f"starting {process.name}")
@@ -51,15 +49,17 @@ class Narrator:
         self._voice.good(f"{word} {process.name} (pid {state.pid}{again})")
 
     def _ended(self, process: Process, old: str, state: WorkerState) -> None:
-        told = f"{process.name} {how(state)}"
         if state.status is Status.STOPPED:
             return
+        told = f"{process.name} {how(state)}"
         if old == Status.STOPPING:
             self._voice.warn(told)
-        elif old == Status.STARTING or not process.comes_back(failed=state.error is not None):
-            (self._voice.good if state.error is None else self._voice.bad)(told + self._then(process))
+        elif old == Status.STARTING:
+            # Only at first is that the end of all.
+            self._voice.bad(told + self._others(stop=not state.restarts))
+        elif not process.comes_back(failed=state.error is not None):
+            then = "; waiting for a change" if process.watch else self._others(stop=process.essential)
+            (self._voice.good if state.error is None else self._voice.bad)(told + then)
 
-    def _then(self, process: Process) -> str:
-        if process.watch:
-            return "; waiting for a change"
-        return "; stopping the others" if process.essential and len(self._processes) > 1 else ""
+    def _others(self, *, stop: bool) -> str:
+        return "; stopping the others" if stop and len(self._processes) > 1 else ""

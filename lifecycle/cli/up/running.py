@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,11 +24,11 @@ from lifecycle.workers import ProcessWorker, Spec, Supervisor
 from lifecycle.workers.status import FINAL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from lifecycle.cli.up.processes import Process
+    from lifecycle.events import StatusEvent
     from lifecycle.workers import WorkerState
-    from lifecycle.workers._watching import Watch
 
 __all__ = ["up"]
 
@@ -82,16 +83,16 @@ class _Program:
     async def _live(self) -> None:
         telling = asyncio.create_task(self._tell(self._supervisor.watch()), name="narrator")
         try:
-            await self._supervisor.start()
+            # What cannot start is told of as any end is.
+            with suppress(WorkerFailed):
+                await self._supervisor.start()
             await self._supervisor.wait()
-        except WorkerFailed:
-            """Whatever could not start was told of."""
         finally:
             await self._supervisor.stop()
             await telling
             self._outcomes = [await self._outcome(each.name) for each in self._processes]
 
-    async def _tell(self, events: Watch) -> None:
+    async def _tell(self, events: AsyncIterator[StatusEvent]) -> None:
         narrator = Narrator(self._processes, self._screen.voice)
         async for event in events:
             if self._screen.read:
