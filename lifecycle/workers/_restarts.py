@@ -96,7 +96,7 @@ class Restarts:
         self.suspended = False
         held, self._held = self._held, []
         for message in held:
-            if not self._owner.halted.is_set():
+            if not (self._owner.halted.is_set() or self._owner.ending):
                 await message()
 
     def _defer(self, slot: Slot) -> None:

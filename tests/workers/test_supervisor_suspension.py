@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
-from lifecycle.workers import Gate, ProbeResult, Spec, Status, Supervisor, TaskWorker
+from lifecycle.workers import Gate, Intensity, ProbeResult, Spec, Status, Supervisor, TaskWorker
 from tests.workers.puppets import STEADY, Crew
 
 if TYPE_CHECKING:
@@ -130,6 +130,17 @@ async def test_what_is_removed_or_stopped_while_suspended_does_not_come_back(clo
         await supervisor.resume()
         await clock.advance(100)
         assert statuses(supervisor) == {"a": "failed", "c": "running"}
+
+
+async def test_a_budget_that_is_spent_by_the_resume_starts_nobody_any_more(clock: Clock, crew: Crew) -> None:
+    supervisor = Supervisor("s", *crew.specs("a b"), intensity=Intensity(0, 60))
+    await supervisor.start()
+    await supervisor.suspend()
+    crew.crash("a")
+    await supervisor.restart("b")
+    await supervisor.resume()
+    assert (await supervisor.wait()).status is Status.FAILED
+    assert (len(crew.made["b"]), statuses(supervisor)) == (1, {"a": "failed", "b": "stopped"})
 
 
 async def busy(gate: Gate) -> None:
