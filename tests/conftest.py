@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 import weakref
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("engine"):
         if shutil.which(marker.args[0]) is None:
             pytest.skip(f"{marker.args[0]} is not installed; `make engines` installs it")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The log says which engines of containers were driven."""
+    reports = [report for some in terminalreporter.stats.values() for report in some]
+    calls = [report for report in reports if getattr(report, "when", "") == "call"]
+    engines = Counter(what for report in calls for name, what in report.user_properties if name == "engine")
+    for engine, count in sorted(engines.items()):
+        terminalreporter.write_line(f"{count} tests ran on the engine {engine}")
 
 
 @pytest.fixture(autouse=True)
