@@ -76,7 +76,7 @@ class Generations:
         # Who asks the supervisor for the next run; whether that one has still to be made.
         self._asking: asyncio.Task[None] | None = None
         self._coming = False
-        # Whether another run is wanted once this one has ended or goes on; whether all waits for `resume`.
+        # Whether another run is wanted once this one has ended, or is resumed; whether all waits for `resume`.
         self._queued = False
         self._held = False
 
@@ -125,7 +125,7 @@ class Generations:
         """Let the command go on, or start anew for what changed meanwhile."""
         if self._queued and (self._settings.busy == "restart" or not self.alive):
             # While it is suspended: the old run does not go on before it ends.
-            self._queued, self._coming = False, True
+            self._coming = True
             await self._restart()
         self._held = False
         with suppress(InvalidTransition):
@@ -175,7 +175,7 @@ class Generations:
         if not self._up.is_set():
             self._queued = True
         elif not self._coming:
-            self._queued, self._coming = False, True
+            self._coming = True
             self._asking = self._tasks.create_task(self._restart(), name=f"restart of {self._spec.name}")
 
     async def _restart(self) -> None:
@@ -189,7 +189,7 @@ class Generations:
 
     def _make(self) -> Worker:
         """A worker for a start that begins now: what changes from here on leads to another."""
-        self._coming = False
+        self._coming = self._queued = False
         if self._asking is not None:
             # Nobody waits for it to come up: if it does not, the policy decides what follows.
             self._asking.cancel()

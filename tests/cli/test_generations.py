@@ -254,6 +254,20 @@ async def test_a_change_of_a_suspended_child_waits_for_resume(rig: Rig, clock: C
     assert rig.launcher.changes == [{}, {"a": "modified"}]
 
 
+async def test_a_change_while_it_resumes_leads_to_no_run_of_its_own(rig: Rig, clock: Clock) -> None:
+    await rig.generations.suspend()
+    rig.change("a")
+    resuming = asyncio.create_task(rig.generations.resume())
+    await clock.advance(0.5)
+    rig.change("b")
+    await clock.advance(2)
+    await resuming
+    assert rig.launcher.changes == [{}, {"a": "modified", "b": "modified"}]
+    rig.child.end(1)
+    await clock.advance(2)
+    assert rig.starts == 2
+
+
 async def test_resume_without_a_change_goes_on(rig: Rig, clock: Clock) -> None:
     await rig.generations.suspend()
     await rig.generations.suspend()

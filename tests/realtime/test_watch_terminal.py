@@ -259,6 +259,14 @@ class TestWithAndWithoutAPrompt:
         assert "started again" not in seen.tty.before
         assert "waiting" not in seen.tty.before
 
+    def test_a_restart_by_sigint_is_not_taken_for_ctrl_c(self, terminal: Any, here: Path) -> None:
+        seen = terminal("--no-prompt", "--stop-signal", "INT")
+        seen.sees("up 1 True")
+        write(here / "app.py", "VALUE = 2\n" + APP)
+        seen.sees("up 2 True")
+        seen.presses("c")
+        seen.ends(0)
+
 
 class TestForeground:
     def test_the_command_has_the_terminal_itself(self, terminal: Any) -> None:
