@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import html
 import json
 import os
@@ -109,16 +110,26 @@ class Picture:
 
 
 def draw(texts: list[str], folder: Path) -> list[Picture]:
-    """Each of ``texts`` as a picture."""
+    """Each of ``texts`` as a picture; whoever shares ``folder`` shares them, and opens no browser of its own."""
     if shutil.which("chromium") is None or not MERMAID.exists():
         pytest.skip("chromium or mermaid is not installed; `make engines` installs them")
+    folder.mkdir(exist_ok=True)
+    told = folder / "told.json"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not told.exists():
+            told.write_text(_told(texts, folder), encoding="utf-8")
+    return [_picture(each) for each in json.loads(told.read_text(encoding="utf-8"))]
+
+
+def _told(texts: list[str], folder: Path) -> str:
     page = folder / "page.html"
     given = json.dumps(texts).replace("<", "\\u003c")
     page.write_text(_PAGE.replace("MERMAID", MERMAID.as_uri()).replace("TEXTS", given), encoding="utf-8")
     dom = _opened(page, folder / "profile")
     told = re.search(r'<pre id="told">(.+?)</pre>', dom, re.DOTALL)
     assert told, f"the page has drawn nothing: {dom[-2000:]}"
-    return [_picture(each) for each in json.loads(html.unescape(told[1]))]
+    return html.unescape(told[1])
 
 
 def _opened(page: Path, profile: Path) -> str:

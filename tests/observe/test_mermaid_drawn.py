@@ -1,10 +1,11 @@
 """The real Mermaid draws the diagrams, and shows every name as it is.
 
-One browser for the module; the tests look at what it has drawn.
+One browser for a whole run; the tests look at what it has drawn.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.observe.pictures import Picture
 
-pytestmark = [pytest.mark.timeout(200), pytest.mark.xdist_group("chromium")]
+pytestmark = pytest.mark.timeout(200)
 
 NASTY = [
     "quote \" and ' and `",
@@ -161,7 +162,10 @@ DIAGRAMS: dict[str, str] = {
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Picture]:
-    drawn = draw(list(DIAGRAMS.values()), tmp_path_factory.mktemp("page"))
+    # The processes of one run share the folder above their own.
+    here = tmp_path_factory.getbasetemp()
+    shared = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
+    drawn = draw(list(DIAGRAMS.values()), shared / "mermaid")
     return dict(zip(DIAGRAMS, drawn, strict=True))
 
 
