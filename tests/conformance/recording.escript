@@ -113,7 +113,7 @@ live(Parent, Id, Behaviour) ->
 
 asked(Sup, Action) ->
     try perform(Sup, Action)
-    catch exit:{noproc, _} -> [[tuple_to_list(Action), noproc]]
+    catch exit:{noproc, _} -> [[plain(tuple_to_list(Action)), noproc]]
     end.
 
 perform(_, {sleep, Ms}) -> timer:sleep(Ms), [];

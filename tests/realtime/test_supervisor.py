@@ -15,7 +15,7 @@ import pytest
 
 from lifecycle import Router, StatusEvent
 from lifecycle.errors import WorkerFailed
-from lifecycle.workers import Backoff, Gate, Spec, Status, Supervisor, TaskWorker, ThreadWorker
+from lifecycle.workers import Backoff, Gate, Spec, Status, Supervisor, TaskWorker, ThreadWorker, handover
 from tests import programs
 
 if TYPE_CHECKING:
@@ -73,6 +73,24 @@ async def test_a_process_that_is_killed_is_started_again_and_told_how_it_ended(t
     lines = [line.split() for line in told.read_text().splitlines()]
     assert [(prev, attempt) for prev, attempt, _ in lines] == [("0", "1"), ("-9", "2"), ("3", "3")]
     assert len({resume_id for _, _, resume_id in lines}) == 1
+
+
+async def test_a_thread_is_told_by_handover_how_its_life_before_ended() -> None:
+    told: list[tuple[str, int, int]] = []
+
+    def work(stop: threading.Event) -> None:
+        life = handover()
+        told.append((life.resume_id, life.prev_exit, life.attempt))
+        if life.attempt < 3:
+            raise ValueError(life.attempt)
+        stop.wait()
+
+    async with Supervisor("s", Spec("t", lambda: ThreadWorker("t", work), backoff=SOON)):
+        async with asyncio.timeout(LIMIT):
+            while len(told) < 3:
+                await asyncio.sleep(0.001)
+    assert [(prev_exit, attempt) for _, prev_exit, attempt in told] == [(0, 1), (-1, 2), (-1, 3)]
+    assert len({resume_id for resume_id, _, _ in told}) == 1
 
 
 async def test_a_command_that_cannot_be_started_says_why(tmp_path: Path) -> None:

@@ -89,7 +89,10 @@ class Chaos:
         """Some random acts at once; each draws from a source of its own, so that their order does not matter."""
         acts = self.chance.choices(ACTS, weights=WEIGHTS, k=self.chance.randrange(1, 8))
         self.done.update(act.__name__ for act in acts)
-        return [asyncio.create_task(self._strike(act, random.Random(self.chance.random()))) for act in acts]
+        return [
+            asyncio.create_task(self._strike(act, random.Random(self.chance.random())), name=act.__name__)
+            for act in acts
+        ]
 
     async def _strike(self, act: Callable[[Chaos, random.Random], Awaitable[None]], chance: random.Random) -> None:
         """That it comes at the wrong moment is part of it."""
@@ -271,6 +274,11 @@ def processes() -> dict[int, str]:
     return {child.pid: child.status() for child in psutil.Process().children() if child.pid != guards.pid}
 
 
+def whereabouts() -> str:
+    """What every task waits for."""
+    return "\n".join(f"{task.get_name()}: {task.get_coro()}, {task.get_stack()}" for task in asyncio.all_tasks())
+
+
 async def until(true: Callable[[], bool], tell: Callable[[], str]) -> None:
     """What was closed a moment ago may take some turns of the loop."""
     try:
@@ -318,7 +326,8 @@ async def test_the_tree_survives_a_storm_and_says_the_truth_about_it() -> None:
             while loop.time() < pause:
                 strikes = chaos.strikes()
                 await asyncio.sleep(chaos.chance.random() * 0.03)
-                await asyncio.wait(strikes)
+                _, stuck = await asyncio.wait(strikes, timeout=LIMIT)
+                assert not stuck, f"seed {SEED}: nobody answers {stuck}; {whereabouts()}"
             await chaos.calm_down()
             await check(chaos, base, each, told)
     await listening

@@ -46,6 +46,8 @@ class Puppet(BaseWorker):
         self.crew.log.append(f"{self.name} suspended")
 
     async def resume(self) -> None:
+        if error := self.crew.unresumable.get(self.name):
+            raise error
         self._machine.to("running")  # type: ignore[arg-type]
         self.crew.log.append(f"{self.name} resumed")
 
@@ -67,6 +69,7 @@ class Crew:
         self.deaf: set[str] = set()
         self.obeys: dict[str, float] = {}
         self.unsuspendable: dict[str, Exception] = {}
+        self.unresumable: dict[str, Exception] = {}
 
     def spec(self, name: str, **settings: Any) -> Spec:
         def make() -> Puppet:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -352,6 +354,16 @@ async def test_its_state_is_a_tree(clock: Clock, crew: Crew) -> None:
         inner, b = state.children
         assert (inner.name, inner.kind, inner.children[0].name) == ("inner", "supervisor", "a")
         assert (b.name, b.kind, b.restarts, b.circuit, b.health) == ("b", "worker", 0, "closed", None)
+
+
+async def test_its_state_can_be_written_as_json(clock: Clock, crew: Crew) -> None:
+    inner = Spec("inner", lambda: Supervisor("i", crew.spec("a", restart="never")))
+    async with Supervisor("root", inner, crew.spec("b")) as root:
+        crew.crash("a")
+        await clock.settle()
+        read = json.loads(json.dumps(dataclasses.asdict(root.state())))
+        assert read["children"][0]["children"][0]["error"] == "a broke"
+        assert read["children"][1]["status"] == "running"
 
 
 # -- settings ------------------------------------------------------------

@@ -9,8 +9,8 @@ import pytest
 
 from lifecycle import hooks
 from lifecycle.errors import DoNotRestart, RestartLimitReached, StopTree, WorkerFailed
-from lifecycle.workers import Backoff, Exit, Intensity, Spec, Status, Supervisor
-from tests.workers.puppets import STEADY, Crew
+from lifecycle.workers import Backoff, Exit, Intensity, Spec, Status, Supervisor, handover
+from tests.workers.puppets import AT_ONCE, STEADY, Crew
 
 if TYPE_CHECKING:
     from lifecycle.testing import Clock
@@ -120,6 +120,25 @@ async def test_a_stop_interrupts_a_factory_that_hangs(clock: Clock) -> None:
     with pytest.raises(WorkerFailed):
         await start
     assert (supervisor.status, clock.time()) == ("stopped", 100)
+
+
+async def test_so_does_a_removal_and_nobody_else_has_waited(clock: Clock, crew: Crew) -> None:
+    hangs = False
+
+    async def make() -> Any:
+        if hangs:
+            await asyncio.Event().wait()
+        return crew.spec("a").make()
+
+    async with Supervisor("s", Spec("a", lambda: asyncio.ensure_future(make())), crew.spec("b")) as supervisor:
+        hangs = True
+        again = asyncio.create_task(supervisor.restart("a"))
+        await clock.advance(100)
+        assert statuses(supervisor) == {"a": "starting", "b": "running"}
+        await supervisor.remove("a")
+        with pytest.raises(WorkerFailed, match="'a' was stopped before it had started"):
+            await again
+        assert (statuses(supervisor), clock.time()) == ({"b": "running"}, 100)
 
 
 async def test_a_child_that_swallows_cancellation_is_abandoned_and_the_stop_returns_on_time(
@@ -288,6 +307,18 @@ async def test_taking_the_failing_child_out_of_its_group_lets_the_others_start(c
         assert statuses(supervisor) == {"a": "running", "c": "running"}
 
 
+async def test_a_group_is_stopped_all_at_once_where_that_is_asked_for(clock: Clock, crew: Crew) -> None:
+    crew.obeys = {"b": 2, "c": 3}
+    settings: Any = {"strategy": "one_for_all", "stop_order": "parallel"}
+    async with Supervisor("s", *crew.specs("a b c"), **settings):
+        crew.told()
+        crew.crash("a")
+        await clock.advance(2.5)
+        assert crew.told() == ["a down", "b down"]
+        await clock.advance(1)
+        assert crew.told() == ["c down", "a up", "b up", "c up"]
+
+
 # -- budgets ------------------------------------------------------------
 
 
@@ -438,6 +469,40 @@ async def test_an_exhausted_supervisor_is_started_again_as_a_whole(clock: Clock,
         assert (state.status, state.restarts, len(state.children)) == ("running", 1, 2)
 
 
+async def test_nested_budgets_multiply_and_the_last_errors_of_all_come_out(clock: Clock, crew: Crew) -> None:
+    def inner() -> Supervisor:
+        return Supervisor("inner", crew.spec("a"), intensity=Intensity(2, 60))
+
+    root = Supervisor("root", Spec("inner", inner, backoff=AT_ONCE), intensity=Intensity(1, 60))
+    await root.start()
+    crashes = 0
+    while root.status is Status.RUNNING:
+        crashes += 1
+        crew.crash("a", ValueError(f"number {crashes}"))
+        await clock.settle()
+    # (1 + 1) * (2 + 1)
+    assert crashes == 6
+    error = (await root.wait()).error
+    assert isinstance(error, RestartLimitReached)
+    assert isinstance(error.__cause__, ExceptionGroup)
+    first, second = error.__cause__.exceptions
+    assert isinstance(first, RestartLimitReached)
+    assert isinstance(second.__cause__, ExceptionGroup)
+    assert [str(each) for each in second.__cause__.exceptions] == ["number 4", "number 5", "number 6"]
+
+
+async def test_a_significant_child_that_is_given_up_has_ended(clock: Clock, crew: Crew) -> None:
+    backoff = Backoff(initial=0, max_restarts=1)
+    job = crew.spec("job", restart="on_failure", significant=True, backoff=backoff)
+    supervisor = Supervisor("s", job, crew.spec("helper"), auto_shutdown="any_significant")
+    await supervisor.start()
+    for _ in range(2):
+        crew.crash("job")
+        await clock.settle()
+    assert (await supervisor.wait()).status is Status.FINISHED
+    assert statuses(supervisor) == {"job": "failed", "helper": "stopped"}
+
+
 async def test_auto_shutdown_finishes_it(clock: Clock, crew: Crew) -> None:
     specs = [crew.spec("job", restart="on_failure", significant=True), crew.spec("helper")]
     supervisor = Supervisor("s", *specs, auto_shutdown="any_significant")
@@ -478,6 +543,22 @@ async def test_each_start_is_told_of_the_one_before(clock: Clock, crew: Crew) ->
         assert [each["LIFECYCLE_ATTEMPT"] for each in told] == ["1", "2", "3", "4"]
         (resume_id,) = {each["LIFECYCLE_RESUME_ID"] for each in told}
         assert resume_id != crew["b"]._env["LIFECYCLE_RESUME_ID"]
+
+
+async def test_a_task_reads_the_same_by_handover(clock: Clock) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    async def work() -> None:
+        life = handover()
+        told.append((life.resume_id, life.prev_exit, life.attempt))
+        if life.attempt < 3:
+            raise ValueError
+        await asyncio.Event().wait()
+
+    async with Supervisor("s", Spec("a", work, backoff=STEADY)):
+        await clock.advance(1)
+    assert [(prev_exit, attempt) for _, prev_exit, attempt in told] == [(0, 1), (-1, 2), (-1, 3)]
+    assert len({resume_id for resume_id, _, _ in told}) == 1
 
 
 async def test_restarts_are_announced_by_the_supervisor(clock: Clock, crew: Crew) -> None:

@@ -68,6 +68,25 @@ async def test_a_failure_rolls_back_what_was_done(clock: Clock, crew: Crew) -> N
         assert crew.told() == ["c suspended", "b suspended", "b resumed", "c resumed"]
 
 
+async def test_a_resume_that_fails_leaves_all_suspended_and_may_be_tried_again(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", *crew.specs("a b c", backoff=STEADY)) as supervisor:
+        await supervisor.suspend()
+        crew.crash("a")
+        crew.unresumable["c"] = OSError("still busy")
+        crew.told()
+        with pytest.raises(WorkerFailed, match="'c' could not resume: still busy"):
+            await supervisor.resume()
+        assert (supervisor.status, statuses(supervisor)) == (
+            "suspended",
+            {"a": "failed", "b": "suspended", "c": "suspended"},
+        )
+        assert crew.told() == ["b resumed", "b suspended"]
+        del crew.unresumable["c"]
+        await supervisor.resume()
+        await clock.advance(1)
+        assert set(statuses(supervisor).values()) == {"running"}
+
+
 async def test_a_child_that_dies_while_suspended_stays_down_until_resume(clock: Clock, crew: Crew) -> None:
     async with Supervisor("s", *crew.specs("a b", backoff=STEADY)) as supervisor:
         await supervisor.suspend()
@@ -236,11 +255,11 @@ def broken() -> object:
         (lambda: ProbeResult(healthy=False, message="no disk"), "no disk"),
         (lambda: None, "no answer within 2 s"),
         (broken, "OSError: no answer today"),
-        (lambda: "fine", "it has to return a ProbeResult"),
+        (lambda: "fine", "its probe returned 'fine'; it has to return a ProbeResult"),
     ],
 )
 async def test_one_that_is_unhealthy_for_long_is_started_again(
-    clock: Clock, answer: Callable[[], object], told: str
+    clock: Clock, answer: Callable[[], object], told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     made: list[Patient] = []
 
@@ -256,9 +275,33 @@ async def test_one_that_is_unhealthy_for_long_is_started_again(
         assert (len(made), supervisor.workers()[0].restarts, statuses(supervisor)) == (2, 1, {"a": "running"})
         assert made[0].status is Status.STOPPED
         assert made[1]._env["LIFECYCLE_PREV_EXIT"] == "-1"
-        assert told
+        assert f"'a' was unhealthy 3 times in a row: {told}" in caplog.text
         await clock.advance(100)
         assert len(made) == 2
+
+
+async def test_ill_health_counts_in_the_budget_and_is_among_the_last_errors(clock: Clock) -> None:
+    ill = ProbeResult(healthy=False, message="no disk")
+    spec = Spec("a", lambda: Patient("a", lambda: ill), probe_interval=1, failures=1, restart_unhealthy=True)
+    supervisor = Supervisor("s", spec, intensity=Intensity(0, 60))
+    await supervisor.start()
+    ended = await supervisor.wait()
+    assert "'s' gives up" in str(ended.error)
+    assert "'a' was unhealthy 1 times in a row: no disk" in str(ended.error)
+
+
+async def test_many_that_were_started_together_are_not_asked_together(clock: Clock) -> None:
+    asked: list[float] = []
+
+    def note() -> ProbeResult:
+        asked.append(clock.time())
+        return ProbeResult(healthy=True)
+
+    specs = [Spec(f"a{number}", lambda: Patient("a", note), probe_interval=10) for number in range(20)]
+    async with Supervisor("s", *specs):
+        await clock.advance(11.5)
+    assert len(asked) == len(set(asked)) == 20
+    assert all(9 <= moment <= 11 for moment in asked)
 
 
 async def test_bad_answers_that_are_not_in_a_row_do_no_harm(clock: Clock) -> None:
