@@ -37,7 +37,7 @@ def check_program(command: Command) -> None:
     if "=" in program:
         raise OSError(errno.EINVAL, f"env would take {program!r} for a variable; call it by another name")
     at = Path(command.cwd or "", program)
-    if shutil.which(at if os.sep in program else program, path=command.env.get("PATH", os.defpath)) is None:
+    if _found(at if os.sep in program else program, command) is None:
         code = errno.EACCES if os.sep in program and at.exists() else errno.ENOENT
         raise OSError(code, os.strerror(code), program)
 
@@ -50,6 +50,9 @@ def why_not(command: Command, error: OSError) -> str:
     match error:
         case FileNotFoundError():
             fault = _missing(program, Path(command.cwd or "", program))
+        # The system says so, too, where a directory of PATH may not be searched.
+        case PermissionError() if os.sep not in program and _found(program, command, os.F_OK) is None:
+            fault = _missing(program, Path(program))
         case PermissionError():
             fault = "is not executable; try `chmod +x`, or name its interpreter first"
         case OSError(errno=errno.ENOEXEC):
@@ -57,6 +60,11 @@ def why_not(command: Command, error: OSError) -> str:
         case _:
             fault = f"could not be executed: {error}"
     return f"the command {program!r} {fault}"
+
+
+def _found(program: str | Path, command: Command, mode: int = os.F_OK | os.X_OK) -> str | Path | None:
+    """The file that it is, on the PATH that the child will have."""
+    return shutil.which(program, mode, command.env.get("PATH", os.defpath))
 
 
 def _missing(program: str, path: Path) -> str:

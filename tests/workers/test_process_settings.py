@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lifecycle.workers import ProcessWorker, Spec
+from lifecycle.workers.commands import why_not
 from lifecycle.workers.readiness import wanted
-from lifecycle.workers.stdio import Inherited
+from lifecycle.workers.stdio import Command, Inherited
 from lifecycle.workers.terminals import Terminal
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 async def listen(line: str, stream: str) -> None:
@@ -83,3 +88,14 @@ def test_a_worker_can_be_made_outside_a_loop() -> None:
     for ready in ("port:80", "line:x", "http://localhost", "notify"):
         worker = ProcessWorker("app", sys.executable, "-c", "pass", ready=ready)
         assert (worker.status, worker.state().kind) == ("created", "process")
+
+
+def test_a_place_on_the_path_that_may_not_be_searched_does_not_make_a_program_of_what_is_not_there(
+    tmp_path: Path,
+) -> None:
+    """To an ordinary user the system says EACCES for either; only one of them is mended by chmod."""
+    refused = PermissionError(errno.EACCES, "Permission denied")
+    (tmp_path / "plain").touch(mode=0o644)
+    env = {"PATH": str(tmp_path)}
+    assert "was not found on PATH" in why_not(Command(["missing"], env), refused)
+    assert "is not executable" in why_not(Command(["plain"], env), refused)
