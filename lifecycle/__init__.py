@@ -113,6 +113,7 @@ if TYPE_CHECKING:
         Exit,
         Gate,
         Intensity,
+        ProbeResult,
         ProcessWorker,
         Restart,
         Spec,
@@ -148,8 +149,8 @@ _ROOMS = {
         "TickerSource WebhookSource"
     ),
     "lifecycle.workers": (
-        "Backoff BaseWorker DoNotRestart Exit Gate Intensity ProcessWorker Restart Spec Status "
-        "StopTree Strategy Supervisor TaskWorker ThreadWorker WorkerState handover stop_and_wait"
+        "Backoff BaseWorker DoNotRestart Exit Gate Intensity ProbeResult ProcessWorker Restart Spec "
+        "Status StopTree Strategy Supervisor TaskWorker ThreadWorker WorkerState handover stop_and_wait"
     ),
 }
 
@@ -188,6 +189,7 @@ __all__ = [
     "LineEvent",
     "NotHandled",
     "Pattern",
+    "ProbeResult",
     "ProcessWorker",
     "PromptSource",
     "QueueSource",
