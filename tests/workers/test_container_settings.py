@@ -1,0 +1,149 @@
+"""What a container worker refuses, where it looks for an engine, and how it reads the end of a container."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lifecycle.workers import ContainerWorker, Status, WorkerFailed
+from lifecycle.workers._container import Ended, _number
+from lifecycle.workers.containers import _called, _verdict
+from lifecycle.workers.engines import address_of
+
+
+async def listen(line: str, stream: str) -> None:
+    """Async, which an output cannot be."""
+
+
+@pytest.mark.parametrize(
+    ("image", "how", "error", "message"),
+    [
+        ("", {}, ValueError, "'app' has no image"),
+        ("a", {"command": "sleep 1"}, TypeError, "command='sleep 1' of 'app' is not made of words; give a list"),
+        ("a", {"command": ["sleep", 1]}, TypeError, "is not made of words"),
+        ("a", {"env": {"A=B": "1"}}, ValueError, "is no name of an environment variable"),
+        ("a", {"engine": "/var/run/docker.sock"}, ValueError, "engine='/var/run/docker.sock' is no address"),
+        ("a", {"engine": "unix://"}, ValueError, "engine='unix://' is no address"),
+        ("a", {"engine": "ssh://host"}, ValueError, "give 'unix:///path/of/its.sock' or 'tcp://host:port'"),
+        ("a", {"stop_timeout": -1}, ValueError, "stop_timeout=-1"),
+        ("a", {"output": 3}, TypeError, "is no plain function"),
+        ("a", {"output": listen}, TypeError, "is no plain function"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(
+    image: str, how: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        ContainerWorker("app", image, **how)
+
+
+def test_before_it_starts_it_has_no_container() -> None:
+    worker = ContainerWorker("app", "redis:7")
+    assert (worker.container, worker.state().kind, worker.state().contain) == (None, "container", None)
+    assert worker.suspendable
+
+
+# -- where the engine is -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Nothing of this machine says where an engine is; a directory for sockets of users."""
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path
+
+
+def listening(path: Path) -> socket.socket:
+    path.parent.mkdir(exist_ok=True)
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+    return server
+
+
+async def test_a_socket_that_is_missing_is_named_with_the_extra(nowhere: Path) -> None:
+    worker = ContainerWorker("db", "redis:7", engine=f"unix://{nowhere}/none.sock")
+    with pytest.raises(
+        WorkerFailed, match=r"'db' cannot start: there is no engine's socket at .*/none\.sock"
+    ) as failed:
+        await worker.start()
+    assert "extra 'docker'" in str(failed.value)
+    assert worker.status is Status.FAILED
+
+
+async def test_an_extra_that_is_missing_is_named(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiodocker", None)
+    with listening(nowhere / "s"):
+        worker = ContainerWorker("db", "redis:7", engine=f"unix://{nowhere}/s")
+        with pytest.raises(WorkerFailed, match=r"pip install 'lifecycle-control\[docker\]'"):
+            await worker.start()
+
+
+async def test_a_socket_that_nobody_listens_to_is_told(nowhere: Path) -> None:
+    listening(nowhere / "s").close()
+    worker = ContainerWorker("db", "redis:7", engine=f"unix://{nowhere}/s")
+    with pytest.raises(WorkerFailed, match=f"'db' cannot start: the engine at unix://{nowhere}/s does not answer"):
+        await worker.start()
+
+
+def test_what_the_environment_says_is_looked_at_before_any_socket(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://10.0.0.1:2375")
+    with listening(nowhere / "podman" / "podman.sock"):
+        assert address_of(None) == "tcp://10.0.0.1:2375"
+        assert address_of("https://other:2376") == "https://other:2376"
+
+
+def test_an_environment_that_says_nonsense_is_named(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "ssh://host")
+    with pytest.raises(WorkerFailed, match="DOCKER_HOST='ssh://host' is no address of an engine"):
+        address_of(None)
+
+
+def test_podmans_socket_of_this_user_is_found_unless_there_is_docker(nowhere: Path) -> None:
+    docker = Path("/var/run/docker.sock")
+    with listening(nowhere / "podman" / "podman.sock"):
+        first = docker if docker.is_socket() else f"{nowhere}/podman/podman.sock"
+        assert address_of(None) == f"unix://{first}"
+
+
+# -- what the engine says ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ended", "message"),
+    [
+        (Ended(0), None),
+        (Ended(0, out_of_memory=True), None),
+        (Ended(1), "'db' exited with status 1"),
+        (Ended(137), "'db' was killed, as status 137 tells (by signal 9), perhaps out of memory"),
+        (Ended(137, out_of_memory=True), "'db' ran out of memory and was killed; it ended with status 137"),
+        (Ended(143), "'db' ended with status 143, as of signal 15 (SIGTERM)"),
+        (Ended(255), "'db' exited with status 255"),
+    ],
+)
+def test_ends_are_told_apart(ended: Ended, message: str | None) -> None:
+    error = _verdict("db", ended)
+    assert (error and str(error)) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [(None, 15), ("", 15), ("15", 15), ("2", 2), ("SIGINT", 2), ("int", 2), ("SIGRTMIN+3", 15), ("nonsense", 15)],
+)
+def test_the_signal_that_an_image_wants_is_understood(text: str | None, number: int) -> None:
+    assert _number(text) == number
+
+
+@pytest.mark.parametrize(("name", "begins"), [("web 1", "web-1-"), ("_é", "worker-"), ("a" * 100, "a" * 40 + "-")])
+def test_the_name_of_a_container_is_one_that_engines_accept(name: str, begins: str) -> None:
+    called = _called(name)
+    assert called.startswith(begins)
+    assert called != _called(name)
+    assert len(called) == len(begins) + 12
