@@ -29,6 +29,8 @@ __all__ = ["Container", "Ended", "Lost", "Refused"]
 
 #: Seconds for an answer that takes the engine no work to speak of.
 _PATIENCE: Final = 10.0
+#: Seconds for a removal, which has a file system to clear away.
+_REMOVAL: Final = 60.0
 #: What aiodocker has in place of a status where there was no answer.
 _NO_ANSWER: Final = 900
 _STDERR: Final = 2
@@ -75,10 +77,12 @@ class Container:
         """
         async with _answers(None):
             if not await self._has_image(config["Image"]):
-                await self._docker.images.pull(config["Image"])
+                await self._pull(config["Image"])
             await _settled(self._docker.containers.create(dict(config), name=self.name))
             attached: Attached = self._there.attach(stdout=True, stderr=True)
-            self._attached = await attached.__aenter__()
+            # Already now: it is to be closed however far it comes.
+            self._attached = attached
+            await attached.__aenter__()
 
     async def start(self) -> None:
         """Start it. Raises Refused, for instance where its command does not exist, or Lost."""
@@ -155,10 +159,17 @@ class Container:
             raise
         return True
 
+    async def _pull(self, image: str) -> None:
+        try:
+            async with _answers(None):
+                await self._docker.images.pull(image)
+        except Refused as error:
+            raise Refused(f"there is no image {image!r}, and it cannot be pulled: {error}") from error
+
     async def _remove(self, name: str) -> None:
         from aiodocker import DockerError
 
-        async with _answers():
+        async with _answers(_REMOVAL):
             try:
                 await self._docker.containers.container(name).delete(force=True, v=True)
             except DockerError as error:

@@ -138,7 +138,8 @@ class ContainerWorker(BaseWorker):
                 self._machine.to(Status.SUSPENDED)
             except BaseException as error:
                 await self._unpause(at)
-                raise self._unable("suspended", error) from error
+                self._say_if_refused("suspended", error)
+                raise
 
     async def resume(self) -> None:
         """Let it go on. Nothing happens if it runs.
@@ -160,17 +161,17 @@ class ContainerWorker(BaseWorker):
                 if self.status is Status.SUSPENDED:
                     with suppress(Refused, Lost):
                         await at.pause()
-                raise self._unable("resumed", error) from error
+                self._say_if_refused("resumed", error)
+                raise
 
     def _at_engine(self, status: Status, change: str) -> Container:
         if self._at is None or self.status is not status:
             raise InvalidTransition(f"{self.name!r} is {self.status} and cannot be {change}; it has to be {status}")
         return self._at
 
-    def _unable(self, change: str, error: BaseException) -> BaseException:
+    def _say_if_refused(self, change: str, error: BaseException) -> None:
         if isinstance(error, Refused | Lost):
-            return InvalidTransition(f"{self.name!r} cannot be {change}: its engine says: {error}")
-        return error
+            raise InvalidTransition(f"{self.name!r} cannot be {change}: its engine says: {error}") from error
 
     # -- the life -----------------------------------------------------------------------------------------------
 

@@ -316,7 +316,9 @@ async def test_a_command_that_is_not_there_is_told_in_the_engines_words(engine: 
 
 async def test_an_image_that_is_not_to_be_had_is_named(engine: Engine) -> None:
     worker = ContainerWorker("web", "missing.invalid/app:1", engine=engine.address)
-    with pytest.raises(WorkerFailed, match=r"'web' cannot start: .*missing\.invalid"):
+    with pytest.raises(
+        WorkerFailed, match=r"'web' .* no image 'missing\.invalid/app:1', and it cannot be pulled: .*blocked"
+    ):
         await worker.start()
 
 
@@ -334,27 +336,23 @@ async def test_it_says_where_it_runs_and_who_sees_to_it(engine: Engine) -> None:
     assert labels["lifecycle.owner"].startswith(f"{os.getpid()}@")
 
 
-async def test_an_engine_that_goes_away_is_told_apart_and_the_next_life_clears_up() -> None:
-    engine = Engine()
+async def test_an_engine_that_goes_away_is_told_apart_and_the_next_life_clears_up(engine: Engine) -> None:
+    first = made(engine, *STUBBORN)
+    first.set_env("LIFECYCLE_RESUME_ID", "one")
+    await first.start()
+    engine.kill()
     try:
-        engine.start()
-        engine.import_image()
-        first = made(engine, *STUBBORN)
-        first.set_env("LIFECYCLE_RESUME_ID", "one")
-        await first.start()
-        engine.kill()
         end = await ended(first)
-        assert end.status is Status.FAILED
-        assert f"the engine at {engine.address} went away" in str(end.error)
-        assert f"its container {first.container} may live on" in str(end.error)
-        engine.start()
-        assert (await details(engine, first))["State"]["Running"]
-        second = made(engine, *STUBBORN, stop_timeout=0.0)
-        second.set_env("LIFECYCLE_RESUME_ID", "one")
-        async with second:
-            assert [each["Names"] for each in await containers(engine)] == [[f"/{second.container}"]]
     finally:
-        engine.close()
+        engine.start()
+    assert end.status is Status.FAILED
+    assert f"the engine at {engine.address} went away" in str(end.error)
+    assert f"its container {first.container} may live on" in str(end.error)
+    assert (await details(engine, first))["State"]["Running"]
+    second = made(engine, *STUBBORN, stop_timeout=0.0)
+    second.set_env("LIFECYCLE_RESUME_ID", "one")
+    async with second:
+        assert [each["Names"] for each in await containers(engine)] == [[f"/{second.container}"]]
 
 
 # -- what is above it --------------------------------------------------------------------------------------------------
