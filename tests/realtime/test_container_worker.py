@@ -336,23 +336,27 @@ async def test_it_says_where_it_runs_and_who_sees_to_it(engine: Engine) -> None:
     assert labels["lifecycle.owner"].startswith(f"{os.getpid()}@")
 
 
-async def test_an_engine_that_goes_away_is_told_apart_and_the_next_life_clears_up(engine: Engine) -> None:
-    first = made(engine, *STUBBORN)
-    first.set_env("LIFECYCLE_RESUME_ID", "one")
-    await first.start()
-    engine.kill()
+async def test_an_engine_that_goes_away_is_told_apart_and_the_next_life_clears_up() -> None:
+    engine = Engine()
     try:
-        end = await ended(first)
-    finally:
         engine.start()
-    assert end.status is Status.FAILED
-    assert f"the engine at {engine.address} went away" in str(end.error)
-    assert f"its container {first.container} may live on" in str(end.error)
-    assert (await details(engine, first))["State"]["Running"]
-    second = made(engine, *STUBBORN, stop_timeout=0.0)
-    second.set_env("LIFECYCLE_RESUME_ID", "one")
-    async with second:
-        assert [each["Names"] for each in await containers(engine)] == [[f"/{second.container}"]]
+        engine.import_image()
+        first = made(engine, *STUBBORN)
+        first.set_env("LIFECYCLE_RESUME_ID", "one")
+        await first.start()
+        engine.kill()
+        end = await ended(first)
+        assert end.status is Status.FAILED
+        assert f"the engine at {engine.address} went away" in str(end.error)
+        assert f"its container {first.container} may live on" in str(end.error)
+        engine.start()
+        assert (await details(engine, first))["State"]["Running"]
+        second = made(engine, *STUBBORN, stop_timeout=0.0)
+        second.set_env("LIFECYCLE_RESUME_ID", "one")
+        async with second:
+            assert [each["Names"] for each in await containers(engine)] == [[f"/{second.container}"]]
+    finally:
+        engine.close()
 
 
 # -- what is above it --------------------------------------------------------------------------------------------------
