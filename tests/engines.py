@@ -71,7 +71,6 @@ class Engine:
             "containers.conf": _CONTAINERS,
             "storage.conf": _STORAGE,
             "registries.conf": _REGISTRIES,
-            "policy.json": '{"default": [{"type": "insecureAcceptAnything"}]}',
         }
         for name, text in files.items():
             (self.home / name).write_text(text.replace("{home}", str(self.home)))
