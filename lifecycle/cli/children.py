@@ -15,7 +15,7 @@ from lifecycle.cli.dotenv import read_env
 from lifecycle.cli.messages import at_terminal, put
 from lifecycle.cli.programs import arguments
 from lifecycle.errors import StopTree
-from lifecycle.workers import ProcessWorker
+from lifecycle.workers import ProcessWorker, Status
 from lifecycle.workers.stdio import Pipes
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Children:
             UsageError: if there is no such program.
             ConfigError: if ``--env-file`` cannot be read.
         """
-        return arguments(self._settings.command, shell=self._settings.shell, env=self._env())
+        return self._argv(self._env())
 
     def make(self, changes: Mapping[Path, Change]) -> ProcessWorker:
         """A worker for the next start, told of ``changes`` by its environment.
@@ -101,7 +101,8 @@ class Children:
             UsageError: if the program is gone.
             ConfigError: if ``--env-file`` cannot be read.
         """
-        env, settings, argv = self._env(), self._settings, self.argv
+        env, settings = self._env(), self._settings
+        argv = self._argv(env)
         if settings.clear and at_terminal(sys.stdout):
             put(sys.stdout, _CLEAR)
         kind = ProcessWorker if self._foreground is None else _Job
@@ -136,6 +137,9 @@ class Children:
         file = self._settings.env_file
         return {**(read_env(file) if file else {}), **os.environ}
 
+    def _argv(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        return arguments(self._settings.command, shell=self._settings.shell, env=env)
+
     def _manners(self, env: Mapping[str, str]) -> dict[str, str]:
         """Where output goes through a pipe, Python shall not keep it back."""
         return {} if self._how != "pipes" or env.get("PYTHONUNBUFFERED") else {"PYTHONUNBUFFERED": "1"}
@@ -155,12 +159,13 @@ class _Job(ProcessWorker):
     """The command in the foreground: to end it by Ctrl+C is to end everything."""
 
     async def _launch(self) -> Awaitable[End]:
-        return _unless_interrupted(await super()._launch())
+        return self._judged(await super()._launch())
 
-
-async def _unless_interrupted(life: Awaitable[End]) -> End:
-    end = await life
-    return replace(end, error=StopTree("Ctrl+C")) if end.exit_code in _INTERRUPTED else end
+    async def _judged(self, life: Awaitable[End]) -> End:
+        end = await life
+        # Asked to stop, some end as if by Ctrl+C.
+        wished = end.exit_code in _INTERRUPTED and self.status is not Status.STOPPING
+        return replace(end, error=StopTree("Ctrl+C")) if wished else end
 
 
 class _PassedOn(Pipes):

@@ -259,8 +259,15 @@ class TestWithAndWithoutAPrompt:
         assert "started again" not in seen.tty.before
         assert "waiting" not in seen.tty.before
 
-    def test_a_restart_by_sigint_is_not_taken_for_ctrl_c(self, terminal: Any, here: Path) -> None:
-        seen = terminal("--no-prompt", "--stop-signal", "INT")
+    @pytest.mark.parametrize(
+        ("options", "handler"),
+        [(("--stop-signal", "INT"), ""), ((), "import signal\nsignal.signal(15, signal.default_int_handler)\n")],
+    )
+    def test_who_ends_by_sigint_for_a_restart_is_not_taken_for_ctrl_c(
+        self, terminal: Any, here: Path, options: tuple[str, ...], handler: str
+    ) -> None:
+        write(here / "app.py", "VALUE = 1\n" + handler + APP)
+        seen = terminal("--no-prompt", *options)
         seen.sees("up 1 True")
         write(here / "app.py", "VALUE = 2\n" + APP)
         seen.sees("up 2 True")
