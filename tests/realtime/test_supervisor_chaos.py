@@ -211,7 +211,7 @@ def settled(state: WorkerState) -> bool:
     """Whether all supervisors run, and nothing is being started or stopped."""
     if state.kind == "supervisor" and state.status is not Status.RUNNING:
         return False
-    unrest = (Status.PENDING, Status.STARTING, Status.STOPPING, Status.SUSPENDED)
+    unrest = (Status.CREATED, Status.PENDING, Status.STARTING, Status.STOPPING, Status.SUSPENDED)
     return state.status not in unrest and all(map(settled, state.children))
 
 
@@ -291,14 +291,21 @@ async def until(true: Callable[[], bool], tell: Callable[[], str]) -> None:
 
 async def check(chaos: Chaos, base: Counter[str], each: dict[str, Counter[str]], told: dict[str, str]) -> None:
     """The tree is what there is: no process, zombie, task, thread or descriptor beside it, and none missing."""
-    state = chaos.root.state()
-    await until(lambda: processes().keys() == set(pids_of(state)), lambda: f"{processes()} for {pids_of(state)}")
-    assert psutil.STATUS_ZOMBIE not in processes().values(), f"seed {SEED}"
-    expected = base + bill(state, each)
-    await until(lambda: held() == expected, lambda: f"held {held()} instead of {expected} for {alive(state)}")
-    for leaf in leaves(state):
-        assert leaf.status in ("running", "stopped", "finished", "failed", "killed"), f"seed {SEED}: {leaf}"
-        assert told[leaf.name] == leaf.status, f"seed {SEED}: last told of {leaf.name!r} was {told[leaf.name]}"
+
+    def lies() -> list[str]:
+        # Of one moment: a process that was killed in the storm may be noticed only now.
+        state = chaos.root.state()
+        expected = base + bill(state, each)
+        claims = {
+            "settled": settled(state),
+            f"{processes()} for {pids_of(state)}": processes().keys() == set(pids_of(state)),
+            f"zombies in {processes()}": psutil.STATUS_ZOMBIE not in processes().values(),
+            f"held {held()} instead of {expected} for {alive(state)}": held() == expected,
+            f"last told were {told}": all(told[leaf.name] == leaf.status for leaf in leaves(state)),
+        }
+        return [claim for claim, true in claims.items() if not true]
+
+    await until(lambda: not lies(), lambda: "; ".join([*lies(), str(chaos.root.state())]))
 
 
 @pytest.mark.timeout(SECONDS * 2 + 120)
