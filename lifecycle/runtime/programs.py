@@ -62,8 +62,9 @@ class Program:
     async def _until_complete(self, stopping: asyncio.Task[None]) -> None:
         self._look()
         while self._life.reason is Reason.NONE and len(self._ended) < len(self._begun):
-            running = [main.task for main in self._begun if not main.task.done()]
-            await asyncio.wait({*running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            # Also one that is done and has not been noted yet: nothing else would wake us for it.
+            unseen = [main.task for main in self._begun if main not in self._ended]
+            await asyncio.wait({*unseen, stopping}, return_when=asyncio.FIRST_COMPLETED)
             # Let the callbacks of what ended together with it run as well.
             await asyncio.sleep(0)
             self._look()

@@ -392,7 +392,7 @@ def test_outside_the_main_thread_a_source_says_that_it_hears_nothing(caplog: pyt
 
     thread = threading.Thread(target=lambda: run(router, main))
     thread.start()
-    thread.join(10)
+    thread.join(30)
     assert not thread.is_alive()
     assert "SIGUSR1 cannot be taken outside the main thread" in caplog.text
 

@@ -185,6 +185,16 @@ def test_a_worker_that_cannot_start_ends_the_program_before_the_next_main_starts
     assert log == ["start one", "stop one"]
 
 
+@pytest.mark.parametrize("turns", range(12))
+def test_a_main_may_return_in_any_turn_of_the_loop(turns: int) -> None:
+    async def main() -> str:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return "over"
+
+    assert run(main) == "over"
+
+
 def test_real_workers_run_and_stop_with_the_program() -> None:
     sleeper = ProcessWorker("sleeper", sys.executable, "-c", "import time; time.sleep(60)")
 
@@ -369,7 +379,7 @@ def test_it_runs_outside_the_main_thread_without_signals() -> None:
     before = signal.getsignal(signal.SIGINT)
     thread = threading.Thread(target=lambda: results.append(run(main)))
     thread.start()
-    thread.join(10)
+    thread.join(30)
     assert results == [7]
     assert signal.getsignal(signal.SIGINT) is before
 
