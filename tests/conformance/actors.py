@@ -80,7 +80,7 @@ class Actor(BaseWorker):
     async def _terminate(self, *, force: bool) -> None:
         if force:
             self.die("killed")
-        if force or not self._stop_timeout:
+        if force or not self.stop_timeout:
             # Who gets no time does not even hear that he was asked.
             return
         self._diary.write("stopping", self.name)
