@@ -23,10 +23,22 @@ examples:
   lifecycle watch --webhook 127.0.0.1:9000 --secret-env WEBHOOK_SECRET -- python app.py
   lifecycle up
   lifecycle run app:main
+  lifecycle webhook send http://127.0.0.1:9000/deploy --scheme github --secret-env WEBHOOK_SECRET
 
 exit codes: 0 done or stopped on request, 1 failure or forced, 2 usage, 3 bad configuration;
 of up, the code of the process that failed first
 """
+
+#: The names of the signatures that `webhook send` can make.
+_SCHEMES = ("github", "standard", "stripe", "slack", "gitlab", "hmac")
+
+#: The options that only the last of them has.
+_HMAC = {
+    "header": "the header that the signature goes into",
+    "algorithm": "the digest, such as sha512 (sha256)",
+    "encoding": "hex or base64 (hex)",
+    "prefix": "what stands before the signature (nothing)",
+}
 
 
 class Parsed(argparse.Namespace):
@@ -88,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_watch(commands)
     _add_up(commands)
     _add_run(commands)
+    _add_webhook(commands)
     return parser
 
 
@@ -165,6 +178,30 @@ def _add_run(commands: Any) -> None:
     parser.add_argument("--factory", action="store_true", help="ATTRIBUTE is a function that returns what to run")
 
 
+def _add_webhook(commands: Any) -> None:
+    from lifecycle.cli import values
+
+    described = "try a webhook out, as its sender would"
+    parser = commands.add_parser("webhook", help=described, description=described, allow_abbrev=False)
+    parser = parser.add_subparsers(title="commands", metavar="COMMAND", required=True).add_parser(
+        "send",
+        help="sign a request, post it and show the answer",
+        description="Sign the data, post it to URL and print the answer. The exit code is 0 for a status of 2xx.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(main=_webhook_send)
+    parser.add_argument("url", metavar="URL", help="such as http://127.0.0.1:9000/deploy")
+    parser.add_argument("--scheme", required=True, choices=_SCHEMES, help="how the receiver verifies")
+    parser.add_argument(
+        "--secret-env", required=True, type=_typed(values.variable), metavar="NAME", help="the variable with the secret"
+    )
+    parser.add_argument(
+        "--data", default="", metavar="TEXT", help="the body; @FILE is what a file holds, @- is standard input"
+    )
+    for name, described in _HMAC.items():
+        parser.add_argument(f"--{name}", help=f"of hmac: {described}")
+
+
 def _watch(parsed: Parsed) -> int:
     from lifecycle.cli.watching import watch
 
@@ -185,6 +222,16 @@ def _run(parsed: Parsed) -> int:
     if parsed.command:
         raise UsageError(f"lifecycle run takes no command; {' '.join(parsed.command)!r} would be for lifecycle watch")
     return run_target(parsed.target, factory=parsed.factory)
+
+
+def _webhook_send(parsed: Parsed) -> int:
+    from lifecycle.cli.webhook_sending import send
+
+    if parsed.command:
+        raise UsageError(f"lifecycle webhook send takes no command; give {' '.join(parsed.command)!r} as --data")
+    given = vars(parsed)
+    options = {name: given[name] for name in _HMAC if given[name] is not None}
+    return send(parsed.url, scheme=parsed.scheme, secret_env=parsed.secret_env, data=parsed.data, options=options)
 
 
 def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lifecycle.sources.prompt import PromptSource
     from lifecycle.sources.queue import QueueSource
     from lifecycle.sources.signals import SignalSource
-    from lifecycle.sources.signatures import GitHub
+    from lifecycle.sources.signatures import GitHub, GitLab, Hmac, Slack, StandardWebhooks, Stripe
     from lifecycle.sources.ticker import TickerSource
     from lifecycle.sources.webhook import Limits, WebhookSource
 
@@ -28,14 +28,19 @@ __all__ = [
     "BaseSource",
     "FileWatchSource",
     "GitHub",
+    "GitLab",
     "HealthCheckSource",
+    "Hmac",
     "InputSource",
     "Limits",
     "PromptSource",
     "QueueSource",
     "SignalSource",
+    "Slack",
     "SourceClosed",
     "SourceFailed",
+    "StandardWebhooks",
+    "Stripe",
     "TickerSource",
     "VerificationError",
     "WebhookSource",
@@ -48,14 +53,19 @@ __getattr__, __dir__ = lazy_names(
         "DEFAULT_IGNORES": "lifecycle.sources.files",
         "FileWatchSource": "lifecycle.sources.files",
         "GitHub": "lifecycle.sources.signatures",
+        "GitLab": "lifecycle.sources.signatures",
         "HealthCheckSource": "lifecycle.sources.health",
+        "Hmac": "lifecycle.sources.signatures",
         "InputSource": "lifecycle.sources.input",
         "Limits": "lifecycle.sources.webhook",
         "PromptSource": "lifecycle.sources.prompt",
         "QueueSource": "lifecycle.sources.queue",
         "SignalSource": "lifecycle.sources.signals",
+        "Slack": "lifecycle.sources.signatures",
         "SourceClosed": "lifecycle.errors",
         "SourceFailed": "lifecycle.errors",
+        "StandardWebhooks": "lifecycle.sources.signatures",
+        "Stripe": "lifecycle.sources.signatures",
         "TickerSource": "lifecycle.sources.ticker",
         "VerificationError": "lifecycle.errors",
         "WebhookSource": "lifecycle.sources.webhook",

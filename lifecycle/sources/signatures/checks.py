@@ -41,7 +41,7 @@ def header(headers: Mapping[str, str], name: str) -> str:
 
 def unchanged(body: bytes) -> bytes:
     """The body, which must be what was sent and nothing that was made of it."""
-    if not isinstance(body, bytes):
+    if not isinstance(body, (bytes, bytearray, memoryview)):
         raise VerificationError(f"the body is no bytes but {type(body).__name__}; verify it as it was sent")
     return body
 

@@ -1,0 +1,147 @@
+"""`lifecycle webhook send`: sign a request as a sender would, post it once, and show the answer.
+
+Redirects are not followed: what is signed is for the address that was given.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import sys
+import time
+import uuid
+from contextlib import closing
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import SplitResult, quote, urlsplit
+
+from lifecycle.cli.failures import DONE, FAILED, CliError, ConfigError, UsageError
+from lifecycle.cli.messages import put
+from lifecycle.sources.signatures import GitHub, GitLab, Hmac, Slack, StandardWebhooks, Stripe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["SCHEMES", "send"]
+
+_Scheme: TypeAlias = GitHub | GitLab | Hmac | Slack | StandardWebhooks | Stripe
+
+SCHEMES: Mapping[str, Callable[..., _Scheme]] = {
+    "github": GitHub,
+    "standard": StandardWebhooks,
+    "stripe": Stripe,
+    "slack": Slack,
+    "gitlab": GitLab,
+    "hmac": Hmac,
+}
+
+#: Seconds for the connection, and for each piece of the answer.
+_PATIENCE = 30.0
+#: Bytes of an answer that are shown.
+_MOST_SHOWN = 1_048_576
+#: What may stand in a path or a query as it is; a percent sign, so that nothing is quoted twice.
+_SAFE = "%/:?#[]@!$&'()*+,;=~"
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    reason: str
+    body: str
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.reason}".rstrip() + "\n" + (f"{self.body.rstrip()}\n" if self.body.strip() else "")
+
+
+def send(url: str, *, scheme: str, secret_env: str, data: str, options: Mapping[str, str]) -> int:
+    """Post ``data``, signed with the secret in the variable ``secret_env``; 0 if the answer says that all is well.
+
+    Raises:
+        UsageError: for an address, data or options that cannot be.
+        ConfigError: when the variable holds no secret.
+        CliError: when there is no answer.
+    """
+    target = _target(url)
+    secret = _secret(secret_env)
+    body = _data(data)
+    try:
+        signer = _signer(scheme, secret, options)
+        headers = signer.sign(body, now=time.time(), delivery_id=str(uuid.uuid4()))
+    except (ValueError, ImportError) as error:
+        raise UsageError(f"--scheme {scheme} with the secret in {secret_env}: {error}") from None
+    answer = _post(target, body, headers)
+    put(sys.stdout, str(answer))
+    return DONE if 200 <= answer.status < 300 else FAILED  # noqa: PLR2004  # what HTTP calls a success
+
+
+def _target(url: str) -> SplitResult:
+    try:
+        target = urlsplit(url)
+        _ = target.port
+    except ValueError as error:
+        raise UsageError(f"{url!r} is no address: {error}") from None
+    if target.scheme not in ("http", "https") or not target.hostname:
+        raise UsageError(f"{url!r} is no address; give one such as http://127.0.0.1:9000/deploy")
+    if "@" in target.netloc:
+        raise UsageError("the address holds a user name, which would not be sent; leave it out")
+    return target
+
+
+def _signer(name: str, secret: str, options: Mapping[str, str]) -> _Scheme:
+    if options and name != "hmac":
+        raise UsageError(f"--{next(iter(options))} is for --scheme hmac; the headers of {name} are fixed")
+    if name == "hmac" and "header" not in options:
+        raise UsageError("--scheme hmac needs --header NAME, the header that the signature goes into")
+    return SCHEMES[name](secret, **options)
+
+
+def _secret(name: str) -> str:
+    secret = os.environ.get(name)
+    if not secret:
+        raise ConfigError(f"the variable {name} (--secret-env) is {'empty' if secret == '' else 'not set'}; set it")
+    return secret
+
+
+def _data(text: str) -> bytes:
+    """The text itself, or with ``@`` what a file or standard input holds."""
+    if not text.startswith("@"):
+        return os.fsencode(text)
+    try:
+        if text == "@-":
+            return sys.stdin.buffer.read() if sys.stdin else b""
+        return Path(text[1:]).read_bytes()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--data {text}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _post(target: SplitResult, body: bytes, headers: Mapping[str, str]) -> _Answer:
+    path = quote(target.path or "/", _SAFE) + (f"?{quote(target.query, _SAFE)}" if target.query else "")
+    try:
+        with closing(_connection(target)) as connection:
+            connection.request("POST", path, body, _on_the_wire(headers))
+            answer = connection.getresponse()
+            text = answer.read(_MOST_SHOWN).decode("utf-8", "replace")
+    except (OSError, HTTPException, UnicodeError) as error:
+        raise CliError(f"no answer from {target.geturl()}: {_why(error)}") from None
+    return _Answer(answer.status, answer.reason, text)
+
+
+def _connection(target: SplitResult) -> HTTPConnection:
+    assert target.hostname is not None  # by `_target`
+    if target.scheme == "http":
+        return HTTPConnection(target.hostname, target.port, timeout=_PATIENCE)
+    return HTTPSConnection(target.hostname, target.port, timeout=_PATIENCE, context=ssl.create_default_context())
+
+
+def _on_the_wire(headers: Mapping[str, str]) -> dict[str, Any]:
+    signed = {name: os.fsencode(value) for name, value in headers.items()}
+    return {"Content-Type": "application/json", "User-Agent": "lifecycle", **signed}
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"nothing came for {_PATIENCE:g} s"
+    strerror = getattr(error, "strerror", None)
+    return strerror or str(error) or type(error).__name__
