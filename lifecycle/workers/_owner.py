@@ -24,6 +24,8 @@ from lifecycle.workers._policy import STEERING, Verdict, cause_of, ends_with, ve
 from lifecycle.workers._restarts import Restarts
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.children import start_in
+from lifecycle.workers.containment import Keep
+from lifecycle.workers.process import ProcessWorker
 from lifecycle.workers.records import End
 from lifecycle.workers.status import FINAL, Status
 from lifecycle.workers.verdicts import as_failure, cannot_start, failed, stopped_early
@@ -61,6 +63,8 @@ class Owner:
         self._auto_shutdown = rules.auto_shutdown
         self._started: asyncio.Future[WorkerFailed | None] | None = None
         self._end = End()
+        # Those who are started again need not wait for another guard.
+        self._guard = Keep()
 
     # -- its life -------------------------------------------------------------------------------------------------
 
@@ -96,6 +100,7 @@ class Owner:
             self.line.dissolve()
             await self.closer.close_all(list(self.slots.values()))
             await self.closer.settle()
+            await self._guard.release()
             self._dismiss(started)
         return self._end
 
@@ -153,6 +158,8 @@ class Owner:
 
     def _is_up(self, slot: Slot, worker: Worker) -> None:
         slot.is_up(_now())
+        if isinstance(worker, ProcessWorker):
+            self._guard.hold()
         self.line.leave(slot)
         self._observe(slot, worker)
         self.note(slot)

@@ -14,7 +14,10 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from functools import partial
 from weakref import WeakKeyDictionary
+
+from lifecycle.workers.rushes import after_the_rush
 
 __all__ = ["exit_code", "group_end", "group_exists", "name_of", "process_end", "reap", "require_groups", "signal_group"]
 
@@ -50,7 +53,8 @@ async def group_end(pgid: int) -> None:
         seen.update(new)
         watched = [fd for pid in new if (fd := _open_member(pid, pgid)) is not None]
         try:
-            await asyncio.gather(*(_readable(fd) for fd in watched))
+            if watched:
+                await asyncio.gather(*(_readable(fd) for fd in watched))
         finally:
             for fd in watched:
                 os.close(fd)
@@ -94,18 +98,19 @@ def reap(pid: int) -> None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
 
 
-# Who asks in the same turn of a loop shares one look at /proc: a hundred workers that end at once stay linear.
-_looks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[dict[int, list[int]]]] = WeakKeyDictionary()
+# Who asks at the same time shares one look at /proc: a hundred workers that end at once stay linear.
+_looks: WeakKeyDictionary[asyncio.AbstractEventLoop, list[asyncio.Future[dict[int, list[int]]]]] = WeakKeyDictionary()
 
 
 async def _members(pgid: int) -> list[int]:
     """The members of a group, where /proc lists processes."""
     loop = asyncio.get_running_loop()
-    if (look := _looks.get(loop)) is None:
-        look = _looks[loop] = loop.create_future()
-        loop.call_soon(_look, loop)
-    await asyncio.wait({look})
-    return look.result().get(pgid, [])
+    asker: asyncio.Future[dict[int, list[int]]] = loop.create_future()
+    askers = _looks.setdefault(loop, [])
+    askers.append(asker)
+    if len(askers) == 1:
+        after_the_rush(askers.__len__, partial(_look, loop))
+    return (await asker).get(pgid, [])
 
 
 def _look(loop: asyncio.AbstractEventLoop) -> None:
@@ -114,7 +119,9 @@ def _look(loop: asyncio.AbstractEventLoop) -> None:
         for entry in os.listdir("/proc"):  # noqa: PTH208  # a thousand Path objects for nothing
             if entry.isdigit() and (group := _group_of(int(entry))) is not None:
                 groups.setdefault(group, []).append(int(entry))
-    _looks.pop(loop).set_result(groups)
+    for asker in _looks.pop(loop):
+        if not asker.done():
+            asker.set_result(groups)
 
 
 def _group_of(pid: int) -> int | None:

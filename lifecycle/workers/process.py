@@ -237,7 +237,7 @@ class ProcessWorker(BaseWorker):
             await _platform.process_end(pid)
             # Now: if its group takes its time, whoever reaps orphans here may take the leader for one.
             code = _platform.exit_code(pid)
-            if self.status is Status.STOPPING:
+            if self.status is Status.STOPPING and not self._bond.is_empty():
                 # Each member had the signal; it has until the grace period ends, when `_terminate` kills it.
                 await _platform.group_end(pid)
             # One that is detached leaves behind what it likes, unless it is asked to end.

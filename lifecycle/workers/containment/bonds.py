@@ -7,15 +7,14 @@ import logging
 import os
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers.containment import cookies, namespaces
-from lifecycle.workers.containment.asides import aside
 from lifecycle.workers.containment.cgroups import Cgroup
 from lifecycle.workers.containment.guards import guards, why_not
 from lifecycle.workers.containment.levels import Level
+from lifecycle.workers.containment.moves import Move
 from lifecycle.workers.containment.sweepers import swept
 from lifecycle.workers.containment.sweeps import carries, family
 
@@ -43,7 +42,8 @@ class Bond:
         self._holds_guard = False
         self._cookie: str | None = None
         self._cgroup: Cgroup | None = None
-        self._taking: asyncio.Future[None] | None = None
+        self._move: Move | None = None
+        self._moving: asyncio.Future[None] | None = None
         # Descendants that were seen while their descent could be.
         self._seen: set[Known] = set()
 
@@ -80,19 +80,29 @@ class Bond:
     def _take(self, pid: int) -> None:
         if self._holds_guard:
             guards.add(pid)
-        if self._cgroup is not None and self._wanted is Level.AUTO:
+        if self._cgroup is not None and self._cookie is not None and self._wanted is Level.AUTO:
             # It may take longer than the start itself. Who is quick enough to fork before is known by his cookie.
-            self._taking = aside(partial(self._cgroup.take, pid), f"move of {self._name}")
-            self._taking.add_done_callback(self._taken)
+            self._move = Move(self._cgroup, pid, self._cookie)
+            self._moving = self._move.begin()
+            self._moving.add_done_callback(self._moved)
 
-    def _taken(self, taking: asyncio.Future[None]) -> None:
-        if error := taking.exception():
-            _log.warning("%r cannot be moved into a cgroup of its own; it has a guard: %s", self._name, error)
+    def _moved(self, _: object) -> None:
+        if self._move is not None and self._move.error is not None:
+            _log.warning(
+                "%r cannot be moved into a cgroup of its own; it has a guard: %s", self._name, self._move.error
+            )
             self.level = Level.GUARD
+
+    @property
+    def _enclosed(self) -> bool:
+        """Whether all that comes of it is in its cgroup for certain."""
+        return self._cgroup is not None and (
+            self._wanted is Level.CGROUP or (self._move is not None and self._move.complete)
+        )
 
     def look(self, pid: int) -> None:
         """Remember who descends from ``pid``: when that has ended, nobody can tell any more."""
-        if self._cookie is not None:
+        if self._cookie is not None and not self._enclosed:
             with suppress(OSError):
                 self._seen.update(process.known for process in family(pid))
 
@@ -105,6 +115,10 @@ class Bond:
                 return True
         return self._cookie is not None and carries(pid, self._cookie.encode())
 
+    def is_empty(self) -> bool:
+        """Whether nobody is left but the leader, who has ended; False where that cannot be told at once."""
+        return self._cgroup is not None and self._enclosed and self._cgroup.vanish()
+
     def kill(self) -> None:
         """Kill what can be killed at once, beside the group."""
         if self._cgroup is not None:
@@ -112,17 +126,17 @@ class Bond:
 
     async def let_go(self, pid: int) -> None:
         """Forget the number ``pid``, which others may have from now on."""
-        if self._taking is not None:
-            await asyncio.wait({self._taking})
+        if self._moving is not None and not self._moving.done():
+            await asyncio.wait({self._moving})
         if self._holds_guard:
             guards.remove(pid)
 
     async def clear(self, *, started: bool = True) -> None:
         """Kill everything that is left, wherever it went."""
         try:
-            if self._cgroup is not None:
-                await self._cgroup.remove()
-            if self._cookie is not None and started:
+            enclosed = self._enclosed
+            removed = self._cgroup is not None and await self._cgroup.remove()
+            if self._cookie is not None and started and not (enclosed and removed):
                 await swept(self._cookie, self._seen)
         finally:
             self._cgroup = self._cookie = None

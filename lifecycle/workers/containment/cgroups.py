@@ -2,7 +2,7 @@
 
 They are made below our own cgroup, where that is allowed: as root, under systemd's ``Delegate=yes``, or in a scope of
 `systemd-run --user --scope`. A process goes in before it becomes the command, or, which costs its start nothing, is
-moved beside it; then what it has forked meanwhile is moved as well, if it can still be seen whose it is.
+moved beside it; then what it has forked meanwhile is moved as well, by its descent or by its cookie (see `moves`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import os
 import secrets
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.workers.commands import check_program
 from lifecycle.workers.containment.guards import guards
-from lifecycle.workers.containment.sweeps import family, kill_cgroup, remove_cgroup
+from lifecycle.workers.containment.places import kill_cgroup, remove_cgroup
+from lifecycle.workers.containment.sweeps import family
 
 if TYPE_CHECKING:
     from lifecycle.workers.stdio import Command
@@ -45,18 +47,20 @@ class Cgroup:
             raise OSError(
                 f"none can be made in {own} ({error.strerror}); run under systemd with Delegate=yes, or as root"
             ) from error
+        self._name = str(self._path)
+        self._gone = False
         try:
             self._check()
-            guards.add_place(str(self._path))
+            guards.add_place(self._name)
         except BaseException:
             self._path.rmdir()
             raise
 
     def _check(self) -> None:
-        if not (self._path / "cgroup.kill").exists():
+        if not os.path.exists(f"{self._name}/cgroup.kill"):  # noqa: PTH110  # at each start
             raise OSError("those of this kernel cannot be killed; it takes Linux 5.14")
         # To be moved, a process has to be let go by the cgroup that it is in.
-        if not os.access(self._own / "cgroup.procs", os.W_OK):
+        if not os.access(f"{self._own}/cgroup.procs", os.W_OK):
             raise OSError(f"no process may be moved out of {self._own}")
 
     def inside(self, command: Command) -> Command:
@@ -86,20 +90,38 @@ class Cgroup:
                 self._move(each)
             moved.update(new)
 
+    def fetch(self, pid: int) -> bool:
+        """Move the process ``pid`` in, unless it is there; whether it had to be. Raises OSError if it is refused."""
+        places = Path(f"/proc/{pid}/cgroup").read_text()
+        if any(self._path.name in line.split("/") for line in places.splitlines() if line.startswith("0::")):
+            return False
+        self._move(pid)
+        return True
+
     def kill(self) -> None:
         """Kill all in it."""
-        kill_cgroup(str(self._path))
+        kill_cgroup(self._name)
 
-    async def remove(self) -> None:
-        """Kill what is left, and remove it once that is gone; what cannot be killed keeps it."""
-        until = asyncio.get_running_loop().time() + _LAST_WAIT
-        pause = 0.0005
-        self.kill()
-        while not remove_cgroup(str(self._path)) and asyncio.get_running_loop().time() < until:
+    def vanish(self) -> bool:
+        """Remove it, if nobody is in it; whether it is gone."""
+        if not self._gone and remove_cgroup(self._name):
+            self._gone = True
+            guards.remove_place(self._name)
+        return self._gone
+
+    async def remove(self) -> bool:
+        """Kill what is left, and remove it once that is gone; False if it cannot be killed."""
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + _LAST_WAIT, 0.0005
+        # Most often nobody is left, and there is no need to kill.
+        if not self.vanish():
+            self.kill()
+        while not self.vanish() and loop.time() < until:
             # Its emptiness is told by a file that no loop can watch.
             await asyncio.sleep(pause)
             pause = min(0.05, pause * 2)
-        guards.remove_place(str(self._path))
+        guards.remove_place(self._name)
+        return self._gone
 
     def _move(self, pid: int) -> None:
         # One that has ended meanwhile needs no place.
@@ -116,8 +138,9 @@ def _own() -> Path | None:
     return None
 
 
+@lru_cache(1)
 def _at(path: str) -> Path | None:
-    """Where a cgroup is found among the files."""
+    """Where a cgroup is found among the files; what is mounted where does not change while we run."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, system = line.partition(" - ")
         root, mounted = fields.split()[3:5]

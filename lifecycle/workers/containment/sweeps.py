@@ -27,11 +27,9 @@ __all__ = [
     "carries",
     "descendants",
     "family",
-    "kill_cgroup",
     "kill_group",
     "look",
     "processes",
-    "remove_cgroup",
     "sweep",
 ]
 
@@ -41,6 +39,8 @@ COOKIE = "LIFECYCLE_COOKIE"
 _ENTRY = COOKIE.encode() + b"="
 #: Seconds for those that were killed to be gone.
 _LAST_WAIT = 1.0
+#: PF_KTHREAD, from the kernel's sched.h.
+_OF_KERNEL = 0x200000
 #: Bytes a read: more than most environments; a file of /proc that gives less than is asked for has no more.
 _PART = 1 << 16
 
@@ -48,7 +48,7 @@ _PART = 1 << 16
 class Process:
     """What /proc says of a process."""
 
-    __slots__ = ("born", "group", "parent", "pid", "state")
+    __slots__ = ("born", "flags", "group", "parent", "pid", "state")
 
     def __init__(self, pid: int, stat: bytes) -> None:
         # The second field is a name in parentheses, which may hold anything, parentheses too.
@@ -57,6 +57,7 @@ class Process:
         self.state = fields[0]
         self.parent = int(fields[1])
         self.group = int(fields[2])
+        self.flags = int(fields[6])
         self.born = int(fields[19])
 
     @property
@@ -118,7 +119,7 @@ class Holders:
     def __init__(self, ours: Callable[[bytes], bool]) -> None:
         self._ours = ours
         # Numbers; within the moment that one sweep takes none passes to somebody else. If it did, he would be spared.
-        self._strangers = {os.getpid()}
+        self._strangers = {os.getpid(), *_kernel_threads()}
 
     def __call__(self) -> Iterator[Known]:
         """Who there is now."""
@@ -174,29 +175,6 @@ def kill_group(pgid: int) -> None:
         pass
 
 
-def kill_cgroup(path: str) -> None:
-    """Kill all in a cgroup and in those below; nothing happens if it is gone."""
-    try:
-        with open(f"{path}/cgroup.kill", "w") as kill:  # noqa: PTH123  # pathlib costs the guard a megabyte
-            kill.write("1")
-    except OSError:
-        pass
-
-
-def remove_cgroup(path: str) -> bool:
-    """Remove a cgroup and those below; False if somebody is still in there."""
-    try:
-        below = [entry.path for entry in os.scandir(path) if entry.is_dir()]
-        for each in below:
-            remove_cgroup(each)
-        os.rmdir(path)  # noqa: PTH106  # as above
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
-
-
 def _kill_all(found: list[Known]) -> set[Known]:
     """Kill them, and wait a moment for their ends."""
     killed: dict[Known, int] = {}
@@ -249,6 +227,12 @@ def _cookies(environ: bytes) -> list[bytes]:
         return []
     values = [entry[len(_ENTRY) :] for entry in environ.split(b"\0") if entry.startswith(_ENTRY)]
     return [cookie for value in values for cookie in value.split(b",")]
+
+
+def _kernel_threads() -> list[int]:
+    """Half of all that is listed on many machines, and nothing to look at: the children of the first of them."""
+    first = look(2)
+    return (_children(2) or []) if first is not None and first.flags & _OF_KERNEL else []
 
 
 def _is_our_users(pid: int) -> bool:
