@@ -168,13 +168,16 @@ class Chaos:
 
     async def calm_down(self) -> None:
         """Have all supervisors at work, and wait until nothing is on its way any more."""
-        async with asyncio.timeout(LIMIT):
-            while True:
-                for supervisor in list(self.supervisors()):
-                    await self._encourage(supervisor)
-                await asyncio.sleep(0.05)
-                if settled(self.root.state()):
-                    return
+        try:
+            async with asyncio.timeout(LIMIT):
+                while True:
+                    for supervisor in list(self.supervisors()):
+                        await self._encourage(supervisor)
+                    await asyncio.sleep(0.05)
+                    if settled(self.root.state()):
+                        return
+        except TimeoutError:
+            pytest.fail(f"seed {SEED}: not settled: {drawn(self.root.state())}; {whereabouts()}")
 
     async def _encourage(self, supervisor: Supervisor) -> None:
         try:
@@ -274,9 +277,22 @@ def processes() -> dict[int, str]:
     return {child.pid: child.status() for child in psutil.Process().children() if child.pid != guards.pid}
 
 
+def drawn(state: WorkerState) -> str:
+    """The tree, on one line."""
+    below = f" ({', '.join(map(drawn, state.children))})" if state.children else ""
+    return f"{state.name} {state.status}{below}"
+
+
 def whereabouts() -> str:
     """What every task waits for."""
-    return "\n".join(f"{task.get_name()}: {task.get_coro()}, {task.get_stack()}" for task in asyncio.all_tasks())
+    return "\n".join(f"{task.get_name()}: {' > '.join(_chain(task.get_coro()))}" for task in asyncio.all_tasks())
+
+
+def _chain(waits: Any) -> Iterator[str]:
+    while (frame := getattr(waits, "cr_frame", None)) is not None:
+        yield f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+        waits = waits.cr_await
+    yield repr(waits)
 
 
 async def until(true: Callable[[], bool], tell: Callable[[], str]) -> None:
@@ -305,7 +321,7 @@ async def check(chaos: Chaos, base: Counter[str], each: dict[str, Counter[str]],
         }
         return [claim for claim, true in claims.items() if not true]
 
-    await until(lambda: not lies(), lambda: "; ".join([*lies(), str(chaos.root.state())]))
+    await until(lambda: not lies(), lambda: "; ".join([*lies(), drawn(chaos.root.state())]))
 
 
 @pytest.mark.timeout(SECONDS * 2 + 120)
