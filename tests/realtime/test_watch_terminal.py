@@ -24,7 +24,9 @@ APP = """\
 import os, sys, time
 size = os.get_terminal_size() if sys.stdout.isatty() else None
 print("up", VALUE, sys.stdout.isatty(), size and (size.columns, size.lines))
-time.sleep(600)
+# Not one long sleep: a signal that comes just before it would be handled after it.
+while True:
+    time.sleep(0.05)
 """
 
 #: Says its new width; goes before `APP`, whose first line says that signals are heard.
@@ -147,7 +149,7 @@ class TestPrompt:
     def test_the_size_of_the_window_is_passed_on(self, terminal: Any, here: Path) -> None:
         write(
             here / "app.py",
-            "VALUE = 1\n" + RESIZED + APP.replace("time.sleep(600)", "while True: time.sleep(0.02)"),
+            "VALUE = 1\n" + RESIZED + APP,
         )
         seen = terminal()
         seen.sees("up 1 True")
