@@ -34,7 +34,7 @@ soak: $(STAMP)  ## five minutes of chaos in a tree of fifty workers; LIFECYCLE_S
 
 bench: $(STAMP)  ## ratios, one JSON object a module
 	$(BIN)/python -m pip install --quiet --group bench
-	for each in router webhook watch startup; do $(BIN)/python -m benchmarks.$$each --json || exit 1; done
+	for each in router webhook watch startup supervision; do $(BIN)/python -m benchmarks.$$each --json || exit 1; done
 
 docs: $(STAMP)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -b html docs docs/_build/html
@@ -42,7 +42,7 @@ docs: $(STAMP)
 engines:  ## programs that some tests and benchmarks drive (Debian, as root)
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tmux wrk chromium >/dev/null
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman runc busybox-static >/dev/null
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman runc busybox-static runit >/dev/null
 	command -v npm >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq npm >/dev/null
 	npm install --prefix .engines --silent --no-audit --no-fund mermaid@$(MERMAID)
 

@@ -1,0 +1,188 @@
+"""What a process costs that is supervised: to start again, to stop, and to keep beside others."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import psutil
+
+from benchmarks._supervisors import missing, started
+from lifecycle.workers import Spec, Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["idle_cpu_percent", "restarts", "rss_over_supervisord", "stop_over_killpg"]
+
+COUNT = 100
+ROUNDS = 9
+#: Circus looks every five seconds.
+CIRCUS_ROUNDS = 3
+#: Seconds after which a child that has not shown up never will.
+LIMIT = 60.0
+#: Seconds that a child is up before it is killed: what dies within its first is no crash to runsv and supervisord.
+SETTLED = 1.2
+#: Seconds for those who were just started to come to rest.
+REST = 0.5
+SLEEP = ("sleep", "100000")
+
+
+# -- restarts --------------------------------------------------------------------------------------------------------
+
+
+def restarts() -> dict[str, float]:
+    """Seconds from the crash of a child to the first words of its replacement; for "spawn", from a bare `Popen`."""
+    kinds = [kind for kind in ("ours", "runit", "supervisord", "circus") if kind not in missing()]
+    samples: dict[str, list[float]] = {kind: [] for kind in ("spawn", *kinds)}
+    with TemporaryDirectory() as directory, ExitStack() as stack:
+        place = Path(directory)
+        bare = stack.enter_context(_Trivial.at(place, "spawn"))
+        children = {kind: stack.enter_context(_Trivial.at(place, kind)) for kind in kinds}
+        for kind, child in children.items():
+            stack.enter_context(started(kind, place / kind, child.command))
+            child.up()
+        for turn in range(ROUNDS):
+            time.sleep(SETTLED)
+            samples["spawn"].append(bare.spawned())
+            for kind, child in children.items():
+                if kind != "circus" or turn < CIRCUS_ROUNDS:
+                    samples[kind].append(child.replaced())
+    return {kind: statistics.median(figures) for kind, figures in samples.items()}
+
+
+class _Trivial:
+    """A child that does nothing but say its number when it is up."""
+
+    def __init__(self, fifo: Path, command: tuple[str, ...]) -> None:
+        self.command = command
+        # For both: it must not end when a writer does.
+        self._fd = os.open(fifo, os.O_RDWR)
+        self._pid = 0
+
+    @classmethod
+    @contextmanager
+    def at(cls, place: Path, name: str) -> Iterator[_Trivial]:
+        """One whose files are in ``place``."""
+        fifo, script = place / f"{name}.fifo", place / f"{name}.sh"
+        os.mkfifo(fifo)
+        script.write_text(f"echo $$ > {fifo}\nexec {' '.join(SLEEP)}\n")
+        child = cls(fifo, ("sh", str(script)))
+        try:
+            yield child
+        finally:
+            os.close(child._fd)
+
+    def up(self) -> None:
+        """Wait until it is."""
+        if not select.select([self._fd], [], [], LIMIT)[0]:
+            sys.exit(f"{self.command} was not started (again) within {LIMIT:g} s")
+        self._pid = int(os.read(self._fd, 100))
+
+    def replaced(self) -> float:
+        """Kill it; seconds until the next one is up."""
+        began = time.perf_counter()
+        os.kill(self._pid, signal.SIGKILL)
+        self.up()
+        return time.perf_counter() - began
+
+    def spawned(self) -> float:
+        """Start it by hand; seconds until it is up."""
+        began = time.perf_counter()
+        with subprocess.Popen(self.command, start_new_session=True) as process:
+            self.up()
+            taken = time.perf_counter() - began
+            process.kill()
+        return taken
+
+
+# -- stopping --------------------------------------------------------------------------------------------------------
+
+
+def stop_over_killpg() -> float:
+    """A supervisor's stop of all at once, over signalling their groups and reaping them by hand."""
+    return statistics.median(asyncio.run(_stopped()) / _killed() for _ in range(ROUNDS))
+
+
+async def _stopped() -> float:
+    specs = (Spec(f"sleep{number}", SLEEP) for number in range(COUNT))
+    supervisor = Supervisor("processes", *specs, stop_order="parallel")
+    await supervisor.start()
+    # What their starts set off beside them comes to its end.
+    await asyncio.sleep(REST)
+    gc.collect()
+    began = time.perf_counter()
+    await supervisor.stop()
+    return time.perf_counter() - began
+
+
+def _killed() -> float:
+    processes = [subprocess.Popen(SLEEP, start_new_session=True) for _ in range(COUNT)]
+    time.sleep(REST)
+    gc.collect()
+    began = time.perf_counter()
+    for process in processes:
+        os.killpg(process.pid, signal.SIGTERM)
+    for process in processes:
+        process.wait()
+    return time.perf_counter() - began
+
+
+# -- keeping ---------------------------------------------------------------------------------------------------------
+
+
+def rss_over_supervisord() -> float:
+    """Resident memory of a supervisor of sleeping processes with all that it needs beside them, ours over theirs."""
+    figures: dict[str, int] = {}
+    with TemporaryDirectory() as directory:
+        for kind in ("ours", "supervisord"):
+            with _keeping(kind, Path(directory)) as processes:
+                figures[kind] = sum(each.memory_info().rss for each in processes)
+    return figures["ours"] / figures["supervisord"]
+
+
+def idle_cpu_percent(seconds: float = 10.0) -> float:
+    """Percent of one processor that ours takes while its children sleep."""
+    with TemporaryDirectory() as directory, _keeping("ours", Path(directory)) as processes:
+        before, began = _cpu(processes), time.monotonic()
+        time.sleep(seconds)
+        return 100 * (_cpu(processes) - before) / (time.monotonic() - began)
+
+
+@contextmanager
+def _keeping(kind: str, place: Path) -> Iterator[list[psutil.Process]]:
+    """A supervisor that has come to rest with its children: its processes without them."""
+    with started(kind, place / kind, SLEEP, COUNT) as supervisor:
+        until = time.monotonic() + LIMIT
+        while len(_sleeping(supervisor)) < COUNT:
+            if time.monotonic() > until:
+                sys.exit(f"{kind} had not started {COUNT} children within {LIMIT:g} s")
+            time.sleep(0.1)
+        time.sleep(SETTLED)
+        sleeping = _sleeping(supervisor)
+        yield [each for each in (supervisor, *supervisor.children(recursive=True)) if each not in sleeping]
+
+
+def _sleeping(supervisor: psutil.Process) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    for each in supervisor.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if each.name() == SLEEP[0]:
+                found.append(each)
+    return found
+
+
+def _cpu(processes: list[psutil.Process]) -> float:
+    times = [each.cpu_times() for each in processes]
+    return sum(each.user + each.system for each in times)
