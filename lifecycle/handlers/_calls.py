@@ -10,7 +10,7 @@ from lifecycle._naming import name_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["Call", "adapted"]
+__all__ = ["Call", "adapted", "is_async", "trimmed"]
 
 #: A user's function after `adapted`: always awaited, always given everything there is to give.
 Call: TypeAlias = "Callable[..., Awaitable[Any]]"
@@ -22,15 +22,26 @@ def adapted(fn: Callable[..., Any], role: str, *offered: str) -> Call:
     Raises:
         TypeError: when ``fn`` cannot be called with any number of them; ``role`` says what it was meant for.
     """
-    if not callable(fn):
-        raise TypeError(f"{fn!r} cannot be {role}: give a function, async or plain")
-    taken = _taken(fn, role, offered)
+    trim = trimmed(fn, role, *offered)
 
     async def call(*arguments: Any) -> Any:
-        result = fn(*arguments[:taken])
+        result = trim(*arguments)
         return await result if inspect.isawaitable(result) else result
 
     return call
+
+
+def trimmed(fn: Callable[..., Any], role: str, *offered: str) -> Callable[..., Any]:
+    """As `adapted`, but called as ``fn`` is: what an async function gives is still to be awaited."""
+    if not callable(fn):
+        raise TypeError(f"{fn!r} cannot be {role}: give a function, async or plain")
+    taken = _taken(fn, role, offered)
+    return lambda *arguments: fn(*arguments[:taken])
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether calling it waits nowhere, for functions and for objects that are called like one."""
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 def _taken(fn: Callable[..., Any], role: str, offered: tuple[str, ...]) -> int:

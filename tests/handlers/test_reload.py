@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lifecycle.control import ReloadEvent
+from lifecycle.control import Event, ReloadEvent
 from lifecycle.handlers import ReloadHandler
+from lifecycle.testing.virtual import VirtualLoop
 
 if TYPE_CHECKING:
     from lifecycle.testing import Clock
@@ -102,7 +107,7 @@ async def test_a_reload_that_takes_too_long_leaves_the_old(clock: Clock) -> None
         await handler(EVENT)
     assert clock.time() == 30
     assert config.now == 0
-    assert handler.state().last_result == "TimeoutError"
+    assert handler.state().last_result == "TimeoutError: it was not done within 30 s"
 
 
 async def test_requests_during_a_run_become_one_more(clock: Clock) -> None:
@@ -158,3 +163,224 @@ def test_functions_and_timeout_are_checked_when_given() -> None:
         ReloadHandler(lambda one, two: (one, two))
     with pytest.raises(ValueError, match="timeout"):
         ReloadHandler(print, timeout=0)
+
+
+async def test_the_time_that_is_up_during_the_commit_throws_the_new_away(clock: Clock) -> None:
+    config = Config()
+
+    async def hang(_: int) -> None:
+        await asyncio.Event().wait()
+
+    handler = ReloadHandler(config.prepare, hang, config.rollback, timeout=5)
+    with pytest.raises(TimeoutError, match="5 s"):
+        await handler(EVENT)
+    assert (clock.time(), config.thrown_away) == (5, [1])
+    assert not handler.state().running
+
+
+async def test_a_time_out_of_what_prepare_asked_is_told_as_it_is(clock: Clock) -> None:
+    async def ask() -> None:
+        raise TimeoutError("the database does not answer")
+
+    handler = ReloadHandler(ask)
+    with pytest.raises(TimeoutError, match="database"):
+        await handler(EVENT)
+    assert handler.state().last_result == "TimeoutError: the database does not answer"
+
+
+async def test_who_cancels_a_commit_gets_the_new_thrown_away(clock: Clock) -> None:
+    config = Config()
+
+    async def hang(_: int) -> None:
+        await asyncio.Event().wait()
+
+    handler = ReloadHandler(config.prepare, hang, config.rollback)
+    running = asyncio.create_task(handler(EVENT))
+    await clock.advance(2)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert config.thrown_away == [1]
+    assert (handler.state().generation, handler.state().last_result) == (0, "CancelledError")
+
+
+async def test_a_rollback_that_hangs_is_given_up(clock: Clock) -> None:
+    async def fail(_: object) -> None:
+        raise OSError("port taken")
+
+    async def hang(_: object) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(OSError, match="port taken") as caught:
+        await ReloadHandler(lambda: 1, fail, hang, timeout=5)(EVENT)
+    assert clock.time() == 5
+    assert "rollback failed" in caught.value.__notes__[0]
+
+
+async def test_the_run_that_many_share_gets_the_newest_event(clock: Clock) -> None:
+    got: list[str] = []
+
+    async def prepare(event: Event) -> None:
+        got.append(event.topic)
+        await asyncio.sleep(1)
+
+    handler = ReloadHandler(prepare)
+    await asyncio.gather(*(handler(Event(topic)) for topic in ("a", "b", "c", "d")))
+    assert got == ["a", "d"]
+
+
+async def test_a_plain_prepare_may_block_while_a_plain_commit_is_the_loops() -> None:
+    where: list[bool] = []
+
+    def note(*_: object) -> None:
+        where.append(threading.current_thread() is threading.main_thread())
+
+    await ReloadHandler(note, note)(EVENT)
+    assert where == [False, True]
+
+
+async def test_a_plain_function_alone_is_the_swap_and_runs_in_the_loop() -> None:
+    where: list[object] = []
+    await ReloadHandler(lambda: where.append(asyncio.get_running_loop()))(EVENT)
+    assert where == [asyncio.get_running_loop()]
+
+
+async def test_a_function_that_gives_a_coroutine_is_awaited_whatever_thread_it_was_called_in(clock: Clock) -> None:
+    config = Config()
+    await ReloadHandler(lambda: config.prepare(), config.commit)(EVENT)  # noqa: PLW0108  # a plain function is meant
+    assert config.now == 1
+
+
+class Blocking:
+    """A prepare that blocks its thread until it is let go; what it made is swapped in or thrown away."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.at_once = 0
+        self.most_at_once = 0
+        self.made = 0
+        self.now = 0
+        self.thrown_away: list[int] = []
+        self.rested = asyncio.Event()
+
+    def prepare(self) -> int:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        assert self.go_on.wait(30)
+        self.made += 1
+        self.at_once -= 1
+        return self.made
+
+    def commit(self, new: int) -> None:
+        self.now = new
+
+    def rollback(self, new: int) -> None:
+        self.thrown_away.append(new)
+        self.rested.set()
+
+
+async def test_a_prepare_that_blocks_is_timed_out_and_what_it_makes_later_is_thrown_away() -> None:
+    it = Blocking()
+    handler = ReloadHandler(it.prepare, it.commit, it.rollback, timeout=0.05)
+    with pytest.raises(TimeoutError):
+        await handler(EVENT)
+    assert (it.now, handler.state().generation) == (0, 0)
+    it.go_on.set()
+    async with asyncio.timeout(30):
+        await it.rested.wait()
+    assert (it.now, it.thrown_away) == (0, [1])
+
+
+async def test_the_next_reload_waits_for_a_thread_that_was_given_up() -> None:
+    it = Blocking()
+    handler = ReloadHandler(it.prepare, it.commit, it.rollback, timeout=None)
+    given_up = asyncio.create_task(handler(EVENT))
+    async with asyncio.timeout(30):
+        while not it.at_once:
+            await asyncio.sleep(0)
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    following = asyncio.create_task(handler(EVENT))
+    await asyncio.sleep(0)
+    it.go_on.set()
+    await following
+    assert (it.thrown_away, it.now, it.most_at_once) == ([1], 2, 1)
+
+
+async def test_a_thread_that_was_given_up_and_fails_is_no_matter_of_the_next() -> None:
+    go_on = threading.Event()
+    calls: list[int] = []
+
+    def prepare() -> None:
+        calls.append(1)
+        assert go_on.wait(30)
+        if len(calls) == 1:
+            raise ValueError("half a file")
+
+    handler = ReloadHandler(prepare, lambda _: None)
+    given_up = asyncio.create_task(handler(EVENT))
+    async with asyncio.timeout(30):
+        while not calls:
+            await asyncio.sleep(0)
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    go_on.set()
+    await handler(EVENT)
+    assert handler.state().generation == 1
+
+
+#: What somebody does: ask for a reload, give up the n-th request, or let time pass.
+_STEPS = st.lists(
+    st.one_of(
+        st.just(("ask", 0)),
+        st.tuples(st.just("cancel"), st.integers(0, 5)),
+        st.tuples(st.just("wait"), st.integers(1, 15)),
+    ),
+    max_size=25,
+)
+
+
+@given(_STEPS)
+def test_whoever_asks_is_served_by_a_reload_that_began_after_that_and_none_is_too_many(
+    steps: list[tuple[str, int]],
+) -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(_play(steps))
+
+
+async def _play(steps: list[tuple[str, int]]) -> None:
+    clock = asyncio.get_running_loop().time
+    spans: list[tuple[float, float]] = []
+
+    async def prepare() -> None:
+        began = clock()
+        await asyncio.sleep(10.5)
+        spans.append((began, clock()))
+
+    handler = ReloadHandler(prepare, timeout=None)
+    asked: list[tuple[float, asyncio.Task[None]]] = []
+    served: list[tuple[float, float]] = []
+
+    async def ask() -> None:
+        at = clock()
+        await handler(EVENT)
+        served.append((at, clock()))
+
+    for what, number in steps:
+        if what == "ask":
+            asked.append((clock(), asyncio.create_task(ask())))
+        elif what == "cancel" and number < len(asked):
+            asked[number][1].cancel()
+        elif what == "wait":
+            await asyncio.sleep(number)
+    await asyncio.gather(*(task for _, task in asked), return_exceptions=True)
+    for (_, end), (begin, _) in itertools.pairwise(spans):
+        assert begin >= end, "two at once"
+    for at, done in served:
+        assert [span for span in spans if span[0] >= at and span[1] == done]
+        # At most the one that ran when it asked, and the one for it.
+        assert sum(at < span[1] <= done for span in spans) <= 2
+    assert not handler.state().running
+    assert handler.state().generation == len(spans) <= len(asked)
