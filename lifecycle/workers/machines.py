@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from lifecycle.errors import InvalidTransition
 from lifecycle.states import Machine
 from lifecycle.workers.status import TABLE, Status
 
@@ -31,6 +32,11 @@ class StatusMachine(Machine[Status]):
     def moved_at(self) -> float | None:
         """When it changed last, in seconds since the epoch; None before the first change."""
         return self._history[-1][3] if self._history else None
+
+    def require_suspended(self) -> None:
+        """Raise `InvalidTransition` unless it is suspended: a start, too, may go to RUNNING, but by itself alone."""
+        if self._state is not Status.SUSPENDED:
+            raise InvalidTransition(f"{self.name!r} is {self._state}; only what is suspended can be resumed")
 
     def to(self, target: Status, reason: str = "") -> bool:
         """Move as `Machine.to`, and tell who listens."""

@@ -133,6 +133,7 @@ class ProcessWorker(BaseWorker):
             InvalidTransition: if it is neither suspended nor running.
         """
         if self.status is not Status.RUNNING:
+            self._machine.require_suspended()
             self._machine.to(Status.RUNNING)
             self._signal(signal.SIGCONT)
 

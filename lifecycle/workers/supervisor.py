@@ -184,6 +184,7 @@ class Supervisor(BaseWorker):
             WorkerFailed: if a child could not go on; those before it are suspended again.
         """
         if self.status is not Status.RUNNING:
+            self._machine.require_suspended()
             await self._change(Status.RUNNING, _suspension.resume)
 
     async def probe(self, name: str | None = None) -> ProbeResult:

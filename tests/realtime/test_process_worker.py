@@ -400,6 +400,18 @@ async def test_suspends_and_resumes_its_whole_group() -> None:
     assert (await worker.wait()).status is Status.STOPPED
 
 
+async def test_a_start_is_not_cut_short_by_a_resume() -> None:
+    worker = python("import time; time.sleep(600)")
+    start = asyncio.create_task(worker.start())
+    while worker.status == "created":
+        await asyncio.sleep(0)
+    with pytest.raises(InvalidTransition, match="is starting; only what is suspended can be resumed"):
+        await worker.resume()
+    await start
+    assert worker.status == "running"
+    await worker.stop()
+
+
 async def test_what_is_suspended_is_continued_before_a_stop() -> None:
     heard = Heard()
     code = f"import signal, sys, time; signal.signal(15, lambda *_: sys.exit('bye')); print('ready'); {FOR_EVER}"

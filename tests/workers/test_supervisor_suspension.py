@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -205,6 +205,22 @@ async def test_only_what_runs_can_be_suspended(clock: Clock, crew: Crew) -> None
     with pytest.raises(InvalidTransition, match="'s' cannot go from created to suspended"):
         await supervisor.suspend()
     await supervisor.stop()
+
+
+@pytest.mark.parametrize("how", ["task", "supervisor"])
+async def test_a_start_is_not_cut_short_by_a_resume(how: str, clock: Clock) -> None:
+    worker: Any = {
+        "task": lambda: TaskWorker("w", forever),
+        "supervisor": lambda: Supervisor("w", Spec("a", forever)),
+    }[how]()
+    start = asyncio.create_task(worker.start())
+    while worker.status == "created":
+        await asyncio.sleep(0)
+    with pytest.raises(InvalidTransition, match="'w' is starting; only what is suspended can be resumed"):
+        await worker.resume()
+    await start
+    assert worker.status == "running"
+    await worker.stop()
 
 
 # -- health ------------------------------------------------------------
