@@ -46,8 +46,13 @@ def check_new(owner: Owner, spec: Spec, auto_shutdown: AutoShutdown) -> None:
         raise ValueError(f"{spec.name!r} is significant, but auto_shutdown of {owner.name!r} is 'never'")
 
 
-async def add(owner: Owner, spec: Spec) -> asyncio.Future[None] | None:
-    """A further child, the last in order; what it returns completes with the start, None if that has to wait."""
+async def add(owner: Owner, spec: Spec, *, auto_shutdown: AutoShutdown) -> asyncio.Future[None] | None:
+    """A further child, the last in order; what it returns completes with the start, None if that has to wait.
+
+    Raises:
+        TypeError, ValueError: as `check_new`.
+    """
+    check_new(owner, spec, auto_shutdown)
     slot = owner.slots[spec.name] = Slot(spec)
     if owner.restarts.suspended:
         owner.restarts.hold(slot)

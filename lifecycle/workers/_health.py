@@ -10,11 +10,11 @@ from lifecycle.workers.records import ProbeResult
 from lifecycle.workers.status import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from lifecycle.workers._slots import Slot
 
-__all__ = ["ask", "keep_asking", "summary"]
+__all__ = ["ask", "ask_all", "keep_asking"]
 
 
 async def ask(slot: Slot) -> ProbeResult:
@@ -42,7 +42,14 @@ async def keep_asking(slot: Slot, interval: float, tell: Callable[[int, ProbeRes
         tell(bad, result)
 
 
-def summary(answers: dict[str, ProbeResult]) -> ProbeResult:
+async def ask_all(slots: Iterable[Slot]) -> ProbeResult:
+    """Ask all at once: as healthy as the one that feels worst."""
+    asked = list(slots)
+    answers = await asyncio.gather(*map(ask, asked))
+    return _summary(dict(zip((slot.spec.name for slot in asked), answers, strict=True)))
+
+
+def _summary(answers: dict[str, ProbeResult]) -> ProbeResult:
     """One answer for many: healthy if all are."""
     ill = [f"{name}: {answer.message or 'unhealthy'}" for name, answer in answers.items() if not answer.healthy]
     return ProbeResult(not ill, "; ".join(ill))

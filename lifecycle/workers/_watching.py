@@ -7,10 +7,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
+from lifecycle.events import StatusEvent
+
 if TYPE_CHECKING:
     from typing import Self
 
-    from lifecycle.events import StatusEvent
+    from lifecycle.workers._slots import Slot
 
 __all__ = ["Board", "Watch"]
 
@@ -84,6 +86,14 @@ class Board:
             self._watches = WeakSet()
         self._watches.add(watch)
         return watch
+
+    def note(self, slot: Slot) -> None:
+        """Tell what has become of the child in ``slot``, if that is news."""
+        if not self.watched:
+            return
+        old, new = slot.tell()
+        if old is not None:
+            self.publish(StatusEvent(slot.spec.name, old, new, slot.state()))
 
     def publish(self, event: StatusEvent, *, up: bool = True) -> None:
         """Tell all who watch, and with ``up`` those who watch a supervisor above."""

@@ -6,7 +6,6 @@ tables), `_slots` (a child's place) and `_line` (starts in order). Do not add po
 
 from __future__ import annotations
 
-import asyncio
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -23,6 +22,7 @@ from lifecycle.workers.specs import AutoShutdown, OnLimit, StopOrder, Strategy, 
 from lifecycle.workers.status import FINAL, UNSTARTED, Status
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable
 
     from lifecycle.backoff import Intensity
@@ -118,7 +118,7 @@ class Supervisor(BaseWorker):
         if self.status in UNSTARTED:
             self._register(spec)
         else:
-            await self._by_hand(self._take_on, spec)
+            await self._by_hand(partial(_admin.add, auto_shutdown=self._rules.auto_shutdown), spec)
 
     async def remove(self, name: str) -> None:
         """Stop the child ``name``, wherever it is, and forget it.
@@ -195,9 +195,7 @@ class Supervisor(BaseWorker):
         """
         if name is not None:
             return await _health.ask(_admin.slot_of(self._owner, name))
-        slots = list(self._owner.slots.values())
-        answers = await asyncio.gather(*map(_health.ask, slots))
-        return _health.summary(dict(zip((slot.spec.name for slot in slots), answers, strict=True)))
+        return await _health.ask_all(self._owner.slots.values())
 
     def workers(self) -> tuple[WorkerState, ...]:
         """The state of each child, in the order of their starts."""
@@ -264,10 +262,6 @@ class Supervisor(BaseWorker):
             if started is not None:
                 started.cancel()
 
-    async def _take_on(self, owner: Owner, spec: Spec) -> asyncio.Future[None] | None:
-        _admin.check_new(owner, spec, self._rules.auto_shutdown)
-        return await _admin.add(owner, spec)
-
     def _register(self, spec: Spec) -> None:
         _admin.check_new(self._owner, spec, self._rules.auto_shutdown)
         self._owner.slots[spec.name] = Slot(spec)
@@ -289,11 +283,7 @@ class Supervisor(BaseWorker):
         """A child may have changed."""
         if isinstance(slot.worker, Supervisor):
             slot.worker._board.above = self._board  # noqa: SLF001  # one of us
-        if not self._board.watched:
-            return
-        old, new = slot.tell()
-        if old is not None:
-            self._board.publish(StatusEvent(slot.spec.name, old, new, slot.state()))
+        self._board.note(slot)
 
     def _take_note(self) -> None:
         """A watch begins: what changed while there was none is no news to it."""
