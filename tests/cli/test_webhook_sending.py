@@ -1,0 +1,72 @@
+"""What `lifecycle webhook send` refuses before anything is sent: one line that says why, and a status."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.cli import main
+from lifecycle.cli.commandline import parse
+from lifecycle.cli.webhook_sending import SCHEMES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+URL = "http://127.0.0.1:1/deploy"
+PUBLIC = "whpk_VEVTVFNJR05JTkdLRVlET05PVFVTRVRISVNGT1JBTlk="
+
+
+def test_every_scheme_can_be_asked_for() -> None:
+    for scheme in SCHEMES:
+        assert vars(parse(["webhook", "send", URL, "--scheme", scheme, "--secret-env", "S"]))["scheme"] == scheme
+
+
+def test_what_cannot_be_understood_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (
+        [],
+        ["send"],
+        ["send", URL, "--scheme", "github"],
+        ["send", URL, "--secret-env", "S"],
+        ["send", URL, "--scheme", "md5", "--secret-env", "S"],
+        ["send", URL, "--scheme", "github", "--secret-env", "not a name"],
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(["webhook", *argv])
+        assert stopped.value.code == 2
+        assert "usage: lifecycle webhook" in capsys.readouterr().err
+
+
+def test_what_cannot_be_sent_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NOTHING", raising=False)
+    for name, value in {"S": "hush", "EMPTY": "", "PUBLIC": PUBLIC, "LINE": "hush\n", "TEXT": "not base64!"}.items():
+        monkeypatch.setenv(name, value)
+    cases: list[tuple[int, str, list[str]]] = [
+        (3, "the variable NOTHING (--secret-env) is not set", [URL, "github", "NOTHING"]),
+        (3, "the variable EMPTY (--secret-env) is empty", [URL, "github", "EMPTY"]),
+        (2, "is no address; give one such as", ["127.0.0.1:1/deploy", "github", "S"]),
+        (2, "is no address; give one such as", ["ftp://127.0.0.1/", "github", "S"]),
+        (2, "is no address: Port", ["http://127.0.0.1:99999/", "github", "S"]),
+        (2, "is no address: Invalid IPv6", ["http://[::1/", "github", "S"]),
+        (2, "holds a user name", ["http://me:pass@127.0.0.1/", "github", "S"]),
+        (2, "cannot be read: No such file", [URL, "github", "S", "--data", f"@{tmp_path / 'missing'}"]),
+        (2, "cannot be read: Is a directory", [URL, "github", "S", "--data", f"@{tmp_path}"]),
+        (2, "--data @: cannot be read", [URL, "github", "S", "--data", "@"]),
+        (2, "needs --header NAME", [URL, "hmac", "S"]),
+        (2, "no name of a header", [URL, "hmac", "S", "--header", "X Sig"]),
+        (2, "makes no HMAC", [URL, "hmac", "S", "--header", "X-Sig", "--algorithm", "sha257"]),
+        (2, "--header is for --scheme hmac", [URL, "github", "S", "--header", "X-Sig"]),
+        (2, "the secret in PUBLIC: whpk_… is a public key", [URL, "standard", "PUBLIC"]),
+        (2, "the secret in TEXT: the secret is no base64", [URL, "standard", "TEXT"]),
+        (2, "the secret in LINE: a token that", [URL, "gitlab", "LINE"]),
+        (2, "takes no command", [URL, "github", "S", "--", "true"]),
+        (1, "URL can't contain control characters", ["http://a b/", "github", "S"]),
+    ]
+    for status, said, (url, scheme, variable, *rest) in cases:
+        assert main(["webhook", "send", url, "--scheme", scheme, "--secret-env", variable, *rest]) == status, said
+        told = capsys.readouterr().err
+        assert said in told
+        assert "hush" not in told
+        assert told.count("\n") == 1
