@@ -18,6 +18,7 @@ LifecycleError
 ├── RestartLimitReached         a supervisor's budget of restarts is spent
 ├── DoNotRestart                raised by a child: it is not to be started again
 ├── StopTree                    raised by a child: its supervisors are to end, up to the root
+├── JournalError                a journal cannot be opened, read or written
 ├── VerificationError           a webhook's signature is missing, wrong or too old
 ├── PoolError
 │   ├── RemoteError             the called function raised in its worker process
@@ -50,6 +51,7 @@ __all__ = [
     "InvalidState",
     "InvalidTopic",
     "InvalidTransition",
+    "JournalError",
     "LaneFull",
     "LifecycleError",
     "MissingDependencies",
@@ -145,6 +147,10 @@ class DoNotRestart(LifecycleError):
 
 class StopTree(LifecycleError):
     """Raised by a child of a supervisor: the supervisor stops its other children and ends, and so does its parent."""
+
+
+class JournalError(LifecycleError):
+    """A journal is closed, or its file cannot be opened, read or written; the message says what to do about it."""
 
 
 class VerificationError(LifecycleError):

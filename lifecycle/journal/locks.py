@@ -1,0 +1,46 @@
+"""A file that one process at a time holds locked: the system lets go of it when its holder dies, however it dies."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["FileLock"]
+
+
+class FileLock:
+    """An exclusive lock on a small file at ``path``, which is made if need be and left where it is.
+
+    Two of them exclude each other also within one process.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._file: int | None = None
+
+    def take(self) -> bool:
+        """Whether it is ours now; never waits.
+
+        Raises:
+            OSError: when the file cannot be made or opened.
+        """
+        import fcntl  # not on Windows
+
+        if self._file is not None:
+            return True
+        file = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return False
+        except BaseException:
+            os.close(file)
+            raise
+        self._file = file
+        return True
+
+    def release(self) -> None:
+        """Let go of it; nothing happens if it is not ours."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)

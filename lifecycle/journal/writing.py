@@ -1,0 +1,219 @@
+"""`Journal`: functions that run inside transactions, in a thread that writes for all.
+
+While one transaction is being committed, those who come meanwhile wait, and go into the next one together: one wait
+for the disk serves all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from concurrent.futures import Executor, Future
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from lifecycle.errors import JournalError
+from lifecycle.journal.databases import Database
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+    from lifecycle.journal.databases import Outcome, Work
+    from lifecycle.journal.schemas import Schema
+
+__all__ = ["Journal"]
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+#: Works that may wait; those who bring more wait outside.
+_ROOM = 1024
+
+#: Works in one transaction.
+_GROUP = 256
+
+
+class Journal:
+    """A SQLite file that many tasks write and read as if each were alone.
+
+    ``await journal.run(fn)`` calls ``fn(connection)`` in the journal's own thread inside a transaction, and returns
+    what it returned once that is committed. Those who wait at the same time are committed together; an error of one
+    is its own and loses nothing of the others. Works are done in the order in which they were handed in.
+
+    With ``durable`` a commit survives a power failure; without, only the end of this process, whatever its cause, and
+    after a power failure the last commits may be missing, never torn. ``path`` may be ``":memory:"``. The tables of
+    ``schemas`` are brought up to date when the journal opens.
+
+    Several processes may have the same file open: SQLite lets one write at a time, and the others wait up to 5 s. A
+    journal belongs to the loop and the process that entered it; a fork of that cannot use it.
+
+    The file is put into SQLite's WAL mode, so it has two more beside it while it is open, and must be on a local disk.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *schemas: Schema, durable: bool = True) -> None:
+        self.path = os.fspath(path)
+        self._database = Database(self.path, schemas, durable=durable)
+        self._thread: _WriterThread | None = None
+        self._pid = 0
+        # Who waits for the next transaction.
+        self._waiting: deque[tuple[Work, asyncio.Future[Any]]] = deque()
+        # Whether the thread is at work; there is at most one job, and who comes meanwhile is in the next.
+        self._busy = False
+        # Set while it closes; done when it has.
+        self._closing: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Journal {self.path}: {'closed' if self._thread is None else 'open'}>"
+
+    async def __aenter__(self) -> Self:
+        """Open the file.
+
+        Raises:
+            JournalError: when it cannot be opened or written, is no database, or is of a newer version.
+        """
+        if self._thread is not None:
+            raise JournalError(f"the journal {self.path} is open already; share it, or make another")
+        loop, thread = asyncio.get_running_loop(), _WriterThread(f"journal {self.path}")
+        try:
+            await loop.run_in_executor(thread, self._database.open)
+        except BaseException:
+            # Also where the wait was cancelled: the thread closes what it opens, and ends.
+            thread.submit(self._database.close)
+            thread.shutdown(wait=False)
+            raise
+        self._thread, self._pid, self._closing, self._loop = thread, os.getpid(), None, loop
+        # How many more may wait.
+        self._room = asyncio.Semaphore(_ROOM)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Carry out what was handed in, and close; cancelled, it closes all the same."""
+        if self._closing is None:
+            self._closing = self._loop.create_future()
+            self._go_on()
+        await asyncio.shield(self._closing)
+
+    async def run(self, fn: Callable[[sqlite3.Connection], _T]) -> _T:
+        """What ``fn`` returns, once what it wrote is committed; what it raises comes out, and it has written nothing.
+
+        ``fn`` must do nothing but use the connection, and return values rather than cursors: it runs in another
+        thread, holds up every other work, and is called again where its transaction was lost through another's.
+        It must neither begin nor end a transaction; savepoints are its own affair.
+
+        Cancelled while it waits, it is not carried out; once begun it is, wholly, although nobody hears of it.
+
+        Raises:
+            JournalError: when the journal is closed, or the file is full, locked, damaged or not to be written; the
+                next call may find it in order.
+        """
+        self._check()
+        await self._room.acquire()
+        try:
+            self._check()
+        except JournalError:
+            self._room.release()
+            raise
+        outcome: asyncio.Future[_T] = self._loop.create_future()
+        self._waiting.append((fn, outcome))
+        self._go_on()
+        return await outcome
+
+    def _check(self) -> None:
+        if self._thread is None or self._closing is not None:
+            raise JournalError(f"the journal {self.path} is not open; enter it: async with journal")
+        if os.getpid() != self._pid:
+            raise JournalError(f"the journal {self.path} was opened before this process was forked; open another")
+
+    def _go_on(self) -> None:
+        """Give the thread its next job, if it has none."""
+        assert self._thread is not None
+        if self._busy:
+            return
+        if self._waiting:
+            group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
+            kept = [(work, future) for work, future in group if not future.cancelled()]
+            works = [work for work, _ in kept]
+            job = self._loop.run_in_executor(self._thread, self._database.carry_out, works)
+            job.add_done_callback(lambda job: self._committed(len(group), [each for _, each in kept], job))
+            self._busy = True
+        elif self._closing is not None:
+            job_of_closing = self._loop.run_in_executor(self._thread, self._database.close)
+            job_of_closing.add_done_callback(self._closed)
+            self._busy = True
+
+    def _committed(self, places: int, futures: list[asyncio.Future[Any]], job: asyncio.Future[list[Outcome]]) -> None:
+        self._busy = False
+        # First of all the next job: the disk is what everybody waits for.
+        self._go_on()
+        failure = job.exception()
+        outcomes = [(None, failure)] * len(futures) if failure is not None else job.result()
+        for future, (result, error) in zip(futures, outcomes, strict=True):
+            if future.cancelled():
+                continue
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+        for _ in range(places):
+            self._room.release()
+
+    def _closed(self, job: asyncio.Future[None]) -> None:
+        self._busy = False
+        thread, closing, self._thread = self._thread, self._closing, None
+        assert thread is not None
+        assert closing is not None
+        # It has nothing left to do, so that this waits for no more than its last instruction.
+        thread.shutdown()
+        error = job.exception()
+        if error is None:
+            closing.set_result(None)
+        else:
+            closing.set_exception(error)
+
+
+class _WriterThread(Executor):
+    """One thread that does its jobs in order; a daemon, so that the end of the process never waits for a disk.
+
+    An executor, since a loop knows how to wait for one, whatever its clock.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Do this after what was submitted before."""
+        future: Future[_T] = Future()
+        self._jobs.put((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002  # Executor's signature
+        """End after what was submitted."""
+        self._jobs.put(None)
+        if wait:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, call = job
+            if future.set_running_or_notify_cancel():
+                _settle(future, call)
+            # Nothing of a job is kept while the thread waits for the next.
+            del job, future, call
+
+
+def _settle(future: Future[Any], call: Callable[[], Any]) -> None:
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001  # whoever submitted it gets it
+        future.set_exception(error)
+    else:
+        future.set_result(result)
