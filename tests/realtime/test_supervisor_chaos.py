@@ -178,7 +178,9 @@ class Chaos:
                     if settled(self.root.state()):
                         return
         except TimeoutError:
-            pytest.fail(f"seed {SEED}: not settled: {drawn(self.root.state())}; {whereabouts()}")
+            # At once: what cannot be settled may not be possible to stop either.
+            print(f"not settled: {drawn(self.root.state())}; {whereabouts()}", flush=True)
+            pytest.fail(f"seed {SEED}: not settled")
 
     async def _encourage(self, supervisor: Supervisor) -> None:
         try:
