@@ -25,7 +25,17 @@ print(json.dumps([name for name in sys.modules if "." not in name]))
 """
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["watch", "--help"], ["up", "--help"], ["run", "--help"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--help"],
+        ["--version"],
+        ["watch", "--help"],
+        ["up", "--help"],
+        ["run", "--help"],
+        ["webhook", "send", "--help"],
+    ],
+)
 def test_help_and_version_import_nothing_heavy(argv: list[str]) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, *argv], capture_output=True, text=True, check=True, timeout=20
