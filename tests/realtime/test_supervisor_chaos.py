@@ -44,6 +44,7 @@ class Chaos:
         self.fuses: dict[str, asyncio.Event] = {}
         self.added = 0
         self.done: Counter[str] = Counter()
+        self.by_hand: set[str] = set()
         self.root = Supervisor("root", *(self._inner(number) for number in range(5)))
 
     def _inner(self, number: int) -> Spec:
@@ -145,7 +146,9 @@ class Chaos:
 
     async def whole(self, chance: random.Random) -> None:
         """A supervisor of ten is stopped, or stopped and started."""
-        await chance.choice((self.root.restart, self.root.stop_child))(f"s{chance.randrange(5)}")
+        name = f"s{chance.randrange(5)}"
+        self.by_hand.add(name)
+        await chance.choice((self.root.restart, self.root.stop_child))(name)
 
     def _somebody(self, chance: random.Random) -> Supervisor:
         inner = self.root[f"s{chance.randrange(5)}"]
@@ -186,7 +189,9 @@ class Chaos:
         try:
             await supervisor.resume()
             for child in supervisor.workers():
-                if child.kind == "supervisor" and child.status is Status.STOPPED:
+                # One that was about to fail when it was stopped by hand, or could not start, has failed and stays down.
+                down = child.status is Status.STOPPED or (child.status is Status.FAILED and child.name in self.by_hand)
+                if child.kind == "supervisor" and down:
                     await supervisor.restart(child.name)
         except (LifecycleError, LookupError):
             return
