@@ -141,8 +141,11 @@ class ReloadHandler:
     async def _reload(self, run: _Run) -> None:
         clock = asyncio.get_running_loop().time
         began = clock()
+        from lifecycle.runtime.systemd import reloading  # here, so that handlers can be used without a runtime
+
         try:
-            await self._swap(run)
+            with reloading():
+                await self._swap(run)
         except BaseException as error:
             self._result = f"{type(error).__name__}: {error}".removesuffix(": ")
             _log.warning("reload failed, generation %d stays: %s", self._generation, self._result)

@@ -50,6 +50,7 @@ class _Block:
         if self._signals and not (outer is not None and outer.hears_signals):
             self._held.enter_context(receiving_signals(life))
         self._held.enter_context(life.as_current())
+        life.up()
         return life.lifetime
 
     async def __aexit__(

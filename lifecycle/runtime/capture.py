@@ -43,10 +43,14 @@ class RouterLike(Drainable, Protocol):
         """Send ``event``."""
         ...
 
+    def state(self) -> Any:
+        """It is ``running`` once its sources have started."""
+        ...
+
 
 def as_router(thing: Any) -> RouterLike | None:
     """``thing``, if it is a router by its shape."""
-    shaped = all(callable(getattr(thing, name, None)) for name in ("explain", "emit_nowait", "run", "stop"))
+    shaped = all(callable(getattr(thing, name, None)) for name in ("explain", "emit_nowait", "run", "state", "stop"))
     return thing if shaped and not inspect.isclass(thing) else None
 
 

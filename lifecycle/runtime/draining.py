@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
@@ -11,7 +12,7 @@ from lifecycle.runtime.capture import as_router
 from lifecycle.runtime.lifetimes import current_life
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from lifecycle.runtime.capture import Drainable, RouterLike
     from lifecycle.runtime.lives import Life
@@ -28,6 +29,8 @@ class Draining:
         self._life = life
         # The key is done when it has ended.
         self._running: dict[asyncio.Future[Any], Drainable] = {}
+        # Seconds that those want who tell others that this is not ready any more.
+        self._delays: list[float] = []
 
     def connect(self) -> Callable[[], None]:
         """Begin to adopt routers; returns what ends it."""
@@ -44,8 +47,20 @@ class Draining:
         """Those that run."""
         return tuple(router for each in tuple(self._running.values()) if (router := as_router(each)))
 
+    @contextmanager
+    def delayed(self, seconds: float) -> Generator[None]:
+        """While the block runs, let `drain` wait ``seconds`` first, for instance for a load balancer to notice."""
+        self._delays.append(seconds)
+        try:
+            yield
+        finally:
+            self._delays.remove(seconds)
+
     async def drain(self, left: Callable[[], float]) -> None:
-        """Let all end by themselves: sources stop, windows flush, lanes run empty."""
+        """Let all end by themselves, after the longest delay: sources stop, windows flush, lanes run empty."""
+        delay = min(max(self._delays, default=0.0), left())
+        if delay > 0:
+            await asyncio.sleep(delay)
         running = dict(reversed(tuple(self._running.items())))
         for drainable in running.values():
             drainable.stop()

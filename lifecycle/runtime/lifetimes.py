@@ -51,6 +51,11 @@ class Lifetime:
         """Whether the shutdown has begun."""
         return self._life.reason is not Reason.NONE
 
+    @property
+    def ready(self) -> bool:
+        """Whether every main and every router below it has started, and the shutdown has not begun."""
+        return self._life.ready
+
     def shutdown(self, reason: Reason | str = Reason.CANCEL) -> None:
         """Begin the shutdown; callable from any thread, and without effect when it has begun.
 

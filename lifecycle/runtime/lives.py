@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lifecycle.runtime.capture import RouterLike
     from lifecycle.runtime.cleanup import Hook
     from lifecycle.runtime.records import Settings
+    from lifecycle.runtime.systemd import Notifier
 
 __all__ = ["Life"]
 
@@ -53,6 +54,10 @@ class Life:
         self.draining = Draining(self)
         #: Called in the loop once the shutdown has begun.
         self.interrupt: Callable[[], None] = _nothing
+        #: Whom to tell how it goes, where systemd has asked.
+        self.notifier: Notifier | None = None
+        # Whether all mains have started; a block has none.
+        self._is_up = False
         self.reason = Reason.NONE
         self.signum: int | None = None
         # When the process is ended by force, by the loop's clock.
@@ -65,6 +70,21 @@ class Life:
         self._over = False
         #: Where code that the lifetime calls by itself runs.
         self.context = contextvars.copy_context()
+
+    # -- readiness ------------------------------------------------------------------------------------------------
+
+    def up(self) -> None:
+        """All mains have started."""
+        self._is_up = True
+        if self.notifier is not None:
+            self.notifier.ready()
+
+    @property
+    def ready(self) -> bool:
+        """`Lifetime.ready`."""
+        if not self._is_up or self.reason is not Reason.NONE or (self.outer is not None and not self.outer.ready):
+            return False
+        return all(router.state().running for router in self.draining.routers)
 
     # -- the first cause ------------------------------------------------------------------------------------------
 
@@ -89,6 +109,8 @@ class Life:
 
     def _begun(self) -> None:
         self._stopping.set()
+        if self.notifier is not None:
+            self.notifier.stopping(self.reason)
         # A lifetime inside another is ended by whoever owns the code around it, in that one's order.
         if self.outer is None or self.outer.reason is Reason.NONE:
             # After those who wait for the stop: a `sleep` in the block is interrupted rather than cancelled.

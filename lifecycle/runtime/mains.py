@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from lifecycle._naming import name_of
 from lifecycle.errors import Interrupted, WorkerFailed
 from lifecycle.runtime.adoption import starter, stop_worker
-from lifecycle.runtime.capture import as_router
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +28,8 @@ class Main:
     completes: ClassVar[bool] = False
     #: What can be asked to end by itself before the mains are stopped, such as a router.
     drainable: Drainable | None = None
+    #: Whether the program does not go on for its sake alone.
+    auxiliary = False
 
     def __init__(self, name: str, work: Callable[[], Any]) -> None:
         self.name = name
@@ -94,13 +95,12 @@ class FunctionMain(Main):
     completes: ClassVar[bool] = True
 
 
-class RouterMain(Main):
-    """A router: the next main starts when its sources have started, so that nothing is missed."""
+class AnnouncedMain(Main):
+    """One that tells when it has started, such as a router: the next main waits, so that it misses nothing."""
 
-    def __init__(self, name: str, router: Any) -> None:
-        super().__init__(name, router.run)
-        self.drainable = router
-        self._router = router
+    def __init__(self, name: str, thing: Any) -> None:
+        super().__init__(name, thing.run)
+        self._thing = thing
 
     async def _live(self) -> Any:
         up = asyncio.create_task(self._wait_running(), name=f"start of {self.name}")
@@ -111,7 +111,7 @@ class RouterMain(Main):
             await asyncio.wait({up})
 
     async def _wait_running(self) -> None:
-        await self._router.wait_running()
+        await self._thing.wait_running()
         self.started.set()
 
 
@@ -156,9 +156,8 @@ def as_main(thing: Any) -> Main:
     if _is_async(run):
         _refuse_arguments(run, thing)
         label = f"{type(thing).__name__} {getattr(thing, 'name', '')!s}".strip()
-        if as_router(thing) and _is_async(getattr(thing, "wait_running", None)):
-            return RouterMain(label, thing)
-        main = Main(label, run)
+        main = AnnouncedMain(label, thing) if _is_async(getattr(thing, "wait_running", None)) else Main(label, run)
+        main.auxiliary = getattr(thing, "auxiliary", False) is True
         if callable(getattr(thing, "stop", None)) and not _is_async(thing.stop):
             main.drainable = thing
         return main

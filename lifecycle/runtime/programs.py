@@ -37,6 +37,7 @@ class Program:
             try:
                 for main in self._mains:
                     await self._start(main, stopping)
+                self._tell_started()
                 await self._until_complete(stopping)
             finally:
                 self._life.begin(Reason.STOP)
@@ -59,15 +60,25 @@ class Program:
         started.cancel()
         await asyncio.wait({started})
 
+    def _tell_started(self) -> None:
+        """Also of a program that is complete at once: it did start."""
+        if self._life.reason is Reason.NONE and all(main.error is None for main in self._begun):
+            self._life.up()
+
     async def _until_complete(self, stopping: asyncio.Task[None]) -> None:
         self._look()
-        while self._life.reason is Reason.NONE and len(self._ended) < len(self._begun):
+        while self._life.reason is Reason.NONE and not self._is_idle():
             # Also one that is done and has not been noted yet: nothing else would wake us for it.
             unseen = [main.task for main in self._begun if main not in self._ended]
             await asyncio.wait({*unseen, stopping}, return_when=asyncio.FIRST_COMPLETED)
             # Let the callbacks of what ended together with it run as well.
             await asyncio.sleep(0)
             self._look()
+
+    def _is_idle(self) -> bool:
+        """Whether all have ended for whose sake the program goes on."""
+        needed = [main for main in self._begun if not main.auxiliary] or self._begun
+        return all(main in self._ended for main in needed)
 
     def _look(self) -> None:
         """Begin the shutdown if a main that ended completes the program."""

@@ -13,6 +13,7 @@ from lifecycle.runtime.ownership import owner
 from lifecycle.runtime.programs import Program
 from lifecycle.runtime.records import Reason, Settings
 from lifecycle.runtime.signaling import receiving_signals
+from lifecycle.runtime.systemd import notifying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -38,7 +39,8 @@ def run(  # the settings of a program, each by its name
     run()``. They start left to right and stop right to left. The program is complete when its async function returns
     (of several, when the first does), when one of the others fails, or when all have ended; and it stops on SIGTERM,
     on Ctrl+C and on `shutdown`. What it took (signal handlers, the modes of the terminal) is given back. In another
-    thread than the main one it works without signals; as PID 1 it reaps orphans.
+    thread than the main one it works without signals; as PID 1 it reaps orphans; where systemd set NOTIFY_SOCKET, it
+    is told when all mains have started, about reloads, that the loop turns, and when the shutdown begins.
 
     Args:
         mains: what to run.
@@ -77,6 +79,7 @@ def run(  # the settings of a program, each by its name
         held.callback(life.close)
         held.enter_context(receiving_signals(life))
         held.enter_context(reaping_orphans(runner.get_loop()))
+        held.enter_context(notifying(life))
         held.enter_context(runner)
         return _drive(life, Program(life, program).live())
 

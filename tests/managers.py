@@ -1,0 +1,78 @@
+"""The part of systemd: a socket that programs tell how they are."""
+
+from __future__ import annotations
+
+import secrets
+import select
+import socket
+import time
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Manager"]
+
+_LIMIT = 30.0  # seconds; a program that works needs a small part of it
+
+
+class Manager:
+    """Hears what is sent to its `address`; the notices are kept in order, each as its fields."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        #: What NOTIFY_SOCKET is set to: a file, or without a directory an abstract name.
+        self.address = f"@lifecycle-test-{secrets.token_hex(8)}" if directory is None else str(directory / "notify")
+        self.heard: list[dict[str, str]] = []
+        # How far it has been matched.
+        self._at = 0
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self._name)
+        self._socket.setblocking(False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _name(self) -> str:
+        return self.address.replace("@", "\0", 1) if self.address.startswith("@") else self.address
+
+    def close(self) -> None:
+        """Go away."""
+        self._socket.close()
+
+    def fill(self) -> None:
+        """Let there be no room for anybody before the next `read`."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.connect(self._name)
+            while True:
+                try:
+                    sender.send(b"FILLED=1")
+                except BlockingIOError:
+                    return
+
+    def read(self) -> list[dict[str, str]]:
+        """Everything that has been said so far."""
+        while True:
+            try:
+                data = self._socket.recv(4096)
+            except BlockingIOError:
+                return self.heard
+            self.heard.append(dict(line.split("=", 1) for line in data.decode().split("\n")))
+
+    def until(self, field: str, value: str) -> dict[str, str]:
+        """The next notice that says ``field=value``, after what was waited for before."""
+        end = time.monotonic() + _LIMIT
+        while True:
+            while self._at < len(self.read()):
+                notice = self.heard[self._at]
+                self._at += 1
+                if notice.get(field) == value:
+                    return notice
+            if not select.select([self._socket], [], [], max(0, end - time.monotonic()))[0]:
+                pytest.fail(f"{field}={value} was not told; there was: {self.heard}")

@@ -1,0 +1,335 @@
+"""What a program tells a service manager, in virtual time; ``tests/realtime/test_systemd.py`` has real programs."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle import ReloadEvent, ReloadHandler, Router, run
+from lifecycle.errors import SourceFailed
+from lifecycle.runtime import Reason, current, lifetime, on_shutdown, shutdown
+from lifecycle.runtime.lifetimes import current_life
+from lifecycle.testing.virtual import VirtualLoop
+from tests.managers import Manager
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+run_virtual = functools.partial(run, loop_factory=VirtualLoop)
+
+EXTENSION = {"EXTEND_TIMEOUT_USEC": "10000000"}
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
+    with Manager() as manager:
+        monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+        yield manager
+
+
+async def nothing() -> None:
+    pass
+
+
+async def rest(seconds: float, manager: Manager) -> None:
+    """Let time pass while the manager reads, as real ones do."""
+    for _ in range(int(seconds)):
+        await asyncio.sleep(1)
+        manager.read()
+
+
+def test_a_program_is_ready_once_and_then_stops(manager: Manager) -> None:
+    run_virtual(nothing)
+    assert manager.read() == [
+        {"READY": "1", "STATUS": "running"},
+        {"STOPPING": "1", "STATUS": "stopping: stop", **EXTENSION},
+    ]
+
+
+def test_the_socket_may_be_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Manager(tmp_path) as manager:
+        monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+        run_virtual(nothing)
+        assert [*manager.read()[0]] == ["READY", "STATUS"]
+
+
+def test_it_is_ready_when_the_sources_of_its_routers_have_started(manager: Manager) -> None:
+    told: list[int] = []
+
+    class Slow:
+        async def __aenter__(self) -> None:
+            await asyncio.sleep(3)
+            told.append(len(manager.read()))
+
+        async def __aexit__(self, *_: object) -> None:
+            return
+
+        async def run(self, _: object) -> None:
+            await asyncio.sleep(1)
+            told.append(len(manager.read()))
+            shutdown()
+
+    router = Router()
+    router.add_source(Slow())
+    run_virtual(router)
+    assert told == [0, 1]
+    assert manager.read()[1]["STATUS"] == "stopping: cancel"
+
+
+def test_a_program_that_cannot_start_is_never_ready(manager: Manager) -> None:
+    async def fail() -> None:
+        raise OSError("no database")
+
+    class Failing:
+        async def __aenter__(self) -> None:
+            raise OSError("no port")
+
+        async def __aexit__(self, *_: object) -> None:
+            return
+
+        async def run(self, _: object) -> None:
+            return
+
+    router = Router()
+    router.add_source(Failing())
+    with pytest.raises(SourceFailed, match="no port"):
+        run_virtual(router, nothing)
+    with pytest.raises(OSError, match="no database"):
+        run_virtual(fail)
+    assert not [notice for notice in manager.read() if "READY" in notice]
+
+
+def test_a_shutdown_that_takes_time_asks_for_more_of_it_as_long_as_the_loop_turns(manager: Manager) -> None:
+    async def main() -> None:
+        @on_shutdown
+        async def _slowly() -> None:
+            await rest(23, manager)
+
+    run_virtual(main, hook_timeout=50, shutdown_timeout=50, exit_timeout=100)
+    _, *stop = manager.read()
+    assert stop[0] == {"STOPPING": "1", "STATUS": "stopping: stop", **EXTENSION}
+    # 5, 10, 15 and 20 seconds later.
+    assert stop[1:] == [EXTENSION] * 4
+
+
+@pytest.mark.parametrize("pid", [None, str(os.getpid())])
+def test_the_watchdog_gets_two_signs_of_life_in_its_time(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch, pid: str | None
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "10000000")
+    if pid is not None:
+        monkeypatch.setenv("WATCHDOG_PID", pid)
+    run_virtual(functools.partial(rest, 101, manager))
+    assert manager.read().count({"WATCHDOG": "1"}) == 20
+
+
+def test_a_loop_that_is_blocked_gives_no_sign_of_life(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes and no callback runs: the beats that were due are not made up for."""
+    monkeypatch.setenv("WATCHDOG_USEC", "10000000")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.jump(60)
+        assert {"WATCHDOG": "1"} not in manager.read()
+        await rest(11, manager)
+
+    run_virtual(main)
+    assert manager.read().count({"WATCHDOG": "1"}) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("WATCHDOG_PID", "1"), ("WATCHDOG_USEC", "0"), ("WATCHDOG_USEC", ""), ("WATCHDOG_USEC", "soon")]
+)
+def test_there_are_no_beats_for_a_watchdog_that_is_off_or_of_another_process(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "10000000")
+    monkeypatch.setenv(name, value)
+    run_virtual(functools.partial(rest, 30, manager))
+    assert {"WATCHDOG": "1"} not in manager.read()
+
+
+def test_a_reload_is_told_with_the_time_of_its_begin(manager: Manager) -> None:
+    router = Router()
+    router.handle(ReloadEvent, ReloadHandler(lambda: None))
+
+    async def main() -> None:
+        await asyncio.sleep(1)
+        await (await router.emit(ReloadEvent()))
+
+    began = time.monotonic_ns() // 1000
+    run_virtual(router, main)
+    ready, reloading, again, stopping = manager.read()
+    assert ready == again == {"READY": "1", "STATUS": "running"}
+    assert {**reloading, "MONOTONIC_USEC": ""} == {"RELOADING": "1", "STATUS": "reloading", "MONOTONIC_USEC": ""}
+    assert began <= int(reloading["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
+    assert "STOPPING" in stopping
+
+
+def test_a_reload_that_fails_leaves_it_ready_and_its_status_says_so_in_one_line(manager: Manager) -> None:
+    def fail() -> None:
+        raise ValueError("line 1:\nSTOPPING=1\n" + "x" * 300)
+
+    async def main() -> None:
+        await asyncio.sleep(1)
+        with pytest.raises(ValueError, match="line 1"):
+            await ReloadHandler(fail)(ReloadEvent())
+
+    run_virtual(main)
+    _, _, again, _ = manager.read()
+    assert again["READY"] == "1"
+    assert again["STATUS"].startswith("running; the last reload failed: ValueError: line 1: STOPPING=1 xxx")
+    assert len(again["STATUS"]) < 250
+
+
+def test_reloads_that_overlap_are_one_for_the_manager(manager: Manager) -> None:
+    async def main() -> None:
+        await asyncio.sleep(1)
+        short, long = (ReloadHandler(functools.partial(asyncio.sleep, seconds)) for seconds in (5, 9))
+        await asyncio.gather(short(ReloadEvent()), long(ReloadEvent()))
+
+    run_virtual(main)
+    assert [next(iter(notice)) for notice in manager.read()] == ["READY", "RELOADING", "READY", "STOPPING"]
+
+
+def test_a_reload_before_the_program_is_ready_or_while_it_stops_is_not_told(manager: Manager) -> None:
+    handler = ReloadHandler(lambda: None)
+
+    async def main() -> None:
+        shutdown()
+        await asyncio.sleep(1)
+
+    class Early:
+        async def wait_running(self) -> None:
+            await asyncio.sleep(1)
+
+        async def run(self) -> None:
+            await handler(ReloadEvent())
+
+            @on_shutdown
+            async def _late() -> None:
+                await handler(ReloadEvent())
+
+            await asyncio.Event().wait()
+
+    run_virtual(Early(), main)
+    assert handler.state().generation == 2
+    assert not [notice for notice in manager.read() if "RELOADING" in notice]
+
+
+def test_a_reload_in_a_lifetime_inside_the_program_is_the_programs(manager: Manager) -> None:
+    async def main() -> None:
+        await asyncio.sleep(1)
+        async with lifetime():
+            await ReloadHandler(lambda: None)(ReloadEvent())
+
+    run_virtual(main)
+    assert [next(iter(notice)) for notice in manager.read()] == ["READY", "RELOADING", "READY", "STOPPING"]
+
+
+def test_what_finds_no_room_is_told_in_order_once_there_is_some(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "10000000")
+    manager.fill()
+
+    async def main() -> None:
+        await asyncio.sleep(20)
+        await ReloadHandler(lambda: None)(ReloadEvent())
+        manager.read()
+        # The socket is writable now; the loop looks before its clock jumps.
+        await asyncio.sleep(1)
+
+    run_virtual(main)
+    told = [next(iter(notice)) for notice in manager.read() if notice != {"FILLED": "1"}]
+    assert told == ["READY", "RELOADING", "READY", "STOPPING"]
+
+
+def test_a_manager_that_never_reads_holds_nobody_back(manager: Manager) -> None:
+    manager.fill()
+    run_virtual(functools.partial(asyncio.sleep, 100))
+    assert all(notice == {"FILLED": "1"} for notice in manager.read())
+
+
+def test_a_manager_that_goes_away_holds_nobody_back(manager: Manager) -> None:
+    async def main() -> str:
+        manager.close()
+        await ReloadHandler(lambda: None)(ReloadEvent())
+        return "done"
+
+    assert run_virtual(main) == "done"
+
+
+@pytest.mark.parametrize(
+    "address", ["@nobody-is-here-lifecycle", "/nowhere/at/all", "relative", "vsock:2:1", "/" * 300]
+)
+def test_an_address_where_nobody_hears_is_a_warning_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    run_virtual(nothing)
+    assert "nothing is told to it" in caplog.text
+
+
+def test_children_do_not_find_the_socket_and_afterwards_it_is_there_again(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "1000000")
+    seen: list[str] = []
+
+    async def main() -> None:
+        seen.extend(name for name in os.environ if name.startswith(("NOTIFY_", "WATCHDOG_")))
+
+    run_virtual(main)
+    assert seen == []
+    assert (os.environ["NOTIFY_SOCKET"], os.environ["WATCHDOG_USEC"]) == (manager.address, "1000000")
+
+
+def test_without_a_manager_there_is_nothing_to_pay_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notifiers: list[object] = []
+
+    async def main() -> None:
+        notifiers.append(current_life.get().notifier)
+
+    run_virtual(main)
+    assert notifiers == [None]
+
+
+def test_a_lifetime_is_ready_between_its_start_and_its_stop() -> None:
+    seen: list[bool] = []
+    router = Router()
+
+    class Slow:
+        async def __aenter__(self) -> None:
+            await asyncio.sleep(3)
+
+        async def __aexit__(self, *_: object) -> None:
+            return
+
+        async def run(self, _: object) -> None:
+            await asyncio.Event().wait()
+
+    router.add_source(Slow())
+
+    async def watch() -> None:
+        life = current()
+        life.go(router.run)
+        await asyncio.sleep(1)
+        seen.append(life.ready)
+        await asyncio.sleep(3)
+        seen.append(life.ready)
+        async with lifetime() as inner:
+            seen.append(inner.ready)
+            life.shutdown(Reason.CANCEL)
+            seen.extend((inner.ready, life.ready))
+
+    run_virtual(watch)
+    assert seen == [False, True, True, False, False]
