@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -209,10 +209,7 @@ async def test_only_what_runs_can_be_suspended(clock: Clock, crew: Crew) -> None
 
 @pytest.mark.parametrize("how", ["task", "supervisor"])
 async def test_a_start_is_not_cut_short_by_a_resume(how: str, clock: Clock) -> None:
-    worker: Any = {
-        "task": lambda: TaskWorker("w", forever),
-        "supervisor": lambda: Supervisor("w", Spec("a", forever)),
-    }[how]()
+    worker = TaskWorker("w", forever) if how == "task" else Supervisor("w", Spec("a", forever))
     start = asyncio.create_task(worker.start())
     while worker.status == "created":
         await asyncio.sleep(0)
