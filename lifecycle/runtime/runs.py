@@ -91,10 +91,12 @@ def _drive(life: Life, work: Coroutine[Any, Any, _T]) -> _T:
     while not task.done():
         try:
             life.loop.run_until_complete(task)
-        except BaseException as error:  # noqa: BLE001  # raised below, once the shutdown is carried out
+        except BaseException as error:
             if not task.done():
-                escaped.append(error)
+                escaped.append(error)  # raised below, once the shutdown is carried out
                 life.begin(Reason.STOP)
+            elif not escaped and not task.cancelled() and error is task.exception():
+                raise  # asked a second time, a task has forgotten where its error came from
     if escaped:
         raise escaped[0] from None if task.cancelled() else task.exception()
     return task.result()
