@@ -87,6 +87,18 @@ def test_it_raises_what_the_async_function_raised() -> None:
     assert caught.value is error
 
 
+def test_what_it_raises_says_where_it_was_raised() -> None:
+    async def somewhere_deep() -> None:
+        raise ZeroDivisionError("boom")
+
+    async def main() -> None:
+        await somewhere_deep()
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(main)
+    assert [frame.name for frame in caught.traceback][-2:] == ["main", "somewhere_deep"]
+
+
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
 def test_an_exit_from_a_main_comes_out_after_the_shutdown(kind: type[BaseException]) -> None:
     log: list[str] = []
