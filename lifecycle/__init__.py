@@ -100,6 +100,7 @@ if TYPE_CHECKING:
         HealthCheckSource,
         InputSource,
         Limits,
+        ProbeServer,
         PromptSource,
         QueueSource,
         SignalSource,
@@ -145,8 +146,8 @@ _ROOMS = {
         "Group Lifetime Reason current do do_detached go lifetime on_shutdown read_line run shutdown sleep"
     ),
     "lifecycle.sources": (
-        "BaseSource FileWatchSource GitHub HealthCheckSource InputSource Limits PromptSource QueueSource SignalSource "
-        "TickerSource WebhookSource"
+        "BaseSource FileWatchSource GitHub HealthCheckSource InputSource Limits ProbeServer PromptSource "
+        "QueueSource SignalSource TickerSource WebhookSource"
     ),
     "lifecycle.workers": (
         "Backoff BaseWorker DoNotRestart Exit Gate Intensity ProbeResult ProcessWorker Restart Spec "
@@ -190,6 +191,7 @@ __all__ = [
     "NotHandled",
     "Pattern",
     "ProbeResult",
+    "ProbeServer",
     "ProcessWorker",
     "PromptSource",
     "QueueSource",

@@ -59,7 +59,8 @@ class Draining:
     async def drain(self, left: Callable[[], float]) -> None:
         """Let all end by themselves, after the longest delay: sources stop, windows flush, lanes run empty."""
         delay = min(max(self._delays, default=0.0), left())
-        if delay > 0:
+        # Of what has never been up, nobody has to notice the end.
+        if delay > 0 and self._life.is_up:
             await asyncio.sleep(delay)
         running = dict(reversed(tuple(self._running.items())))
         for drainable in running.values():

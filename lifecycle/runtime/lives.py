@@ -56,8 +56,8 @@ class Life:
         self.interrupt: Callable[[], None] = _nothing
         #: Whom to tell how it goes, where systemd has asked.
         self.notifier: Notifier | None = None
-        # Whether all mains have started; a block has none.
-        self._is_up = False
+        #: Whether all mains have started; a block has none.
+        self.is_up = False
         self.reason = Reason.NONE
         self.signum: int | None = None
         # When the process is ended by force, by the loop's clock.
@@ -75,14 +75,14 @@ class Life:
 
     def up(self) -> None:
         """All mains have started."""
-        self._is_up = True
+        self.is_up = True
         if self.notifier is not None:
             self.notifier.ready()
 
     @property
     def ready(self) -> bool:
         """`Lifetime.ready`."""
-        if not self._is_up or self.reason is not Reason.NONE or (self.outer is not None and not self.outer.ready):
+        if not self.is_up or self.reason is not Reason.NONE or (self.outer is not None and not self.outer.ready):
             return False
         return all(router.state().running for router in self.draining.routers)
 

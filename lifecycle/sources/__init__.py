@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lifecycle.sources.files import DEFAULT_IGNORES, FileWatchSource
     from lifecycle.sources.health import HealthCheckSource
     from lifecycle.sources.input import InputSource
+    from lifecycle.sources.probes import ProbeServer
     from lifecycle.sources.prompt import PromptSource
     from lifecycle.sources.queue import QueueSource
     from lifecycle.sources.signals import SignalSource
@@ -33,6 +34,7 @@ __all__ = [
     "Hmac",
     "InputSource",
     "Limits",
+    "ProbeServer",
     "PromptSource",
     "QueueSource",
     "SignalSource",
@@ -58,6 +60,7 @@ __getattr__, __dir__ = lazy_names(
         "Hmac": "lifecycle.sources.signatures",
         "InputSource": "lifecycle.sources.input",
         "Limits": "lifecycle.sources.webhook",
+        "ProbeServer": "lifecycle.sources.probes",
         "PromptSource": "lifecycle.sources.prompt",
         "QueueSource": "lifecycle.sources.queue",
         "SignalSource": "lifecycle.sources.signals",

@@ -75,6 +75,11 @@ class HealthCheckSource:
     def __repr__(self) -> str:
         return f"HealthCheckSource({self.name!r})"
 
+    @property
+    def healthy(self) -> bool | None:
+        """Whether it is up, by the results so far; None before the first."""
+        return self._healthy
+
     async def run(self, emit: Emit) -> None:
         """Check until cancelled; the router calls this."""
         now = asyncio.get_running_loop().time

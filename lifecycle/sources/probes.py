@@ -1,0 +1,136 @@
+"""`ProbeServer`: what Kubernetes and load balancers ask a program."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from lifecycle.runtime.lifetimes import current_life
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+    from typing import Self
+
+    from lifecycle.runtime.lives import Life
+
+__all__ = ["Check", "ProbeServer"]
+
+#: Seconds for the head of a request.
+_HEADER_TIMEOUT = 10.0
+
+
+class Check(Protocol):
+    """What ``/healthz`` names, such as a `HealthCheckSource`."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def healthy(self) -> bool | None:
+        """What was found last; None before the first result."""
+        ...
+
+
+class ProbeServer:
+    """Answers probes over HTTP, for as long as a program lives; a main for `run`, best the first.
+
+    ``/livez`` is 200 whenever the loop turns: a program that is blocked does not answer in time. ``/readyz`` is 200
+    once every main and every router has started, and 503 from the moment the shutdown begins. Then everything goes on
+    as before for ``drain_delay`` seconds (as far as ``exit_timeout`` allows), so that load balancers notice; only
+    then do sources stop and mains end. ``/healthz`` is 200 if it is ready and every one of ``checks`` found its thing
+    up the last time, and says which did not; it runs no check by itself. GET and HEAD are answered, with small JSON
+    objects.
+
+    As a main it is up before the next one starts, and the last to stop. A program whose other mains have ended does
+    not go on for its sake. ``async with`` listens as well, inside a lifetime or without one: then it is ready at once.
+
+    Raises:
+        ValueError: for a ``drain_delay`` that is no time, and for two checks of one name.
+        TypeError: for what is no check.
+    """
+
+    #: For `run`.
+    auxiliary: ClassVar = True
+
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 8081, *, checks: Iterable[Check] = (), drain_delay: float = 0.0
+    ) -> None:
+        if not 0 <= drain_delay < math.inf:
+            raise ValueError(f"drain_delay={drain_delay!r} is no time; give seconds, 0 or more")
+        self.name = f"{host}:{port}"
+        self._host, self._port = host, port
+        self._checks = tuple(map(_checked, checks))
+        if len({check.name for check in self._checks}) < len(self._checks):
+            raise ValueError(f"two checks have one name: {', '.join(sorted(check.name for check in self._checks))}")
+        self._drain_delay = drain_delay
+        self._address: tuple[str, int] | None = None
+        self._listening = asyncio.Event()
+        self._held = AsyncExitStack()
+        self._life: Life | None = None
+
+    def __repr__(self) -> str:
+        return f"<ProbeServer {self.url}>"
+
+    @property
+    def url(self) -> str:
+        """Where it listens, without a slash at the end; before the start what was asked for."""
+        host, port = self._host, self._port
+        if self._address is not None:
+            # A name may stand for several addresses, and port 0 gives each a port of its own.
+            host, port = self._address if port == 0 else (host, port)
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def __aenter__(self) -> Self:
+        """Listen.
+
+        Raises:
+            OSError: when the address is taken or not to be had.
+            RuntimeError: when it listens already.
+        """
+        from lifecycle.sources._http_listener import Listener  # aiohttp is heavy
+        from lifecycle.sources._http_probes import Probes
+
+        if self._listening.is_set():
+            raise RuntimeError(f"{self!r} listens already; make another for another port")
+        self._life = current_life.get(None)
+        listener = Listener(Probes(self._readiness, self._checks).answer, header_timeout=_HEADER_TIMEOUT)
+        self._address = await listener.listen(self._host, self._port)
+        self._held.push_async_callback(listener.aclose)
+        if self._life is not None:
+            self._held.enter_context(self._life.draining.delayed(self._drain_delay))
+        self._listening.set()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop listening."""
+        self._listening.clear()
+        self._address = None
+        await self._held.aclose()
+
+    async def run(self) -> None:
+        """Answer until cancelled; `run` calls this."""
+        async with self:
+            await asyncio.Event().wait()
+
+    async def wait_running(self) -> None:
+        """Wait until it listens."""
+        await self._listening.wait()
+
+    def _readiness(self) -> str:
+        life = self._life
+        if life is None or life.ready:
+            return "ready"
+        return "stopping" if life.lifetime.stopping else "starting"
+
+
+def _checked(check: Check) -> Check:
+    if isinstance(getattr(check, "name", None), str) and hasattr(check, "healthy"):
+        return check
+    raise TypeError(f"{check!r} is no check; give a HealthCheckSource, or an object with a name and `healthy`")

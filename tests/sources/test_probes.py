@@ -1,0 +1,153 @@
+"""`ProbeServer` without anybody who asks, in virtual time; ``tests/realtime/test_probes.py`` asks."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import HealthCheckSource, Router, run
+from lifecycle.runtime import current, shutdown
+from lifecycle.sources.probes import ProbeServer
+from lifecycle.testing.virtual import VirtualLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.control import Emit
+
+run_virtual = functools.partial(run, loop_factory=VirtualLoop)
+
+
+class Open:
+    """A source that tells when it is closed."""
+
+    def __init__(self) -> None:
+        self.closed_at = math.inf
+        self._over = asyncio.Event()
+
+    async def run(self, _: Emit) -> None:
+        await self._over.wait()
+
+    def close(self) -> None:
+        self.closed_at = asyncio.get_running_loop().time()
+        self._over.set()
+
+
+def closed_after(stop: Callable[[], object], **options: Any) -> tuple[float, float]:
+    """Seconds from the stop until a source was closed, and until its main was cancelled."""
+    source, router = Open(), Router()
+    router.add_source(source)
+    times: list[float] = []
+
+    async def main() -> None:
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(1)
+        times.append(clock())
+        stop()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            times.append(clock())
+
+    settings = {"exit_timeout": options.pop("exit_timeout", 25.0)}
+    run_virtual(ProbeServer(port=0, **options), router, main, **settings)
+    return source.closed_at - times[0], times[1] - times[0]
+
+
+def test_sources_stay_open_and_mains_run_on_until_it_can_be_known_that_the_end_comes() -> None:
+    assert closed_after(shutdown, drain_delay=7) == (7, 7)
+
+
+def test_without_a_delay_there_is_none() -> None:
+    assert closed_after(shutdown) == (0, 0)
+
+
+def test_a_delay_leaves_the_hooks_their_part_of_the_time() -> None:
+    assert closed_after(shutdown, drain_delay=60, exit_timeout=10) == (8, 8)
+
+
+def test_a_program_that_could_not_start_does_not_wait() -> None:
+    times: list[float] = []
+
+    class Failing:
+        async def wait_running(self) -> None:
+            await asyncio.Event().wait()
+
+        async def run(self) -> None:
+            loop = asyncio.get_running_loop()
+            await asyncio.sleep(1)
+            loop.call_later(3, lambda: times.append(loop.time()))
+            raise OSError("no database")
+
+    with pytest.raises(OSError, match="no database"):
+        run_virtual(ProbeServer(port=0, drain_delay=60), Failing())
+    assert times == []
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_program_does_not_go_on_for_its_sake(*, first: bool) -> None:
+    class Job:
+        async def run(self) -> None:
+            await asyncio.sleep(3)
+
+    mains: list[Any] = [Job()]
+    mains.insert(0 if first else 1, ProbeServer(port=0))
+    run_virtual(*mains)
+
+
+def test_alone_it_is_a_program() -> None:
+    async def stop_later() -> None:
+        await asyncio.sleep(100)
+        shutdown()
+
+    class Probes(ProbeServer):
+        async def run(self) -> None:
+            current().go(stop_later)
+            await super().run()
+            pytest.fail("it does not end by itself")
+
+    run_virtual(Probes(port=0))
+
+
+async def test_it_can_be_opened_again_but_not_twice() -> None:
+    probes = ProbeServer("localhost", 0)
+    for _ in range(2):
+        async with probes:
+            first = probes.url
+            assert not first.endswith(":0")
+            with pytest.raises(RuntimeError, match="listens already"):
+                async with probes:
+                    pass
+        assert probes.url == "http://localhost:0"
+
+
+async def test_a_port_that_is_taken_is_told() -> None:
+    async with ProbeServer(port=0) as probes:
+        port = int(probes.url.rpartition(":")[2])
+        with pytest.raises(OSError, match=f"port {port} of 127.0.0.1 is taken"):
+            async with ProbeServer(port=port):
+                pass
+        with pytest.raises(OSError, match="taken"):
+            await ProbeServer(port=port).run()
+
+
+@pytest.mark.parametrize("delay", [-1, math.inf, math.nan])
+def test_a_delay_that_is_no_time_is_refused(delay: float) -> None:
+    with pytest.raises(ValueError, match="drain_delay"):
+        ProbeServer(drain_delay=delay)
+
+
+def test_checks_are_checked() -> None:
+    db = HealthCheckSource("db", print)
+    with pytest.raises(TypeError, match="give a HealthCheckSource"):
+        ProbeServer(checks=[print])  # type: ignore[list-item]  # that is the mistake
+    with pytest.raises(ValueError, match="one name"):
+        ProbeServer(checks=[db, HealthCheckSource("db", print)])
+
+
+def test_an_address_of_version_6_is_written_as_in_a_url() -> None:
+    assert repr(ProbeServer("::1", 9000)) == "<ProbeServer http://[::1]:9000>"
