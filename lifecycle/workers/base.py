@@ -279,11 +279,11 @@ class BaseWorker:
             self._termination = asyncio.create_task(self._end(ending), name=f"stop of {self.name}")
 
     async def _end(self, ending: Ending) -> None:
-        if self._starting is not None and not self._starting.done():
-            await ending.of_start(self._starting)
-        if self._life is not None:
-            await ending.of_life(self._life)
-        self._finish(End.of(self._life))
+        try:
+            await ending.of_all(self._starting, lambda: self._life)
+        finally:
+            if self._exit is None:
+                self._finish(End.of(self._life))
 
     def _finish(self, end: End, *, because: WorkerFailed | None = None) -> None:
         before, ending = self._machine.state, self._ending

@@ -48,9 +48,24 @@ class Ending(Grace):
         #: How far it went.
         self.asked, self.forced, self.abandoned = asked, False, False
 
-    async def of_start(self, starting: asyncio.Future[Any]) -> None:
-        """Wait for the end of a start that was cancelled."""
-        self.abandoned = not await self.wait(starting)
+    async def of_all(
+        self, starting: asyncio.Future[Any] | None, life: Callable[[], asyncio.Future[Any] | None]
+    ) -> None:
+        """Wait for the end of a start that was cancelled, and see to that of the life, where it has begun.
+
+        When the loop is closed, this is cancelled, as they are: it waits a moment for them, since somebody may wait
+        for the end, and goes.
+        """
+        try:
+            if starting is not None and not starting.done():
+                self.abandoned = not await self.wait(starting)
+            if (begun := life()) is not None:
+                await self.of_life(begun)
+        except asyncio.CancelledError:
+            if left := {each for each in (starting, life()) if each is not None and not each.done()}:
+                _, alive = await asyncio.wait(left, timeout=self._last_wait)
+                self.abandoned = bool(alive)
+            raise
 
     async def of_life(self, life: asyncio.Future[Any]) -> None:
         """Wait for the end of ``life``, and see to it; what is still alive after that is abandoned."""

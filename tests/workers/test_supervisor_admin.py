@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
-from lifecycle.workers import Backoff, Intensity, Spec, Status, Supervisor
+from lifecycle.testing.virtual import VirtualLoop
+from lifecycle.workers import Backoff, BaseWorker, Intensity, Spec, Status, Supervisor
 from tests.workers.puppets import STEADY, Crew
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from lifecycle.testing import Clock
 
 
@@ -441,3 +444,36 @@ async def test_a_start_by_hand_that_a_group_restart_ends_for_good_says_so(clock:
             await add
         await clock.settle()
         assert statuses(supervisor) == {"a": "running"}
+
+
+class Reluctant(BaseWorker):
+    """Never gets ready, and takes a while to notice that it need not."""
+
+    async def _launch(self) -> Awaitable[None]:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.5)
+            raise
+        raise AssertionError
+
+
+@pytest.mark.parametrize("way", ["stop", "stop_child", "restart"])
+def test_a_loop_is_closed_also_while_a_start_is_being_stopped(way: str) -> None:
+    """Whoever closes it cancels all tasks at once, the one that brings the end about among them."""
+    worker = Reluctant("a")
+    kept: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        supervisor = Supervisor("s")
+        await supervisor.start()
+        kept.append(asyncio.create_task(supervisor.add(Spec("a", lambda: worker))))
+        await asyncio.sleep(1)
+        asked = supervisor.stop() if way == "stop" else getattr(supervisor, way)("a")
+        kept.append(asyncio.create_task(asked))
+        await asyncio.sleep(0.2)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
+    assert all(task.done() for task in kept)
+    assert worker.status in ("stopped", "killed")
