@@ -98,6 +98,7 @@ if TYPE_CHECKING:
         FileWatchSource,
         GitHub,
         HealthCheckSource,
+        Inbox,
         InputSource,
         Limits,
         ProbeServer,
@@ -146,7 +147,7 @@ _ROOMS = {
         "Group Lifetime Reason current do do_detached go lifetime on_shutdown read_line run shutdown sleep"
     ),
     "lifecycle.sources": (
-        "BaseSource FileWatchSource GitHub HealthCheckSource InputSource Limits ProbeServer PromptSource "
+        "BaseSource FileWatchSource GitHub HealthCheckSource Inbox InputSource Limits ProbeServer PromptSource "
         "QueueSource SignalSource TickerSource WebhookSource"
     ),
     "lifecycle.workers": (
@@ -177,6 +178,7 @@ __all__ = [
     "Group",
     "HealthCheckSource",
     "HealthEvent",
+    "Inbox",
     "InputSource",
     "Intensity",
     "InterruptEvent",

@@ -134,6 +134,15 @@ class Delivery:
         if ancestor is not None:
             ancestor.parent = None
 
+    def again(self, attempt: int) -> None:
+        """Say which attempt this is; for a source that keeps its events, as soon as ``emit`` has returned.
+
+        A call that several events were merged into has the highest number among them.
+        """
+        self.attempt = attempt
+        call = self._last()
+        call.attempt = max(call.attempt, attempt)
+
     def merge_into(self, call: Delivery) -> None:
         """Let the end of ``call`` be the end of this one."""
         self._into = call

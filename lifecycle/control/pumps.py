@@ -109,6 +109,19 @@ class Pump:
         if self._task is not None:
             self._task.cancel()
 
+    @property
+    def settles(self) -> bool:
+        """Whether the source wants to know when all of its events have come to their end."""
+        return iscoroutinefunction(getattr(self.source, "settle", None))
+
+    async def settle(self) -> None:
+        """All of its events have: let the source put down what became of them."""
+        source: Any = self.source
+        try:
+            await source.settle()
+        except Exception:  # noqa: BLE001  # a source of the program's; the others have to settle too
+            _log.exception("source %r could not settle", self.name)
+
     async def _run(self, ready: Callable[[SourceFailed | None], None]) -> None:
         current.set(None)
         self._resting = False

@@ -24,6 +24,9 @@ _log = logging.getLogger("lifecycle.control")
 #: Seconds that something cancelled has to end before it is abandoned and named.
 _GRACE = 1.0
 
+#: Seconds that sources have to settle: to put down what became of their events.
+_SETTLING = 5.0
+
 
 class Running:
     """Starts and stops the sources and lanes of one router."""
@@ -35,6 +38,8 @@ class Running:
         # Set while `run` runs; done once it is to end, with an error where a source could not start.
         self._ending: asyncio.Future[None] | None = None
         self._pump_tasks: set[asyncio.Task[None]] = set()
+        # Those whose sources are to settle, removed ones too: their events may still be on their way.
+        self._settling: set[Pump] = set()
         #: Whether all sources have started and the end has not begun.
         self.is_up = False
         # Those who wait to be told.
@@ -55,8 +60,11 @@ class Running:
             try:
                 await self._come_to_rest(self._ending)
             finally:
-                self._ending = None
-                hooks.router_stopped.announce(router, router=router)
+                try:
+                    await self._settle()
+                finally:
+                    self._ending = None
+                    hooks.router_stopped.announce(router, router=router)
 
     def _open(self) -> None:
         """Let handlers run, on what was emitted before too."""
@@ -125,6 +133,8 @@ class Running:
             elif self._ending is not None and not self._ending.done():
                 self._ending.set_exception(failure)
 
+        if pump.settles:
+            self._settling.add(pump)
         task = pump.start(ready)
         self._pump_tasks.add(task)
         task.add_done_callback(self._pump_tasks.discard)
@@ -184,6 +194,15 @@ class Running:
                         traffic.drop(call, "the router was stopped")
             if given_up:
                 _log.warning("the router stopped with %d events undelivered; they are counted as dropped", given_up)
+
+    async def _settle(self) -> None:
+        """Every event has come to its end, and the sources that keep account of theirs are told."""
+        settling, self._settling = self._settling, set()
+        tasks = [asyncio.ensure_future(pump.settle()) for pump in settling]
+        try:
+            await _until(asyncio.get_running_loop().time() + _SETTLING, tasks)
+        finally:
+            await _end(tasks)
 
 
 async def _until(deadline: float, tasks: Collection[asyncio.Future[Any]]) -> None:

@@ -185,4 +185,5 @@ class Queue:
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
-    return Entry(*row[:8], bool(row[8]))
+    number, body, accepted, due, leased, attempts, failures, error, dead = row
+    return Entry(number, body, accepted, due, leased, attempts, failures, error, bool(dead))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lifecycle.sources.base import BaseSource
     from lifecycle.sources.files import DEFAULT_IGNORES, FileWatchSource
     from lifecycle.sources.health import HealthCheckSource
+    from lifecycle.sources.inbox import Inbox
     from lifecycle.sources.input import InputSource
     from lifecycle.sources.probes import ProbeServer
     from lifecycle.sources.prompt import PromptSource
@@ -32,6 +33,7 @@ __all__ = [
     "GitLab",
     "HealthCheckSource",
     "Hmac",
+    "Inbox",
     "InputSource",
     "Limits",
     "ProbeServer",
@@ -58,6 +60,7 @@ __getattr__, __dir__ = lazy_names(
         "GitLab": "lifecycle.sources.signatures",
         "HealthCheckSource": "lifecycle.sources.health",
         "Hmac": "lifecycle.sources.signatures",
+        "Inbox": "lifecycle.sources.inbox",
         "InputSource": "lifecycle.sources.input",
         "Limits": "lifecycle.sources.webhook",
         "ProbeServer": "lifecycle.sources.probes",

@@ -14,13 +14,14 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-from lifecycle.errors import Dropped, LaneFull, NotHandled, VerificationError
+from lifecycle.errors import Dropped, JournalError, LaneFull, NotHandled, VerificationError
 from lifecycle.events import WebhookEvent
 from lifecycle.sources._http_answers import accepted, problem
 from lifecycle.sources._http_bodies import Bodies
 from lifecycle.sources._http_paths import decoded
 from lifecycle.sources._http_rates import Rates
 from lifecycle.sources._http_refusals import Refused
+from lifecycle.sources._http_repeats import Repeats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from lifecycle.control.types import Emit
+    from lifecycle.sources._inbox_delivering import Deliverer
     from lifecycle.sources.webhook import Rules
 
 __all__ = ["Requests"]
@@ -40,8 +42,11 @@ _STOPPING = "the receiver is stopping"
 class Requests:
     """Turns the requests of one server into events."""
 
-    def __init__(self, rules: Rules, most: int) -> None:
+    def __init__(self, rules: Rules, most: int, inbox: Deliverer | None) -> None:
         self._rules = rules
+        # Where requests are kept, and which were here before; without an inbox that is known in memory only.
+        self._inbox = inbox
+        self._repeats = Repeats(rules.dedupe) if inbox is None and rules.dedupe else None
         self._bodies = Bodies(rules.limits, most)
         self._rates = None if rules.limits.rate is None else Rates(*rules.limits.rate)
         # Where events go; none before the router takes them and none while stopping.
@@ -54,6 +59,8 @@ class Requests:
         # The tasks of verified requests on their way into a lane, and whether they are cancelled to answer 503.
         self._waiting: set[asyncio.Task[object]] = set()
         self._given_up = False
+        # How many are being written into the inbox; nobody cancels those, or a request could be refused and kept.
+        self._keeping = 0
         # Names that are unique across restarts, and cheap.
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count(1)
@@ -85,8 +92,11 @@ class Requests:
         """The answer to ``request``, once its event is in its lane or it is refused."""
         self._busy += 1
         try:
-            event = await self._read(request)
-            await self._hand_over(event)
+            event, key = await self._read(request)
+            if self._inbox is None:
+                await self._hand_over(event, key)
+            else:
+                await self._keep(self._inbox, event, key)
         except Refused as refusal:
             return self._refuse(request, refusal)
         except ConnectionError:
@@ -97,14 +107,17 @@ class Requests:
         finally:
             self._rest()
 
-    async def _read(self, request: web.BaseRequest) -> WebhookEvent:
+    async def _read(self, request: web.BaseRequest) -> tuple[WebhookEvent, str]:
+        """The event, and by what a repetition of it is known (``""``: by nothing)."""
         path = self._admit(request)
         body = self._bodies.at_hand(request)
         if body is None:
             body = await self._bodies.wait(request)
         headers = _headers(request)
         identity = self._verify(headers, body)
-        return WebhookEvent(request.method, path, headers, _query(request), body, identity or self._new_id())
+        event = WebhookEvent(request.method, path, headers, _query(request), body, identity or self._new_id())
+        # With the path: GitHub gives one id to all the hooks that an event goes to.
+        return event, f"{path} {identity}" if identity else ""
 
     def _admit(self, request: web.BaseRequest) -> str:
         """The path, if nothing speaks against the request so far."""
@@ -128,7 +141,8 @@ class Requests:
             raise Refused.for_now(429, "too many requests", after=wait)
 
     def _check_room(self) -> None:
-        if len(self._waiting) >= self._rules.limits.pending:
+        kept = 0 if self._inbox is None else self._inbox.waiting + self._keeping
+        if len(self._waiting) + kept >= self._rules.limits.pending:
             raise Refused.for_now(429, "too many requests are waiting to be handled")
 
     def _verify(self, headers: Mapping[str, str], body: bytes) -> str:
@@ -146,14 +160,28 @@ class Requests:
     def _new_id(self) -> str:
         return f"{self._prefix}-{next(self._numbers)}"
 
-    async def _hand_over(self, event: WebhookEvent) -> None:
+    async def _keep(self, inbox: Deliverer, event: WebhookEvent, key: str) -> None:
+        """Return when the event is on disk."""
+        self._check_room()
+        self._keeping += 1
+        try:
+            await inbox.accept(event, key)
+        except JournalError:
+            raise Refused.for_now(503, "the request cannot be stored now") from None
+        finally:
+            self._keeping -= 1
+
+    async def _hand_over(self, event: WebhookEvent, key: str) -> None:
         """Return when the event is in its lane."""
         self._check_room()
         task = asyncio.current_task()
         assert task is not None
         self._waiting.add(task)
         try:
-            await self._emit_to_router(event)
+            if key and self._repeats is not None:
+                await self._repeats.once(key, lambda: self._emit_to_router(event))
+            else:
+                await self._emit_to_router(event)
         except asyncio.CancelledError:
             # Ours, to be answered; or aiohttp's, which ends the connection.
             if self._given_up and not task.uncancel():

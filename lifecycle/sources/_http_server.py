@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from lifecycle.control.types import Emit
+    from lifecycle.sources._inbox_delivering import Deliverer
     from lifecycle.sources.webhook import Rules
 
 __all__ = ["HttpServer"]
@@ -37,10 +38,10 @@ _MOST_CONNECTIONS = 10_000
 class HttpServer:
     """Listens, and answers with `Requests`."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, inbox: Deliverer | None) -> None:
         # A quarter of what the process may open for those who wait, and one for those who send a body.
         most = min(_MOST_CONNECTIONS, max(16, _descriptors() // 4))
-        self._requests = Requests(rules, most)
+        self._requests = Requests(rules, most, inbox)
         self._connections = Connections(self._answer, timeout=rules.limits.header_timeout, most=most)
         self._handshake = rules.limits.header_timeout
         self._server: asyncio.Server | None = None

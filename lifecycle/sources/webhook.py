@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from lifecycle.control.types import Emit
     from lifecycle.sources._http_server import HttpServer
+    from lifecycle.sources._inbox_delivering import Deliverer
+    from lifecycle.sources.inbox import Inbox
     from lifecycle.sources.signatures import Verifier
 
 __all__ = ["Limits", "Rules", "WebhookSource"]
@@ -77,12 +80,14 @@ class Rules:
     paths: frozenset[str] | None
     methods: tuple[str, ...]
     limits: Limits = field(default_factory=Limits)
+    dedupe: float = 0.0
 
 
 class WebhookSource:
     """Sends a `WebhookEvent` for each request that is allowed, small enough and signed.
 
-    A request is answered with 202 once its event is in its lane; while the lane is full the sender waits. Errors are
+    A request is answered with 202 once its event is in its lane; while the lane is full the sender waits. With an
+    `Inbox` it is answered once it is on disk, and then delivered in the order of acceptance. Errors are
     small JSON objects: 400 malformed, 401 not signed, 404 unknown path or nothing handles its topic, 405 with
     ``Allow``, 408 too slow, 413 too large (before it is read whole), 429 and 503 with ``Retry-After``. What was
     refused is logged at level info without its headers.
@@ -93,14 +98,19 @@ class WebhookSource:
     ``verify`` is one of ``lifecycle.sources.signatures``, or a function with the arguments of their ``verify``. There
     must be one unless ``host`` is a loopback address; without one, requests that a web page sends are refused.
 
+    A delivery id that a verifier gave is remembered for ``dedupe`` seconds (0: not at all) in memory, at most 65,536 of
+    them, together with the path; a request that repeats it is answered like the first and not delivered again. An
+    inbox remembers ids itself, as its own ``dedupe`` says.
+
     ``async with`` listens; the router does that when it starts. Leaving closes idle connections at once and gives
     requests under way a short time.
 
     Raises:
         ValueError: for a host that is not loopback without ``verify``, and for paths or methods that cannot be served.
+        TypeError: for an ``inbox`` that is none.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # all but the address are settings by name, each of which most leave out
         self,
         host: str = "127.0.0.1",
         port: int = 8080,
@@ -109,11 +119,12 @@ class WebhookSource:
         paths: Iterable[str] | None = None,
         methods: Iterable[str] = ("POST",),
         limits: Limits = Limits(),
-        inbox: None = None,
+        inbox: Inbox | None = None,
         ssl_context: ssl.SSLContext | None = None,
+        dedupe: float = 600.0,
     ) -> None:
-        if inbox is not None:
-            raise ValueError(f"inbox={inbox!r} is not available yet; leave it out")
+        if not 0 <= dedupe < math.inf:
+            raise ValueError(f"dedupe={dedupe!r} is no time to remember ids for; give seconds, or 0 for none")
         if verify is None and not _is_loopback(host):
             raise ValueError(
                 f"{host!r} can be reached from other machines, so requests must be verified; "
@@ -122,7 +133,8 @@ class WebhookSource:
         self.name = f"webhook {host}:{port}"
         self._host, self._port = host, port
         self._context = ssl_context
-        self._rules = Rules(_verify_of(verify), _paths(paths), _methods(methods), limits)
+        self._rules = Rules(_verify_of(verify), _paths(paths), _methods(methods), limits, dedupe)
+        self._inbox = _deliverer_of(inbox)
         self._server: HttpServer | None = None
         self._address: tuple[str, int] | None = None
         self._closing = asyncio.Event()
@@ -145,12 +157,19 @@ class WebhookSource:
 
         Raises:
             OSError: when the address is taken or not to be had.
+            JournalError: when the inbox cannot be opened or written.
         """
         from lifecycle.sources._http_server import HttpServer  # aiohttp is heavy
 
         self._closing = asyncio.Event()
-        server = HttpServer(self._rules)
-        self._address = await server.listen(self._host, self._port, self._context)
+        server = HttpServer(self._rules, self._inbox)
+        if self._inbox is not None:
+            await self._inbox.open()
+        try:
+            self._address = await server.listen(self._host, self._port, self._context)
+        except BaseException:
+            await self._leave_inbox()
+            raise
         self._server = server
         return self
 
@@ -165,6 +184,20 @@ class WebhookSource:
                 await server.wait_rest(_LAST_GRACE)
             finally:
                 await server.aclose()
+                await self._leave_inbox()
+
+    async def settle(self) -> None:
+        """Put down what became of everything that is in the inbox, and close that.
+
+        The router calls this when all deliveries have ended. Who runs the source without one, and with an inbox, does
+        so after leaving it.
+        """
+        if self._inbox is not None:
+            await self._inbox.settle()
+
+    async def _leave_inbox(self) -> None:
+        if self._inbox is not None:
+            await self._inbox.leave()
 
     async def run(self, emit: Emit) -> None:
         """Send events until closed or cancelled; listens itself where nobody entered it."""
@@ -173,6 +206,8 @@ class WebhookSource:
                 await self.run(emit)
             return
         self._server.open(emit)
+        if self._inbox is not None and not self._closing.is_set():
+            await self._inbox.run(emit)
         await self._closing.wait()
         self._server.refuse()
         await self._server.wait_rest(_GRACE)
@@ -180,6 +215,8 @@ class WebhookSource:
     def close(self) -> None:
         """Let `run` end: no new requests; those under way get their answers."""
         self._closing.set()
+        if self._inbox is not None:
+            self._inbox.end()
 
 
 def _is_loopback(host: str) -> bool:
@@ -200,6 +237,17 @@ def _verify_of(verify: Verifier | Verify | None) -> Verify | None:
     if not callable(own):
         raise TypeError(f"{verify!r} cannot verify; give GitHub(secret) or a function of (headers, body, *, now)")
     return cast("Verify", own)
+
+
+def _deliverer_of(inbox: Inbox | None) -> Deliverer | None:
+    if inbox is None:
+        return None
+    from lifecycle.sources._inbox_delivering import Deliverer  # SQLite, for those who want it
+    from lifecycle.sources.inbox import Inbox
+
+    if not isinstance(inbox, Inbox):
+        raise TypeError(f"inbox={inbox!r} is no inbox; give Inbox({inbox!r}) with the path of a file")
+    return Deliverer(inbox)
 
 
 def _paths(paths: Iterable[str] | None) -> frozenset[str] | None:

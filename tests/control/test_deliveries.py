@@ -175,3 +175,21 @@ async def test_a_delivery_says_in_its_repr_what_became_of_it(clock: Clock) -> No
             await bad
     assert "delivered" in repr(good)
     assert "ValueError('no')" in repr(bad)
+
+
+async def test_the_handler_of_an_event_that_comes_again_sees_which_attempt_it_is(clock: Clock) -> None:
+    router, seen = Router(), []
+
+    def look(_event: Event) -> None:
+        seen.append(delivery().attempt)
+
+    router.handle("a", look)
+    router.handle("merged", look, debounce=1)
+    async with running(router):
+        (await router.emit(Event("a"))).again(3)
+        for attempt in (1, 4, 2):
+            sent = await router.emit(Event("merged"))
+            sent.again(attempt)
+            assert sent.attempt == attempt
+        await clock.advance(2)
+    assert seen == [3, 4]

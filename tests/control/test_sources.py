@@ -642,3 +642,73 @@ async def test_state_counts_what_is_there(clock: Clock) -> None:
     async with running(router):
         assert router.state().running
     assert "at rest" in repr(router)
+
+
+class Accountant(ManualSource):
+    """Puts down how its deliveries ended, once it is told that all have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[Any] = []
+        self.ends: list[Any] | None = None
+
+    async def send(self, event: Any) -> Any:
+        self.sent.append(await super().send(event))
+
+    async def settle(self) -> None:
+        assert self.ends is None
+        self.ends = [delivery.error if delivery.done else "under way" for delivery in self.sent]
+
+
+async def _take_a_second(_event: Event) -> None:
+    await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("removed", [False, True])
+async def test_a_source_that_keeps_account_is_told_when_all_its_events_have_ended(clock: Clock, removed: bool) -> None:
+    """Also of those that were handled while the router drained, when the source itself had ended."""
+    router, source = Router(), Accountant()
+    router.add_source(source)
+    router.handle("a", _take_a_second)
+    router.handle("b", lambda event: None, debounce=60)
+    async with running(router):
+        for topic in ("a", "a", "b"):
+            await source.send(Event(topic))
+        if removed:
+            router.remove_source(source)
+        assert source.ends is None
+    assert source.ends == [None, None, None]
+
+
+async def test_a_source_is_told_too_when_the_router_is_cancelled(clock: Clock) -> None:
+    router, source = Router(), Accountant()
+    router.add_source(source)
+    router.handle("a", _take_a_second)
+    run = asyncio.create_task(router.run())
+    await router.wait_running()
+    await source.send(Event("a"))
+    await asyncio.sleep(0.5)
+    run.cancel()
+    await asyncio.wait([run])
+    assert source.ends is not None
+    assert isinstance(source.ends[0], NotHandled)
+
+
+async def test_one_that_cannot_settle_is_logged_and_holds_nobody_up(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Careless(Accountant):
+        async def settle(self) -> None:
+            raise LookupError("where is my pen")
+
+    class Slow(Accountant):
+        async def settle(self) -> None:
+            await asyncio.Event().wait()
+
+    router, careful = Router(), Accountant()
+    for source in (Careless(), careful, Slow()):
+        router.add_source(source)
+    async with running(router):
+        pass
+    assert careful.ends == []
+    assert "where is my pen" in caplog.text

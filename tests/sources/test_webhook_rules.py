@@ -73,9 +73,15 @@ def test_limits_that_let_nothing_through_are_refused(limits: dict[str, float]) -
         Limits(**limits)  # type: ignore[arg-type]
 
 
-def test_an_inbox_is_refused_as_long_as_there_is_none() -> None:
-    with pytest.raises(ValueError, match="not available yet"):
-        WebhookSource(inbox=object())  # type: ignore[arg-type]
+def test_a_path_is_no_inbox() -> None:
+    with pytest.raises(TypeError, match=r"give Inbox\('app.db'\)"):
+        WebhookSource(inbox="app.db")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_ids_are_remembered_for_some_time(seconds: float) -> None:
+    with pytest.raises(ValueError, match="no time to remember ids for"):
+        WebhookSource(dedupe=seconds)
 
 
 @pytest.mark.parametrize(

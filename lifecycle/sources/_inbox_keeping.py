@@ -1,0 +1,134 @@
+"""The file of an inbox: what was accepted, and what became of it.
+
+Opening it takes no more than the file; delivering from it takes the lock, which one process has at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from lifecycle.events import WebhookEvent
+from lifecycle.journal import QUEUES, FileLock, Journal, Queue
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from lifecycle.journal import Entry
+    from lifecycle.sources.inbox import Inbox
+
+__all__ = ["LETTERS", "Keeper", "Letter", "packed", "unpacked"]
+
+#: Where webhooks are, in a file that others may use too.
+LETTERS = Queue("webhook")
+
+#: Letters that are read from the file at a time.
+_BATCH = 50
+
+
+class Letter(NamedTuple):
+    """An accepted request that we have to deliver."""
+
+    id: int
+    event: WebhookEvent
+    attempt: int = 1
+    failures: int = 0
+
+
+def packed(event: WebhookEvent) -> bytes:
+    """A line of JSON, and the body as it came."""
+    head = json.dumps([event.method, event.path, event.headers, event.query, event.id])
+    return head.encode() + b"\n" + event.body
+
+
+def unpacked(letter: bytes) -> WebhookEvent:
+    """The event that was `packed`.
+
+    Raises:
+        ValueError: for what is none.
+    """
+    head, _, body = letter.partition(b"\n")
+    method, path, headers, query, identity = json.loads(head)
+    return WebhookEvent(method, path, headers, query, body, identity)
+
+
+class Keeper:
+    """One inbox's file, as long as a process uses it."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.path = os.fspath(inbox.path)
+        self._remember = inbox.dedupe
+        self._journal = Journal(self.path, QUEUES)
+        self._lock = FileLock(f"{self.path}-lock")
+        self.is_open = False
+
+    async def open(self) -> None:
+        """Open the file, or make it.
+
+        Raises:
+            JournalError: saying what is wrong with it.
+        """
+        if not self.is_open:
+            await self._journal.__aenter__()
+            self.is_open = True
+
+    async def close(self) -> None:
+        """Let go of the file and of the lock; cancelled too."""
+        if self.is_open:
+            self.is_open = False
+            try:
+                await self._journal.__aexit__(None, None, None)
+            finally:
+                self._lock.release()
+
+    def take_lock(self) -> bool:
+        """Whether nobody else delivers from this file now."""
+        return self._lock.take()
+
+    async def accept(self, event: WebhookEvent, key: str, *, ours: bool) -> int | None:
+        """Put ``event`` on disk and return its number; None if it was there before.
+
+        ``ours``: we deliver it ourselves, at once. Otherwise whoever has the lock finds it.
+        """
+        letter, now, remember = packed(event), time.time(), self._remember
+        leased = math.inf if ours else 0.0
+        return await self._journal.run(
+            lambda db: LETTERS.accept(db, letter, now=now, key=key, remember=remember, leased=leased)
+        )
+
+    async def take_over(self) -> None:
+        """Now that we have the lock: nobody else has anything."""
+        await self._journal.run(LETTERS.release)
+
+    async def due(self) -> tuple[list[Entry], float]:
+        """The oldest of those that nobody has and that are due; and in how many seconds there may be more."""
+        now = time.time()
+
+        def look(db: sqlite3.Connection) -> tuple[list[Entry], float | None]:
+            LETTERS.forget(db, now=now)
+            return LETTERS.lease(db, now=now, limit=_BATCH), LETTERS.next_due(db, now=now)
+
+        entries, later = await self._journal.run(look)
+        wait = math.inf if later is None else later - now
+        return entries, 0.0 if len(entries) == _BATCH else wait
+
+    async def done(self, number: int) -> None:
+        """It was handled."""
+        await self._journal.run(lambda db: LETTERS.done(db, number))
+
+    async def retry(self, number: int, delay: float, error: str) -> None:
+        """It failed, and comes again after ``delay`` seconds."""
+        due = time.time() + delay
+        await self._journal.run(lambda db: LETTERS.retry(db, number, due=due, error=error))
+
+    async def bury(self, number: int, error: str) -> None:
+        """It failed for good, and becomes a dead letter."""
+        await self._journal.run(lambda db: LETTERS.bury(db, number, error=error))
+
+    async def give_back(self, numbers: list[int]) -> None:
+        """We had them and did nothing with them."""
+        if numbers:
+            await self._journal.run(lambda db: LETTERS.give_back(db, *numbers))

@@ -1,0 +1,536 @@
+"""The inbox through real sockets, a real router and real files: nothing that was answered with 202 is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import sqlite3
+from contextlib import asynccontextmanager, closing
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from lifecycle import Backoff, Dropped, NotHandled, Router, WebhookEvent, delivery
+from lifecycle.errors import SourceFailed
+from lifecycle.journal import FileLock
+from lifecycle.sources import GitHub, Inbox, Limits, WebhookSource
+from lifecycle.sources._inbox_keeping import LETTERS, packed, unpacked
+from lifecycle.testing import Recorder, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from lifecycle.journal import Entry
+
+SECRET = b"It's a Secret to Everybody"
+SOON = Backoff(initial=0.01, maximum=0.02, jitter=0.0)
+
+
+class Receiver:
+    """A running router with an inbox, and a client."""
+
+    def __init__(self, path: Path, client: aiohttp.ClientSession, **options: Any) -> None:
+        rest = {name: options.pop(name) for name in ("verify", "limits") if name in options}
+        self.path = path
+        self.source = WebhookSource(port=0, inbox=Inbox(path, **{"backoff": SOON, **options}), **rest)
+        self.router = Router(buffer=1, drain_timeout=30.0)
+        self.router.add_source(self.source)
+        self.seen: list[tuple[str, int]] = []
+        self._client = client
+
+    async def send(self, body: str, identity: str = "", path: str = "/deploy") -> int:
+        signature = "sha256=" + hmac.new(SECRET, body.encode(), hashlib.sha256).hexdigest()
+        headers = {"X-Hub-Signature-256": signature, "X-GitHub-Delivery": identity}
+        async with self._client.post(self.source.url + path, data=body.encode(), headers=headers) as answer:
+            self.headers = answer.headers
+            return answer.status
+
+    def note(self, event: WebhookEvent) -> None:
+        self.seen.append((event.text(), delivery().attempt))
+
+    async def until_empty(self) -> None:
+        await until(lambda: not entries(self.path))
+
+
+@asynccontextmanager
+async def receiving(path: Path, handle: Any = None, *, route: str = "webhook/**", **options: Any) -> Any:
+    """``handle`` is given the receiver and the event."""
+    handle_options = {name: options.pop(name) for name in ("busy", "debounce") if name in options}
+    async with aiohttp.ClientSession() as client:
+        receiver = Receiver(path, client, verify=GitHub(SECRET), **options)
+
+        async def handler(event: WebhookEvent) -> None:
+            receiver.note(event)
+            if handle is not None:
+                await handle(receiver, event)
+
+        receiver.router.handle(route, handler, **handle_options)
+        async with running(receiver.router):
+            yield receiver
+
+
+def entries(path: Path) -> list[Entry]:
+    with closing(sqlite3.connect(path)) as db:
+        return LETTERS.entries(db)
+
+
+def accept(path: Path, *bodies: str) -> None:
+    """As if a receiver that has crashed since had accepted and leased them."""
+    with closing(sqlite3.connect(path)) as db, db:
+        for body in bodies:
+            event = WebhookEvent("POST", "/deploy", {}, {}, body.encode(), body)
+            LETTERS.accept(db, packed(event), now=0, leased=float("inf"))
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "app.db"
+
+
+async def prepared(path: Path) -> None:
+    """A file with the tables and nothing in it."""
+    async with receiving(path):
+        pass
+
+
+# -- what is accepted ----------------------------------------------------------------------------------------------
+
+
+async def test_it_is_on_disk_before_it_is_answered_and_gone_when_it_was_handled(path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
+        await go_on.wait()
+
+    async with receiving(path, handle) as receiver:
+        assert await receiver.send("one") == 202
+        [entry] = entries(path)
+        assert unpacked(entry.body).text() == "one"
+        go_on.set()
+        await receiver.until_empty()
+    assert receiver.seen == [("one", 1)]
+
+
+def test_an_event_comes_back_as_it_was() -> None:
+    headers = {"x-odd": "caf\udce9 ü", "a": ""}
+    event = WebhookEvent("PUT", "/a b/ü", headers, {"x": "\n", "y": ""}, b"\x00\n\xff", "id\n")
+    assert unpacked(packed(event)) == event
+
+
+async def test_events_are_delivered_in_the_order_in_which_they_were_accepted(path: Path) -> None:
+    async with receiving(path, limits=Limits(pending=1000)) as receiver:
+        for number in range(30):
+            assert await receiver.send(str(number)) == 202
+        await receiver.until_empty()
+    assert receiver.seen == [(str(number), 1) for number in range(30)]
+
+
+async def test_a_sender_does_not_wait_for_room_and_too_many_are_told_to_come_again(path: Path) -> None:
+    """One is handled, two wait in the lane, one is in the hands of the source, and three wait in the inbox."""
+    go_on = asyncio.Event()
+
+    async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
+        await go_on.wait()
+
+    async with receiving(path, handle, limits=Limits(pending=3)) as receiver:
+        statuses = [await receiver.send(str(number)) for number in range(12)]
+        taken = statuses.count(202)
+        assert 4 <= taken < 12
+        assert statuses == [202] * taken + [429] * (12 - taken)
+        assert receiver.headers["Retry-After"] == "1"
+        go_on.set()
+        await receiver.until_empty()
+    assert len(receiver.seen) == taken
+
+
+async def test_a_debounced_event_is_done_when_the_merged_call_has_ended(path: Path) -> None:
+    async with receiving(path, debounce=60.0) as receiver:
+        for number in range(3):
+            assert await receiver.send(str(number)) == 202
+        assert len(entries(path)) == 3
+        assert not receiver.seen
+    # The window was flushed while the router drained, after the source had ended.
+    assert receiver.seen == [("2", 1)]
+    assert entries(path) == []
+
+
+async def test_a_full_disk_is_answered_with_503_and_survived(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with receiving(path, limits=Limits(body=10_000_000)) as receiver:
+        journal = receiver.source._inbox._keeper._journal
+        await journal.run(lambda db: db.execute("PRAGMA max_page_count = 20").fetchone())
+        assert await receiver.send("x" * 1_000_000) == 503
+        assert receiver.headers["Retry-After"] == "1"
+        assert await receiver.send("x" * 1_000_000) == 503
+        assert await receiver.send("small") == 202
+        await journal.run(lambda db: db.execute("PRAGMA max_page_count = 100000").fetchone())
+        assert await receiver.send("x" * 1_000_000) == 202
+        await receiver.until_empty()
+    assert [body[:5] for body, _ in receiver.seen] == ["small", "xxxxx"]
+    assert caplog.text.count("the disk is full") == 1
+
+
+async def test_what_was_handled_while_the_disk_was_full_is_put_down_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lifecycle.journal.databases._PATIENCE", 0.05)
+    monkeypatch.setattr("lifecycle.sources._inbox_delivering._PAUSE", 0.01)
+    go_on = asyncio.Event()
+
+    async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
+        await go_on.wait()
+
+    async with receiving(path, handle) as receiver:
+        assert await receiver.send("one") == 202
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            go_on.set()
+            await until(lambda: receiver.source._inbox._in_trouble)
+            assert await receiver.send("two") == 503
+        await receiver.until_empty()
+    assert receiver.seen == [("one", 1)]
+
+
+@pytest.mark.parametrize("content", [b"no database at all, but long enough to be one" * 100])
+async def test_a_file_that_is_no_inbox_fails_the_start(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    router = Router()
+    router.add_source(WebhookSource(port=0, inbox=Inbox(path)))
+    with pytest.raises(SourceFailed, match="no SQLite database"):
+        await router.run()
+
+
+# -- what fails ----------------------------------------------------------------------------------------------------
+
+
+async def test_what_fails_is_tried_again_and_then_a_dead_letter(path: Path) -> None:
+    async def handle(_receiver: Receiver, event: WebhookEvent) -> None:
+        if event.text() == "bad":
+            raise LookupError("no such thing")
+
+    async with receiving(path, handle, max_attempts=3) as receiver:
+        for body in ("bad", "good"):
+            assert await receiver.send(body) == 202
+        await until(lambda: [entry.dead for entry in entries(path)] == [True])
+    [dead] = entries(path)
+    assert (dead.failures, dead.error) == (3, "LookupError: no such thing")
+    assert [each for each in receiver.seen if each[0] == "bad"] == [("bad", 1), ("bad", 2), ("bad", 3)]
+    assert ("good", 1) in receiver.seen
+    async with receiving(path) as receiver:
+        assert await receiver.send("later") == 202
+        await until(lambda: receiver.seen)
+    assert receiver.seen == [("later", 1)]
+
+
+async def test_what_fails_once_is_handled_in_the_end(path: Path) -> None:
+    async def handle(receiver: Receiver, _event: WebhookEvent) -> None:
+        if len(receiver.seen) < 3:
+            raise OSError("not yet")
+
+    async with receiving(path, handle) as receiver:
+        assert await receiver.send("one") == 202
+        await until(lambda: len(receiver.seen) == 3)
+        await receiver.until_empty()
+    assert receiver.seen == [("one", 1), ("one", 2), ("one", 3)]
+
+
+async def test_what_no_route_wants_is_a_dead_letter_at_once(path: Path) -> None:
+    async with receiving(path, route="webhook/deploy") as receiver:
+        assert await receiver.send("lost", path="/depoly") == 202
+        await until(lambda: [entry.dead for entry in entries(path)] == [True])
+    assert "no route matches 'webhook/depoly'" in entries(path)[0].error
+
+    async def passes(_receiver: Receiver, _event: WebhookEvent) -> None:
+        raise NotHandled("not mine")
+
+    async with receiving(path, passes) as receiver:
+        assert await receiver.send("passed on") == 202
+        await until(lambda: len(entries(path)) == 2 and entries(path)[1].dead)
+
+
+async def test_what_a_route_gives_up_on_purpose_is_done(path: Path) -> None:
+    async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
+        raise Dropped("too old")
+
+    async with receiving(path, handle) as receiver:
+        assert await receiver.send("one") == 202
+        await until(lambda: receiver.seen)
+        await receiver.until_empty()
+
+
+# -- crashes, ends and starts --------------------------------------------------------------------------------------
+
+
+async def test_what_a_crash_left_is_delivered_first_in_order_and_as_another_attempt(path: Path) -> None:
+    await prepared(path)
+    accept(path, "a", "b", "c")
+    go_on = asyncio.Event()
+
+    async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
+        await go_on.wait()
+
+    async with receiving(path, handle) as receiver:
+        assert await receiver.send("new") == 202
+        go_on.set()
+        await receiver.until_empty()
+    assert receiver.seen == [("a", 2), ("b", 2), ("c", 2), ("new", 1)]
+
+
+async def test_more_than_is_read_at_a_time_comes_in_order_too(path: Path) -> None:
+    await prepared(path)
+    accept(path, *map(str, range(120)))
+    async with receiving(path) as receiver:
+        assert await receiver.send("new") == 202
+        await receiver.until_empty()
+    assert receiver.seen == [*((str(number), 2) for number in range(120)), ("new", 1)]
+
+
+async def test_a_debounced_call_knows_that_it_is_another_attempt(path: Path) -> None:
+    await prepared(path)
+    accept(path, "a", "b")
+    async with receiving(path, debounce=0.01) as receiver:
+        await receiver.until_empty()
+    assert receiver.seen == [("b", 2)]
+
+
+async def test_what_cannot_be_read_is_a_dead_letter_and_holds_nobody_up(path: Path) -> None:
+    await prepared(path)
+    with closing(sqlite3.connect(path)) as db, db:
+        LETTERS.accept(db, b"{", now=0)
+        LETTERS.accept(db, b'["too", "few"]\n', now=0)
+    accept(path, "fine")
+    async with receiving(path) as receiver:
+        await until(lambda: receiver.seen and [entry.dead for entry in entries(path)] == [True, True])
+    assert receiver.seen == [("fine", 2)]
+
+
+async def test_a_router_that_is_cancelled_leaves_the_rest_for_the_next_start(path: Path) -> None:
+    started = asyncio.Event()
+
+    async def never(_receiver: Receiver, _event: WebhookEvent) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async with aiohttp.ClientSession() as client:
+        receiver = Receiver(path, client, verify=GitHub(SECRET))
+
+        async def handler(event: WebhookEvent) -> None:
+            await never(receiver, event)
+
+        receiver.router.handle("webhook/**", handler)
+        run = asyncio.create_task(receiver.router.run())
+        await receiver.router.wait_running()
+        for number in range(8):
+            assert await receiver.send(str(number)) == 202
+        await started.wait()
+        run.cancel()
+        await asyncio.wait([run])
+    assert len(entries(path)) == 8
+    assert not any(entry.dead or entry.failures for entry in entries(path))
+    async with receiving(path) as after:
+        await after.until_empty()
+    assert [body for body, _ in after.seen] == [str(number) for number in range(8)]
+    attempts = [attempt for _, attempt in after.seen]
+    # The one that was being handled has been tried; what never left the inbox has not.
+    assert (attempts[0], attempts[-1]) == (2, 1)
+
+
+async def test_a_router_that_drains_puts_down_what_was_handled_after_its_source_had_ended(path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
+        await go_on.wait()
+
+    async with receiving(path, handle) as receiver:
+        for number in range(2):
+            assert await receiver.send(str(number)) == 202
+        await until(lambda: receiver.seen)
+        receiver.router.stop()
+        await until(lambda: receiver.source._server is None)
+        go_on.set()
+    assert entries(path) == []
+    assert [body for body, _ in receiver.seen] == ["0", "1"]
+
+
+async def test_a_source_that_is_removed_leaves_what_it_holds_and_can_come_back(path: Path) -> None:
+    async with receiving(path) as receiver:
+        assert await receiver.send("one") == 202
+        await receiver.until_empty()
+        receiver.router.remove_source(receiver.source)
+        await until(lambda: receiver.source._server is None)
+        receiver.router.add_source(receiver.source)
+        await until(lambda: receiver.source._server is not None)
+        assert await receiver.send("two") == 202
+        await receiver.until_empty()
+    assert receiver.seen == [("one", 1), ("two", 1)]
+
+
+async def test_a_source_without_a_router_settles_when_it_is_told(path: Path) -> None:
+    source, router = WebhookSource(port=0, inbox=Inbox(path)), Router()
+    router.handle("webhook", seen := Recorder())
+    async with running(router), source, aiohttp.ClientSession() as client:
+        run = asyncio.create_task(source.run(router.emit))
+        async with client.post(source.url) as answer:
+            assert answer.status == 202
+        await until(lambda: seen.events)
+        source.close()
+        await run
+    await source.settle()
+    assert entries(path) == []
+
+
+async def test_a_port_that_is_taken_lets_go_of_the_file(path: Path) -> None:
+    async with receiving(path) as receiver:
+        port = int(receiver.source.url.rpartition(":")[2])
+        with pytest.raises(OSError, match="taken"):
+            await WebhookSource(port=port, inbox=Inbox(path.with_name("other.db"))).__aenter__()
+
+
+# -- another process -----------------------------------------------------------------------------------------------
+
+
+async def test_a_second_receiver_accepts_and_delivers_when_the_first_has_ended(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock that somebody else has stands for their process; they do not deliver what is accepted here."""
+    await prepared(path)
+    accept(path, "theirs")
+    first = FileLock(f"{path}-lock")
+    assert first.take()
+    async with receiving(path) as second:
+        assert await second.send("ours") == 202
+        await until(lambda: "belongs to another process" in caplog.text)
+        assert second.seen == []
+        first.release()
+        await second.until_empty()
+        assert await second.send("later") == 202
+        await second.until_empty()
+    assert second.seen == [("theirs", 2), ("ours", 1), ("later", 1)]
+
+
+async def test_a_receiver_that_never_gets_its_turn_ends_and_leaves_what_it_accepted(path: Path) -> None:
+    await prepared(path)
+    first = FileLock(f"{path}-lock")
+    assert first.take()
+    async with receiving(path) as second:
+        assert await second.send("ours") == 202
+    first.release()
+    assert [entry.attempts for entry in entries(path)] == [0]
+
+
+async def test_what_another_process_puts_into_the_file_is_found(path: Path) -> None:
+    async with receiving(path) as receiver:
+        with closing(sqlite3.connect(path)) as db, db:
+            LETTERS.accept(db, packed(WebhookEvent("POST", "/deploy", {}, {}, b"from outside", "1")), now=0)
+        await until(lambda: receiver.seen)
+        await receiver.until_empty()
+    assert receiver.seen == [("from outside", 1)]
+
+
+# -- repetitions ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_repeated_id_is_answered_alike_and_delivered_once(path: Path) -> None:
+    async with receiving(path) as receiver:
+        assert [await receiver.send("one", "id-1") for _ in range(3)] == [202] * 3
+        assert [await receiver.send("no id") for _ in range(2)] == [202] * 2
+        assert await receiver.send("other path", "id-1", "/other") == 202
+        await receiver.until_empty()
+    async with receiving(path) as after:
+        assert await after.send("one", "id-1") == 202
+        assert await after.send("new", "id-2") == 202
+        await until(lambda: after.seen)
+        await after.until_empty()
+    assert [body for body, _ in receiver.seen] == ["one", "no id", "no id", "other path"]
+    assert [body for body, _ in after.seen] == ["new"]
+
+
+async def test_an_id_is_forgotten_in_time(path: Path) -> None:
+    async with receiving(path, dedupe=0.05) as receiver:
+        assert await receiver.send("one", "id-1") == 202
+        await asyncio.to_thread(_wait, 0.06)
+        assert await receiver.send("one", "id-1") == 202
+        await until(lambda: len(receiver.seen) == 2)
+    async with receiving(path, dedupe=0) as receiver:
+        assert [await receiver.send("one", "id-1") for _ in range(2)] == [202] * 2
+        await until(lambda: len(receiver.seen) == 2)
+
+
+def _wait(seconds: float) -> None:
+    import time
+
+    time.sleep(seconds)
+
+
+async def test_what_could_not_be_stored_is_not_taken_for_a_repetition(path: Path) -> None:
+    async with receiving(path, limits=Limits(body=10_000_000)) as receiver:
+        journal = receiver.source._inbox._keeper._journal
+        await journal.run(lambda db: db.execute("PRAGMA max_page_count = 20").fetchone())
+        assert await receiver.send("x" * 1_000_000, "id-1") == 503
+        await journal.run(lambda db: db.execute("PRAGMA max_page_count = 100000").fetchone())
+        assert await receiver.send("x" * 1_000_000, "id-1") == 202
+        await until(lambda: receiver.seen)
+
+
+@asynccontextmanager
+async def without_inbox(handle: Any, **options: Any) -> AsyncGenerator[Any]:
+    async with aiohttp.ClientSession() as client:
+        source, router = WebhookSource(port=0, verify=GitHub(SECRET), **options), Router(buffer=1)
+        router.add_source(source)
+        router.handle("webhook/deploy", handle)
+
+        async def send(body: str, identity: str, path: str = "/deploy") -> int:
+            signature = "sha256=" + hmac.new(SECRET, body.encode(), hashlib.sha256).hexdigest()
+            headers = {"X-Hub-Signature-256": signature, "X-GitHub-Delivery": identity}
+            async with client.post(source.url + path, data=body.encode(), headers=headers) as answer:
+                return answer.status
+
+        async with running(router):
+            yield send
+
+
+async def test_without_an_inbox_ids_are_remembered_in_memory() -> None:
+    async with without_inbox(seen := Recorder()) as send:
+        assert [await send("one", "id-1") for _ in range(3)] == [202] * 3
+        assert [await send("lost", "id-2", "/depoly") for _ in range(2)] == [404] * 2
+        assert await send("two", "id-2") == 202
+        await until(lambda: len(seen.events) == 2)
+    async with without_inbox(seen := Recorder(), dedupe=0) as send:
+        assert [await send("one", "id-1") for _ in range(3)] == [202] * 3
+        await until(lambda: len(seen.events) == 3)
+
+
+async def test_a_repetition_waits_for_the_first_and_takes_its_place_if_that_goes_away() -> None:
+    """Handled, and two in the lane; the fourth waits for room with its repetition beside it, and both are accepted."""
+    go_on, seen = asyncio.Event(), Recorder()
+
+    async def slow(event: WebhookEvent) -> None:
+        await go_on.wait()
+        seen(event)
+
+    async with without_inbox(slow) as send, asyncio.TaskGroup() as group:
+        assert [await send(each, each) for each in ("1", "2")] == [202] * 2
+        waiting = [group.create_task(send("3", "3")) for _ in range(3)]
+        go_on.set()
+        assert [await each for each in waiting] == [202] * 3
+        await until(lambda: len(seen.events) == 3)
+
+
+async def test_refused_requests_are_logged_without_what_they_carried(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "lifecycle")
+    async with receiving(path) as receiver:
+        assert await receiver.send("a body of ours", "id-1") == 202
+        await receiver.until_empty()
+    assert "a body of ours" not in caplog.text
+    assert "sha256=" not in caplog.text
