@@ -167,7 +167,7 @@ class ProcessWorker(BaseWorker):
                 raise WorkerFailed(f"{self.name!r} cannot start: {why_not(command, error)}") from error
             raise
         try:
-            self._bond.take(self._pid)
+            await self._bond.take(self._pid)
         except BaseException:
             await self._undo(self._pid)
             raise

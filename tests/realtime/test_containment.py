@@ -485,6 +485,12 @@ async def test_in_a_pid_namespace_the_command_is_second_and_ends_as_elsewhere() 
     assert (await worker.wait()).exit_code == 3
 
 
+async def test_what_has_started_in_a_pid_namespace_hears_a_stop_that_comes_at_once() -> None:
+    worker = ProcessWorker("app", "sleep", "1000", contain="pidns", stop_timeout=LIMIT)
+    await begin(worker)
+    assert (await stop_and_wait(worker)).status is Status.STOPPED
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

@@ -66,8 +66,8 @@ class Bond:
         self.level = Level.GUARD
         return await self._strengthened(replace(command, env=cookies.with_cookie(command.env, self._cookie)))
 
-    def take(self, pid: int) -> None:
-        """Tie the process ``pid``, our child and the leader of a group.
+    async def take(self, pid: int) -> None:
+        """Tie the process ``pid``, our child and the leader of a group; returns when signals reach the command.
 
         Raises:
             WorkerFailed: if that is refused; what has been started is to be ended.
@@ -76,6 +76,8 @@ class Bond:
             self._take(pid)
         except OSError as error:
             raise self._refusal(str(error)) from error
+        if self.level is Level.PIDNS:
+            await namespaces.entered(pid)
 
     def _take(self, pid: int) -> None:
         if self._holds_guard:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.workers.commands import check_program
+from lifecycle.workers.containment.sweeps import family, look
 
 if TYPE_CHECKING:
     from lifecycle.workers.stdio import Command
 
-__all__ = ["Refused", "flags", "inside"]
+__all__ = ["Refused", "entered", "flags", "inside"]
 
 _PLAIN: Final = ("--pid", "--fork", "--kill-child")
 _AS_USER: Final = ("--user", "--map-current-user", *_PLAIN)
@@ -26,6 +29,11 @@ _AS_USER: Final = ("--user", "--map-current-user", *_PLAIN)
 _DEAF: Final = "HUP,QUIT,USR1,USR2,PIPE,ALRM,STKFLT,XCPU,XFSZ,VTALRM,PROF,IO,PWR"
 #: The command is not the last one, or the shell would become it.
 _FIRST: Final = '"$@"; exit $?'
+_SHELL: Final = ("sh", "-c", _FIRST, "sh")
+#: What the command is before it is itself: the shell's fork, and what makes it hear again.
+_LAST: Final = ("env", "--default-signal")
+#: Seconds between two looks for the command.
+_PAUSE: Final = 0.001
 
 
 class Refused(OSError):
@@ -55,8 +63,31 @@ def inside(command: Command, how: tuple[str, ...]) -> Command:
         OSError: for a program that is not there, or may not be executed: once it is inside that could not be told.
     """
     check_program(command)
-    argv = ["env", f"--ignore-signal={_DEAF}", "unshare", *how, "sh", "-c", _FIRST, "sh", "env", "--default-signal"]
-    return replace(command, argv=[*argv, *command.argv])
+    outside = ("env", f"--ignore-signal={_DEAF}", "unshare", *how)
+    return replace(command, argv=[*outside, *_SHELL, *_LAST, *command.argv])
+
+
+async def entered(pid: int) -> None:
+    """Wait until the command is there, inside what our child ``pid`` makes, or all is over.
+
+    Before that a signal is lost on its way in. Nobody tells of it, so it is looked for; it takes milliseconds.
+    """
+    while not _is_inside(pid):
+        await asyncio.sleep(_PAUSE)
+
+
+def _is_inside(pid: int) -> bool:
+    outside = look(pid)
+    if outside is None or outside.dead:
+        return True
+    return any(process.parent != pid and not _on_its_way(process.pid) for process in family(pid))
+
+
+def _on_its_way(pid: int) -> bool:
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+        return any(tuple(words[: len(before)]) == before for before in (_SHELL, _LAST))
+    return False
 
 
 def _try(how: tuple[str, ...]) -> str:
