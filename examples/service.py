@@ -1,7 +1,7 @@
 """An HTTP service that stops cleanly: on SIGTERM it says that it is not ready, and finishes what it has begun.
 
 Try it: ``PORT=8000 python examples/service.py``, then ``curl http://127.0.0.1:8000/slow &`` and Ctrl+C: the answer
-still comes. In Kubernetes, ``GET /ready`` is the readiness probe; see "Stop cleanly in Kubernetes" in the docs.
+still comes. Kubernetes asks ``/readyz`` at the port PROBES; see "Stop cleanly in Kubernetes" in the docs.
 """
 
 import asyncio
@@ -9,7 +9,9 @@ import os
 
 from aiohttp import web
 
-from lifecycle import current, on_shutdown, run
+from lifecycle import ProbeServer, on_shutdown, run
+
+HOST = os.environ.get("HOST", "127.0.0.1")
 
 #: Seconds between "not ready" and the end of listening: a load balancer needs a moment to notice.
 NOTICE = float(os.environ.get("NOTICE", "0"))
@@ -18,9 +20,7 @@ NOTICE = float(os.environ.get("NOTICE", "0"))
 DRAIN = 10.0
 
 
-async def ready(_: web.Request) -> web.Response:
-    """200 while requests are welcome."""
-    return web.Response(status=503 if current().stopping else 200)
+probes = ProbeServer(HOST, int(os.environ.get("PROBES", "0")), drain_delay=NOTICE)
 
 
 async def slow(request: web.Request) -> web.StreamResponse:
@@ -36,16 +36,15 @@ async def slow(request: web.Request) -> web.StreamResponse:
 async def serve() -> None:
     """The service's main: it is cancelled to stop it, and has its time to end."""
     app = web.Application()
-    app.add_routes([web.get("/ready", ready), web.get("/slow", slow)])
+    app.add_routes([web.get("/slow", slow)])
     runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=DRAIN)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, os.environ.get("HOST", "127.0.0.1"), int(os.environ.get("PORT", "8000")))
+        site = web.TCPSite(runner, HOST, int(os.environ.get("PORT", "8000")))
         await site.start()
-        print("serving", site.name, flush=True)
+        print("serving", site.name, "with probes at", probes.url, flush=True)
         await asyncio.Event().wait()
     finally:
-        await asyncio.sleep(NOTICE)
         await runner.cleanup()
         print("drained", flush=True)
 
@@ -57,4 +56,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(probes, main)

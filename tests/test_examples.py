@@ -120,11 +120,13 @@ def test_the_procfile_keeps_a_service_and_a_clock_together(start: Callable[..., 
 def test_service_answers_what_it_has_begun_before_it_ends(start: Callable[..., Running]) -> None:
     port = free_port()
     program = start("service.py", PORT=str(port), NOTICE="3")
-    program.until("serving")
-    client, probe = (http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT) for _ in range(2))
+    program.until("with probes at http://")
+    program.until("\n")
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
+    probe = http.client.HTTPConnection(program.text.split("//")[-1].strip(), timeout=LIMIT)
 
     def ready() -> int:
-        probe.request("GET", "/ready")
+        probe.request("GET", "/readyz")
         with probe.getresponse() as answer:
             answer.read()
             return answer.status
@@ -133,7 +135,8 @@ def test_service_answers_what_it_has_begun_before_it_ends(start: Callable[..., R
         client.request("GET", "/slow?seconds=3.5")
         answer = client.getresponse()
         assert answer.read(7) == b"begun, "
-        assert ready() == 200
+        while ready() != 200:
+            pass
 
         program.process.send_signal(signal.SIGTERM)
         while (status := ready()) == 200:
