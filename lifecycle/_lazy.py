@@ -18,7 +18,10 @@ def lazy_names(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], 
 
     def get(name: str) -> Any:
         if name not in table:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            # With both, Python can say what was probably meant.
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}", name=name, obj=importlib.import_module(package)
+            )
         return getattr(importlib.import_module(table[name]), name)
 
     def names() -> list[str]:

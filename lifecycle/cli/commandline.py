@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lifecycle.cli.failures import UsageError
+from lifecycle.cli.parsers import CommandParser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -96,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=CommandParser)
     _add_watch(commands)
     _add_up(commands)
     _add_run(commands)
@@ -183,6 +184,7 @@ def _add_webhook(commands: Any) -> None:
 
     described = "try a webhook out, as its sender would"
     parser = commands.add_parser("webhook", help=described, description=described, allow_abbrev=False)
+    parser.intermixes = False  # argparse cannot, where commands follow
     parser = parser.add_subparsers(title="commands", metavar="COMMAND", required=True).add_parser(
         "send",
         help="sign a request, post it and show the answer",

@@ -130,7 +130,7 @@ def read_value(option: Option, value: Any) -> Any:
         return tuple(parts)
     if option.number:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{option.name} = {shown(value)} is no number; give seconds, such as 0.5")
+            raise ValueError(f"{option.name} = {shown(value)} is no number; give one without quotes, such as 5")
         return _parse(option, str(value))
     if not isinstance(value, str):
         raise ValueError(f"{option.name} = {shown(value)} is no text; give one in quotes")  # noqa: TRY004  # what readers raise

@@ -99,7 +99,11 @@ def ready(text: str) -> str:
     """A condition that a process can wait for."""
     from lifecycle.workers.readiness import wanted
 
-    wanted(text)
+    try:
+        wanted(text)
+    except ValueError as error:
+        # What was given to what, the caller says.
+        raise ValueError(str(error).removeprefix(f"ready={text!r} is ")) from None
     return text
 
 

@@ -37,13 +37,18 @@ def check_new(owner: Owner, spec: Spec, auto_shutdown: AutoShutdown) -> None:
     Raises:
         TypeError, ValueError: saying why.
     """
-    if not isinstance(spec, Spec):
-        raise TypeError(f"{spec!r} is no Spec; give Spec(name, child)")
+    _check_kind(owner.name, spec)
     if spec.name in owner.slots:
         status = owner.slots[spec.name].status
         raise ValueError(f"{owner.name!r} already has a child {spec.name!r}, which is {status}; remove it first")
     if spec.significant and auto_shutdown is AutoShutdown.NEVER:
         raise ValueError(f"{spec.name!r} is significant, but auto_shutdown of {owner.name!r} is 'never'")
+
+
+def _check_kind(name: str, spec: object) -> None:
+    if not isinstance(spec, Spec):
+        several = ", or several one by one: *specs" if isinstance(spec, list | tuple) else ""
+        raise TypeError(f"{spec!r} is no Spec; give {name!r} Spec(name, child){several}")
 
 
 async def add(owner: Owner, spec: Spec, *, auto_shutdown: AutoShutdown) -> asyncio.Future[None] | None:

@@ -107,7 +107,7 @@ class Restarts:
         """The circuit of ``slot`` opens; its siblings and the supervisor go on."""
         backoff, name = slot.spec.backoff, slot.spec.name
         many = f"more than {backoff.max_restarts} restarts within {backoff.within:g} s"
-        _log.error("%r is given up after %s; restart it by hand", name, many)
+        _log.error("%r is given up after %s", name, many)
         slot.rest = Status.FAILED
         self._owner.line.leave(slot)
         self._owner.note(slot)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from lifecycle.backoff import Intensity
 from lifecycle.errors import RestartLimitReached, WorkerFailed
 from lifecycle.workers._policy import room_at
 from lifecycle.workers.specs import AutoShutdown, OnLimit, StopOrder, Strategy
-
-if TYPE_CHECKING:
-    from lifecycle.backoff import Intensity
 
 __all__ = ["Budget", "Rules"]
 
@@ -25,6 +22,10 @@ class Rules:
     on_limit: OnLimit
     auto_shutdown: AutoShutdown
     stop_order: StopOrder
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.intensity, Intensity | None):
+            raise TypeError(f"intensity={self.intensity!r} is no Intensity; give Intensity(5, within=30)")
 
 
 class Budget:

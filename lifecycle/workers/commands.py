@@ -20,7 +20,7 @@ def words(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str, ...
         raise ValueError(f"{name!r} has no command; give it, a word each: ProcessWorker({name!r}, 'python', 'app.py')")
     for word in argv:
         if not isinstance(word, str | os.PathLike):
-            raise TypeError(f"{word!r} in the command of {name!r} is no word; give strings or paths, not a list")
+            raise TypeError(f"{word!r} in the command of {name!r} is no word; give each as a string or a path")
     found = tuple(os.fspath(word) for word in argv)
     if any("\0" in word for word in found) or not found[0]:
         raise ValueError(f"the command {found!r} of {name!r} is empty or has a NUL; no program can be given that")

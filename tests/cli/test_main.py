@@ -6,10 +6,12 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from lifecycle.cli import main
+from lifecycle.cli.commandline import parse
 from lifecycle.cli.messages import Voice, colourful
 
 HEAVY = {"asyncio", "aiohttp", "watchfiles", "prompt_toolkit", "blinker", "pathspec"}
@@ -49,6 +51,30 @@ def test_what_cannot_be_understood_ends_with_2(argv: list[str], capsys: pytest.C
         main(argv)
     assert stopped.value.code == 2
     assert "usage: lifecycle" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["up", "web", "--logdir", "d"], "lifecycle up: error: unknown: --logdir d; did you mean --log-dir?"),
+        (["up", "--logdir=d"], "did you mean --log-dir?"),
+        (["up", "-x"], "lifecycle up: error: unknown: -x\n"),
+        (["watch", "src", "--no-promt", "--", "true"], "unknown: --no-promt; did you mean --no-prompt?"),
+        (["run", "a:b", "c"], "lifecycle run: error: unknown: c\n"),
+        (["webhook", "send", "URL", "--scheme", "github", "--secret-env", "S", "--date", ""], "did you mean --data?"),
+    ],
+)
+def test_what_is_unknown_is_named_by_the_command_that_does_not_know_it(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(argv)
+    assert said in capsys.readouterr().err
+
+
+def test_names_may_stand_on_both_sides_of_an_option() -> None:
+    assert parse(["up", "web", "--log-dir", "d", "db"]).names == ["web", "db"]
+    assert parse(["watch", "a", "--ext", "py", "b", "--", "true"]).paths == (Path("a"), Path("b"))
 
 
 def test_a_refusal_is_one_line_and_a_status(capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,7 +147,7 @@ class TestTables:
             ('up."we b" = "x"', r"\[up.we b\] is no name for a process"),
             ("up.web = { command = 'x', redy = 'port:1' }", r"\[up.web\] redy is not known; did you mean ready\?"),
             ("up.web = { command = 'x', stop_signal = 'INT' }", r"stop_signal .*; did you mean stop-signal\?"),
-            ("up.web = { command = 'x', ready = 'prt:1' }", r"\[up.web\] ready = .*'prt:1' is no condition"),
+            ("up.web = { command = 'x', ready = 'prt:1' }", r"\[up.web\] ready = \"prt:1\": no condition"),
             ("up.web = { command = 'x', restart = 'often' }", 'restart = "often": give never, on-failure'),
             ("up.web = { command = 'x', max-restarts = 2.5 }", "max-restarts = 2.5: give a whole number"),
             ("up.web = { command = 'x', backoff = -1 }", "backoff = -1: give seconds"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.testing.virtual import VirtualLoop
 from lifecycle.workers import Backoff, BaseWorker, Intensity, Spec, Status, Supervisor
-from tests.workers.puppets import STEADY, Crew
+from tests.workers.puppets import STEADY, Crew, Puppet
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -144,6 +145,27 @@ async def test_a_child_can_be_removed_wherever_it_is(clock: Clock, crew: Crew, w
     await supervisor.stop()
     if where == "created":
         assert crew.log == []
+
+
+async def test_a_function_that_ignores_being_cancelled_makes_nobody_who_outlives_the_removal(
+    clock: Clock, crew: Crew
+) -> None:
+    late: list[Puppet] = []
+
+    async def make() -> Puppet:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        late.append(Puppet(crew, "a", 1))
+        return late[-1]
+
+    async with Supervisor("s") as supervisor:
+        add = asyncio.create_task(supervisor.add(Spec("a", make)))
+        await clock.settle()
+        await supervisor.remove("a")
+        with pytest.raises(WorkerFailed, match="'a' was stopped before it had started"):
+            await add
+        assert [worker.status for worker in late] == ["created"]
+        assert supervisor.workers() == ()
 
 
 async def test_a_child_stopped_by_hand_stays_down_until_restarted(clock: Clock, crew: Crew) -> None:
@@ -430,6 +452,10 @@ async def test_a_supervisor_of_two_of_the_same_name_or_of_no_specs_is_none(crew:
         Supervisor("s", *crew.specs("a a"))
     with pytest.raises(TypeError, match="is no Spec"):
         Supervisor("s", "a")  # type: ignore[arg-type]  # the point of the test
+    with pytest.raises(TypeError, match=r"one by one: \*specs"):
+        Supervisor("s", crew.specs("a b"))  # type: ignore[arg-type]  # the point of the test
+    with pytest.raises(TypeError, match=r"is no Intensity; give Intensity\(5, within=30\)"):
+        Supervisor("s", intensity=(5, 30))  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(ValueError, match="auto_shutdown of 's' is 'never'"):
         Supervisor("s", crew.spec("a", significant=True, restart="never"))
 

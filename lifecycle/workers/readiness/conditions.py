@@ -64,4 +64,4 @@ def _read(text: object) -> Readiness:
         case ["http" | "https", _]:
             return Url(str(text))
         case _:
-            raise ValueError("of a kind that is unknown")
+            raise ValueError("its kind is unknown")

@@ -24,7 +24,7 @@ def unready(name: str, ready: Readiness, life: asyncio.Future[End | None], patie
     if not life.done():
         return WorkerFailed(
             f"{name!r} did not {ready} within {patience:g} s and was stopped{news}; "
-            "give it a longer start_timeout if it is slow"
+            "give it a longer start timeout if it is slow"
         )
     end = End.of(life)
     how = "it exited with status 0" if end.error is None else end.error

@@ -1,0 +1,37 @@
+"""How one command's line is read."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from typing import Any
+
+__all__ = ["CommandParser"]
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Takes names on both sides of an option, and answers itself for options that it does not know."""
+
+    #: Whether it does the former.
+    intermixes = True
+    #: The long options.
+    _known: tuple[str, ...] = ()
+
+    def add_argument(self, *names: str, **how: Any) -> argparse.Action:  # pyright: ignore[reportIncompatibleMethodOverride]  # argparse has no better names
+        """As in argparse."""
+        self._known += tuple(name for name in names if name.startswith("--"))
+        return super().add_argument(*names, **how)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # its overloads
+        """As in argparse, but for what is unknown."""
+        if not self.intermixes:
+            return super().parse_known_args(args, namespace)
+        self.intermixes = False  # what follows comes back here
+        parsed, unknown = self.parse_known_intermixed_args(args, namespace)
+        if unknown:
+            self.error(f"unknown: {' '.join(unknown)}{self._meant(unknown[0])}")
+        return parsed, unknown
+
+    def _meant(self, unknown: str) -> str:
+        close = difflib.get_close_matches(unknown.partition("=")[0], self._known, 1)
+        return f"; did you mean {close[0]}?" if close else ""
