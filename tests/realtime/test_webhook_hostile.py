@@ -269,7 +269,7 @@ async def test_a_client_that_is_gone_before_its_body_is_waited_for_is_no_failure
     """Data and end in one turn of the loop: the request begins when the connection is gone already."""
     async with serving() as served:
         wire = await served.connect()
-        connections: Connections = served.source._server._connections  # type: ignore[union-attr]
+        connections: Connections = served.source._server._listener._connections  # type: ignore[union-attr]
         await _until(lambda: connections.connections)
         (theirs,) = connections.connections
         theirs.data_received(request(b"half a body")[:-4])
@@ -287,7 +287,7 @@ async def test_a_client_that_does_not_send_headers_is_cut_off() -> None:
         slow.send(b"POST /deploy HTTP/1.1\r\nX: ")
         assert await silent.wait_end() == b""
         assert await slow.wait_end() == b""
-        assert not served.source._server._connections._waiting  # type: ignore[union-attr]
+        assert not served.source._server._listener._connections._waiting  # type: ignore[union-attr]
 
 
 async def test_a_client_that_keeps_dripping_headers_is_cut_off_too() -> None:
@@ -337,7 +337,7 @@ async def test_hundreds_of_slow_clients_keep_nobody_out() -> None:
             assert await served.is_well()
         assert all(await asyncio.gather(*(wire.ends() for wire in wires)))
         server: Any = served.source._server
-        await _until(lambda: not server._connections._waiting)
+        await _until(lambda: not server._listener._connections._waiting)
         await _until(lambda: not server._requests._bodies._slow)
         assert server._requests._bodies._held == 0
     assert {event.body for event in served.seen.events} == {b"well"}
