@@ -118,7 +118,7 @@ def test_a_shutdown_that_takes_time_asks_for_more_of_it_as_long_as_the_loop_turn
     assert stop[1:] == [EXTENSION] * 4
 
 
-@pytest.mark.parametrize("pid", [None, str(os.getpid())])
+@pytest.mark.parametrize("pid", [None, str(os.getpid())], ids=["anybody", "us"])
 def test_the_watchdog_gets_two_signs_of_life_in_its_time(
     manager: Manager, monkeypatch: pytest.MonkeyPatch, pid: str | None
 ) -> None:
