@@ -1,0 +1,225 @@
+"""A receiver that is killed again and again, and a sender that counts: ``python -m tests.chaos.inbox --seconds 60``.
+
+The sender posts numbered signed requests, with the same id until each is answered, and remembers which were answered
+with 202. The receiver is killed with SIGKILL at random moments, also while it starts, and started again. In the end
+every acknowledged number must have been handled, none that was refused, and a number twice only where a kill came
+between. The last line says how it went; the exit status is 0 if it went well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import hmac
+import os
+import random
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from lifecycle.sources._inbox_keeping import LETTERS
+from tests.chaos._receiver import SECRET
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+__all__ = ["Tally", "storm"]
+
+ROOT = Path(__file__).parents[2]
+
+#: Senders at a time: more than the receiver lets wait, so that some are refused.
+SENDERS = 16
+LIMIT = 60.0
+
+
+@dataclass
+class Tally:
+    """What was seen."""
+
+    acknowledged: set[int] = field(default_factory=set)
+    refused: set[int] = field(default_factory=set)
+    #: For each number where it was handled: life and attempt, in order.
+    handled: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    kills: int = 0
+    dead: int = 0
+
+    @property
+    def lost(self) -> set[int]:
+        return self.acknowledged - self.handled.keys()
+
+    @property
+    def duplicates(self) -> set[int]:
+        return {number for number, calls in self.handled.items() if len(calls) > 1}
+
+    def wrong(self) -> list[str]:
+        """What must not be."""
+        found = []
+        if self.lost:
+            found.append(f"lost: {sorted(self.lost)[:10]}")
+        if self.refused & self.handled.keys():
+            found.append(f"refused and handled: {sorted(self.refused & self.handled.keys())[:10]}")
+        if self.dead:
+            found.append(f"dead letters: {self.dead}")
+        for number in self.duplicates:
+            lives, attempts = zip(*self.handled[number], strict=True)
+            if list(lives) != sorted(set(lives)) or list(attempts) != sorted(set(attempts)):
+                found.append(f"{number} was handled twice without a kill between: {self.handled[number]}")
+        return found
+
+    def __str__(self) -> str:
+        return (
+            f"acknowledged {len(self.acknowledged)}, handled {len(self.handled)}, lost {len(self.lost)}, "
+            f"duplicates {len(self.duplicates)}, kills {self.kills}"
+        )
+
+
+class Storm:
+    """The sender, the killer, and the receiver's lives."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.directory = directory
+        self.chance = random.Random(seed)
+        self.tally = Tally()
+        # Where the receiver listens; none while it does not.
+        self.url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.numbers = iter(range(1, 10**9))
+        self.stopping = False
+        self.life = 0
+
+    async def blow(self, seconds: float, kills: int) -> Tally:
+        end = time.monotonic() + seconds
+        async with aiohttp.ClientSession() as client, asyncio.TaskGroup() as group:
+            senders = [group.create_task(self._send(client)) for _ in range(SENDERS)]
+            while time.monotonic() < end or self.tally.kills < kills:
+                await self._live_and_die()
+            self.stopping = True
+            await self._last_life(senders)
+        self._read()
+        return self.tally
+
+    # -- the receiver ----------------------------------------------------------------------------------------------
+
+    async def _start(self) -> Process:
+        self.life += 1
+        argv = [sys.executable, "-m", "tests.chaos._receiver", str(self.directory), str(self.life)]
+        with (self.directory / "log").open("a") as log:
+            return await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=log)
+
+    async def _listening(self, process: Process) -> None:
+        assert process.stdout is not None
+        async with asyncio.timeout(LIMIT):
+            line = await process.stdout.readline()
+        assert line, (self.directory / "log").read_text()[-5000:]
+        self.url.set_result(line.decode().strip())
+
+    async def _live_and_die(self) -> None:
+        process = await self._start()
+        try:
+            if self.chance.random() < 0.1:
+                await asyncio.sleep(self.chance.random() * 0.5)
+            else:
+                await self._listening(process)
+                await asyncio.sleep(self.chance.random() ** 2 * 2)
+        finally:
+            if self.url.done():
+                self.url = asyncio.get_running_loop().create_future()
+            process.kill()
+            await process.wait()
+        self.tally.kills += 1
+
+    async def _last_life(self, senders: list[asyncio.Task[None]]) -> None:
+        """In peace: what is left is delivered, and the receiver ends as programs do."""
+        process = await self._start()
+        try:
+            await self._listening(process)
+            await asyncio.wait(senders)
+            async with asyncio.timeout(LIMIT):
+                while self._left():
+                    await asyncio.sleep(0.05)
+            process.terminate()
+            assert await process.wait() == 0, (self.directory / "log").read_text()[-5000:]
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    def _left(self) -> int:
+        with closing(sqlite3.connect(self.directory / "inbox.db")) as db:
+            entries = LETTERS.entries(db)
+        self.tally.dead = sum(entry.dead for entry in entries)
+        return len(entries) - self.tally.dead
+
+    # -- the sender ------------------------------------------------------------------------------------------------
+
+    async def _send(self, client: aiohttp.ClientSession) -> None:
+        while not self.stopping:
+            number = next(self.numbers)
+            status = await self._post(client, number)
+            if status == 202:
+                self.tally.acknowledged.add(number)
+            else:
+                assert status in (429, 503), status
+                self.tally.refused.add(number)
+                await asyncio.sleep(0.02)
+
+    async def _post(self, client: aiohttp.ClientSession, number: int) -> int:
+        """The status, whatever happens until there is one; the id stays the same.
+
+        Where a try was not answered it may have been accepted: then a refusal decides nothing, and is not taken.
+        """
+        body = str(number).encode()
+        signature = hmac.digest(SECRET, body, hashlib.sha256).hex()
+        headers = {"X-Hub-Signature-256": f"sha256={signature}", "X-GitHub-Delivery": f"number-{number}"}
+        path = "/batch" if number % 3 == 0 else "/one"
+        unanswered = False
+        while True:
+            url = await asyncio.shield(self.url) + path
+            try:
+                async with client.post(url, data=body, headers=headers) as answer:
+                    if answer.status == 202 or not unanswered:
+                        return answer.status
+            except aiohttp.ClientConnectorError:
+                # Nobody was there to accept it.
+                pass
+            except (aiohttp.ClientError, ConnectionError, TimeoutError):
+                unanswered = True
+            await asyncio.sleep(0.01)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        for line in (self.directory / "handled").read_text().splitlines():
+            life, number, attempt = map(int, line.split())
+            self.tally.handled[number].append((life, attempt))
+
+
+async def storm(seconds: float, *, seed: int, kills: int = 0) -> Tally:
+    """Blow for ``seconds``, and until there were as many ``kills``."""
+    with tempfile.TemporaryDirectory() as directory:
+        return await Storm(Path(directory), seed).blow(seconds, kills)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.inbox", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    seed = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
+    print(f"LIFECYCLE_SEED={seed}")
+    tally = asyncio.run(storm(parser.parse_args().seconds, seed=seed))
+    print(f"refused {len(tally.refused)}, dead letters {tally.dead}")
+    wrong = tally.wrong()
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    print(tally)
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

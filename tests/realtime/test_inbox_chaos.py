@@ -1,0 +1,23 @@
+"""A few seconds of the storm in `tests.chaos.inbox`; ten with ``LIFECYCLE_SOAK`` (`make soak`)."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.chaos.inbox import storm
+
+SECONDS = 10.0 if "LIFECYCLE_SOAK" in os.environ else 4.0
+SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
+
+
+@pytest.mark.timeout(240)
+async def test_no_kill_loses_what_was_acknowledged() -> None:
+    print(f"LIFECYCLE_SEED={SEED}")
+    tally = await storm(SECONDS, seed=SEED, kills=2)
+    print(tally)
+    assert tally.wrong() == []
+    assert tally.acknowledged
+    assert tally.kills >= 2
