@@ -208,6 +208,8 @@ class Generations:
                 self._voice.warn("it did not stop in time and was killed")
             case ((Status.STARTING | Status.RUNNING | Status.SUSPENDED), (Status.FINISHED | Status.FAILED)):
                 self._ended(move.state)
+            case _ if move.state.circuit == "open" and move.old == move.new:
+                self._voice.say("waiting for a change")
             case _:
                 pass
 

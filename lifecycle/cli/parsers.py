@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from typing import Any
 
 __all__ = ["CommandParser"]
@@ -33,5 +32,7 @@ class CommandParser(argparse.ArgumentParser):
         return parsed, unknown
 
     def _meant(self, unknown: str) -> str:
+        import difflib
+
         close = difflib.get_close_matches(unknown.partition("=")[0], self._known, 1)
         return f"; did you mean {close[0]}?" if close else ""

@@ -352,7 +352,9 @@ class TestThePolicy:
         rig.child.end(1)
         await clock.advance(1000)
         assert rig.starts == 9
-        assert "'app' is given up after more than 8 restarts within 60 s" in rig.told()
+        assert (
+            "'app' is given up after more than 8 restarts within 60 s\n[lifecycle] waiting for a change\n" in rig.told()
+        )
         assert rig.generations.describe() == "waiting for a change"
 
         rig.change("app.py")

@@ -76,6 +76,8 @@ class TestOutcomes:
         assert how(state("a", Status.FINISHED)) == "finished after 2.0 s"
         error = "'a' exited with status 3"
         assert how(state("a", Status.FAILED, error=error)) == "exited with status 3 after 2.0 s"
+        error = "'a' did not stop in time and was killed"
+        assert how(state("a", Status.KILLED, error=error)) == "did not stop in time and was killed"
         error = "'a' cannot start: it is not there; make it"
         assert how(state("a", Status.FAILED, ran=None, error=error)) == "cannot start: it is not there; make it"
 

@@ -112,7 +112,7 @@ async def test_one_that_is_not_ready_in_time_is_stopped_with_all_its_processes(w
 @pytest.mark.parametrize("way", WAYS)
 async def test_one_that_ends_before_it_is_ready_says_how_and_what_it_said_at_last(way: str, port: int) -> None:
     worker = python("import sys; sys.exit('no such database')", ready=way.format(port=port), start_timeout=1000)
-    with pytest.raises(WorkerFailed, match=r"ended before it was ready to .* 'app' exited with status 1") as caught:
+    with pytest.raises(WorkerFailed, match=r"ended before it was ready to .* it exited with status 1") as caught:
         await worker.start()
     assert str(caught.value).endswith("its last words:\nno such database")
     exit_ = await worker.wait()

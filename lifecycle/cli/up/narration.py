@@ -28,9 +28,15 @@ class Narrator:
     def tell(self, event: StatusEvent) -> None:
         """Say what is news; restarts and what is given up are in the library's log."""
         process = self._processes.get(event.component)
-        if process is None or event.new == event.old:
+        if process is None:
             return
         state = cast("WorkerState", event.state)
+        if event.new != event.old:
+            self._moved(process, event, state)
+        elif state.circuit == "open" and process.watch:
+            self._voice.say(f"{process.name} waits for the next change")
+
+    def _moved(self, process: Process, event: StatusEvent, state: WorkerState) -> None:
         match event.new:
             case Status.STARTING if process.ready is not None:
                 self._voice.say(f"starting {process.name}")

@@ -62,6 +62,8 @@ def how(state: WorkerState) -> str:
     if state.error is None:
         return f"{state.status}{after}"
     told = state.error.removeprefix(f"{state.name!r} ")
+    if state.status is Status.KILLED:
+        return told
     fact, semicolon, advice = told.partition(";")
     return f"{fact}{after}{semicolon}{advice}"
 

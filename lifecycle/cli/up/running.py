@@ -59,7 +59,13 @@ class _Program:
         self._processes = processes
         self._env_file = env_file
         self._screen = screen
-        self._supervisor = Supervisor(_NAME, *map(self._spec, processes), auto_shutdown="any_significant")
+        self._supervisor = Supervisor(
+            _NAME,
+            *map(self._spec, processes),
+            auto_shutdown="any_significant",
+            # Where nobody needs another, one that takes its time keeps nobody else running.
+            stop_order="reverse" if any(each.after for each in processes) else "parallel",
+        )
         self._outcomes: list[Outcome] = []
 
     def run(self) -> int:
@@ -67,6 +73,9 @@ class _Program:
         from lifecycle.runtime import run
 
         router = watching(self._processes, self._supervisor, self._screen.voice, logs=self._screen.logs)
+        if router is not None:
+            # SIGHUP where there is no terminal: it ends us as it does where nothing is watched.
+            router.handle("lifecycle/reload", lambda _: _shut_down())
         limit = sum(each.stop_timeout + _MARGIN for each in self._processes)
         hooks.forced_exit.connect(self._kill)
         try:
@@ -161,7 +170,7 @@ class _Program:
 
 
 def _shut_down() -> None:
-    """Nobody reads any more."""
+    """Nobody reads any more, or it is asked for."""
     from lifecycle.runtime import shutdown
 
     shutdown()

@@ -27,8 +27,8 @@ def unready(name: str, ready: Readiness, life: asyncio.Future[End | None], patie
             "give it a longer start timeout if it is slow"
         )
     end = End.of(life)
-    how = "it exited with status 0" if end.error is None else end.error
+    how = "exited with status 0" if end.error is None else str(end.error).removeprefix(f"{name!r} ")
     words = f"; its last words:\n{end.stderr[-_TOLD:].strip()}" if end.stderr.strip() else ""
-    failed = WorkerFailed(f"{name!r} ended before it was ready to {ready}: {how}{news}{words}")
+    failed = WorkerFailed(f"{name!r} ended before it was ready to {ready}: it {how}{news}{words}")
     failed.__cause__ = end.error
     return failed
