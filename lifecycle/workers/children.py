@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.verdicts import stopped_early
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,10 +72,15 @@ async def start_in(slot: Slot, changed: Callable[[Slot, int, Status, Status], No
 
     ``changed`` is told of every change of a worker that can tell, with the generation of the slot.
     """
+    generation = slot.generation
     try:
-        slot.worker = worker = await make(slot.spec)
+        worker = await make(slot.spec)
+        if slot.generation != generation:
+            # It was stopped meanwhile, and a function that was cancelled need not care.
+            return stopped_early(slot.spec.name)
+        slot.worker = worker
         if isinstance(worker, BaseWorker):
-            worker.on_change(partial(changed, slot, slot.generation))
+            worker.on_change(partial(changed, slot, generation))
         _hand_over(worker, slot.environment())
         await worker.start()
     except asyncio.CancelledError as error:
