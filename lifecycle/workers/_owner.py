@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -261,7 +262,7 @@ class Owner:
             return
         error = WorkerFailed(f"{slot.spec.name!r} was unhealthy {slot.spec.failures} times in a row: {answer.message}")
         await self.closer.close(slot)
-        slot.is_over(failed(error))
+        slot.is_over(replace(slot.exit or failed(error), status=Status.FAILED, error=error))
         await self.restarts.again(slot, slot.generation, error)
 
 

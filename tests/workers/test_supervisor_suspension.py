@@ -9,7 +9,7 @@ import pytest
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import Gate, Intensity, ProbeResult, Spec, Status, Supervisor, TaskWorker
-from tests.workers.puppets import STEADY, Crew
+from tests.workers.puppets import STEADY, Crew, Puppet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -291,6 +291,28 @@ async def test_one_that_is_unhealthy_for_long_is_started_again(
         assert f"'a' was unhealthy 3 times in a row: {told}" in caplog.text
         await clock.advance(100)
         assert len(made) == 2
+
+
+class Leaving(Puppet):
+    """A process that never feels well."""
+
+    async def _terminate(self, *, force: bool) -> None:
+        self.end(exit_code=-9 if force else -15)
+
+    async def probe(self) -> ProbeResult:
+        return ProbeResult(healthy=False)
+
+
+async def test_who_follows_one_that_was_unhealthy_is_told_its_true_exit_code(clock: Clock, crew: Crew) -> None:
+    made: list[Leaving] = []
+
+    def make() -> Leaving:
+        made.append(Leaving(crew, "a", len(made) + 1))
+        return made[-1]
+
+    async with Supervisor("s", Spec("a", make, probe_interval=1, failures=1, restart_unhealthy=True)):
+        await clock.advance(1.5)
+        assert [each._env["LIFECYCLE_PREV_EXIT"] for each in made] == ["0", "-15"]
 
 
 async def test_ill_health_counts_in_the_budget_and_is_among_the_last_errors(clock: Clock) -> None:
