@@ -48,6 +48,9 @@ def _error(name: str, status: Status, end: End, how: Circumstances) -> BaseExcep
         return how.because
     if status is Status.KILLED:
         return WorkerFailed(f"{name!r} did not stop in time and was {'abandoned' if how.abandoned else 'killed'}")
+    if end.error is not None and (words := end.stderr.strip()):
+        # For who sees the error alone, in a traceback or in the group that a supervisor gives up with.
+        end.error.add_note(f"the last of its stderr:\n{words}")
     return end.error
 
 

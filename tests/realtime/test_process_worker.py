@@ -12,6 +12,7 @@ import signal
 import sys
 import textwrap
 import threading
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,6 +176,8 @@ async def test_an_exit_says_how_long_it_took_and_the_last_of_stderr(
     assert exit_.error is None if error is None else error in str(exit_.error)
     assert 0 < exit_.duration <= asyncio.get_running_loop().time() - began
     assert exit_.stderr == "x" * (4096 - 8) + "\nthe end"
+    if status == "failed":
+        assert f"the last of its stderr:\n{exit_.stderr}" in "".join(traceback.format_exception(exit_.error))
 
 
 async def test_another_signal_stops_it() -> None:
