@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.workers.records import ProbeResult
-from lifecycle.workers.status import Status
+from lifecycle.workers.status import AT_WORK, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ __all__ = ["ask", "ask_all", "keep_asking"]
 async def ask(slot: Slot) -> ProbeResult:
     """Its answer; an error, silence, or a worker that does not run is a bad one. It is kept in the slot."""
     worker, status = slot.worker, slot.status
-    if worker is None or status not in (Status.RUNNING, Status.SUSPENDED):
+    if worker is None or status not in AT_WORK:
         return ProbeResult(healthy=False, message=f"is {status}")
     generation = slot.generation
     result = await _answer(worker, slot.spec.probe_timeout)

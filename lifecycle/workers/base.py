@@ -16,17 +16,16 @@ from lifecycle.workers.endings import Ending, announce, ask
 from lifecycle.workers.environment import check_env
 from lifecycle.workers.graces import sooner
 from lifecycle.workers.machines import StatusMachine
-from lifecycle.workers.records import End, WorkerState
-from lifecycle.workers.status import FINAL, UNSTARTED, Status
+from lifecycle.workers.records import End, ProbeResult, WorkerState
+from lifecycle.workers.status import AT_WORK, FINAL, UNSTARTED, Status
 from lifecycle.workers.verdicts import Circumstances, cannot_start, exit_of, told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
-    from types import TracebackType
     from typing import Self
 
     from lifecycle.workers.machines import Listener
-    from lifecycle.workers.records import Exit, ProbeResult
+    from lifecycle.workers.records import Exit
 
 __all__ = ["BaseWorker"]
 
@@ -62,9 +61,8 @@ class BaseWorker:
         self._created_at = time.time()
         self._started_at: float | None = None
         self._began: float | None = None  # by the loop's clock: when start() was called
-        # The start, while it goes on; the life, from its beginning on; the timer that runs while one that was asked to
-        # end may obey; and, for one that does not, or cannot be asked without waiting, what is done about it and the
-        # task that does it. There are thousands of workers: nothing is made before it is needed.
+        # The start, while it goes on; the life; the timer while one that was asked to end may obey; for one that does
+        # not, or cannot be asked without waiting, what is done about it, and the task that does. None before its need.
         self._starting: asyncio.Task[WorkerFailed | None] | None = None
         self._life: asyncio.Future[End | None] | None = None
         self._overdue: asyncio.TimerHandle | None = None
@@ -183,9 +181,7 @@ class BaseWorker:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     # -- around it ----------------------------------------------------------------------------------------------
@@ -225,6 +221,10 @@ class BaseWorker:
     def on_change(self, listener: Listener) -> None:
         """Have ``listener`` called with the old and the new status at every change, at once; it MUST NOT raise."""
         self._machine.listen(listener)
+
+    async def probe(self) -> ProbeResult:
+        """How it feels: well, as long as it runs. Override this where more can be known."""
+        return ProbeResult(self.status in AT_WORK, "" if self.status in AT_WORK else f"is {self.status}")
 
     def set_env(self, name: str, value: str) -> None:
         """Have ``name`` in its environment, over what it would have there.

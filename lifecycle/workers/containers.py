@@ -66,8 +66,9 @@ class ContainerWorker(BaseWorker):
         image: what it is made from.
         command: what it runs, a word each, in place of what the image says.
         env: what its environment has over the image's; it has nothing of ours.
-        engine: where the engine is: ``"unix:///path/of/its.sock"`` or ``"tcp://host:port"``. By default what
-            ``DOCKER_HOST`` says, else ``/var/run/docker.sock``, else Podman's sockets, of this user or the system.
+        engine: where the engine is: ``"unix:///path/of/its.sock"``, or only the path, or ``"tcp://host:port"``. By
+            default what ``DOCKER_HOST`` says, else ``/var/run/docker.sock``, else Podman's sockets, of this user or
+            the system.
         stop_timeout: seconds that it has to stop, before it is killed.
         output: called with each line, without its end, and "stdout" or "stderr". By default lines go to the log
             ``lifecycle.workers.<name>`` at level INFO. It is called in the loop; if it raises, that is logged.

@@ -26,7 +26,9 @@ _PATIENCE: Final = 30.0
 
 
 def check_address(address: str, setting: str = "engine") -> str:
-    """``address``, which stands in ``setting``, if it can be one. Raises ValueError if not."""
+    """``address``, which stands in ``setting``, as a URL, if it can be one; a path is a socket's. Raises ValueError."""
+    if address.startswith("/"):
+        return _UNIX + address
     scheme = next((each for each in _SCHEMES if address.startswith(each)), None)
     if scheme is None or address == scheme:
         raise ValueError(

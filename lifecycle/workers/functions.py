@@ -8,13 +8,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["is_async", "needed"]
+__all__ = ["is_async", "needed", "takes_one"]
 
 
 def is_async(fn: object) -> bool:
     """Whether calling ``fn`` gives a coroutine."""
     call = getattr(fn, "__call__", None)  # noqa: B004  # its kind is asked for, not whether there is one
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
+
+
+def takes_one(fn: Callable[..., Any]) -> bool:
+    """Whether ``fn`` can be called with one positional argument, as far as anybody can know."""
+    try:
+        inspect.signature(fn).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        # Some that are written in C do not tell.
+        return True
+    return True
 
 
 def needed(fn: Callable[..., Any]) -> int | None:

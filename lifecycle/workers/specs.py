@@ -98,7 +98,7 @@ class Spec:
         significant: whether its end may be the end of the supervisor; see ``auto_shutdown`` there.
         ready: for a list of arguments, when the process counts as started; see `ProcessWorker`.
         probe_interval: seconds between two questions after its health (a tenth more or less, at random); by default
-            it is not asked. A worker is asked by ``await probe()``; one that has none is healthy as long as it runs.
+            it is not asked. A worker is asked by ``await probe()``; one of yours may know more than that it runs.
         probe_timeout: seconds that it has to answer; no answer is a bad one.
         failures: how many bad answers in a row make it unhealthy.
         restart_unhealthy: whether it is stopped and started again then; otherwise it is only shown.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.records import End
 
-__all__ = ["FINAL", "TABLE", "UNSTARTED", "WRONG", "Status", "final_status"]
+__all__ = ["AT_WORK", "FINAL", "TABLE", "UNSTARTED", "WRONG", "Status", "final_status"]
 
 
 class Status(StrEnum):
@@ -58,6 +58,7 @@ TABLE: Final[Mapping[Status, frozenset[Status]]] = {
 # Sets also where two would do: to look up a member of an enum takes longer than all the rest of a test.
 FINAL: Final = frozenset(status for status, row in TABLE.items() if not row)
 UNSTARTED: Final = frozenset({Status.CREATED, Status.PENDING})
+AT_WORK: Final = frozenset({Status.RUNNING, Status.SUSPENDED})
 WRONG: Final = frozenset({Status.FAILED, Status.KILLED})
 
 # Not every system has a name for it, and this is only compared.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from lifecycle._naming import name_of
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.functions import is_async, needed
+from lifecycle.workers.functions import is_async, takes_one
 from lifecycle.workers.handovers import given
 from lifecycle.workers.records import End
 from lifecycle.workers.stacks import thread_stack
@@ -89,7 +89,7 @@ def _check(name: str, fn: Any) -> None:
         raise TypeError(
             f"{fn!r} is no plain function; {name!r} needs one, of a threading.Event (TaskWorker runs async)"
         )
-    if needed(fn) != 1:
+    if not takes_one(fn):
         raise TypeError(
             f"{name_of(fn)} cannot be called by {name!r}: it has to take one argument, the threading.Event that is "
             "set to stop it (functools.partial gives it others)"

@@ -13,7 +13,7 @@ import pytest
 
 from lifecycle import hooks
 from lifecycle.errors import InvalidTransition, WorkerFailed
-from lifecycle.workers import BaseWorker, End, Status, stop_and_wait
+from lifecycle.workers import BaseWorker, End, ProbeResult, Status, stop_and_wait
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
@@ -298,6 +298,14 @@ async def test_a_terminate_that_raises_is_logged_and_the_kill_comes_all_the_same
 
 
 # -- around it ----------------------------------------------------------------------------------------------------
+
+
+async def test_any_worker_can_be_asked_how_it_feels(clock: Clock) -> None:
+    worker = Puppet()
+    assert await worker.probe() == ProbeResult(healthy=False, message="is created")
+    async with worker:
+        assert await worker.probe() == ProbeResult(healthy=True)
+    assert await worker.probe() == ProbeResult(healthy=False, message="is stopped")
 
 
 async def test_the_state_is_a_record_that_json_can_hold(clock: Clock) -> None:

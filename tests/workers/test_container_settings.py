@@ -26,7 +26,7 @@ async def listen(line: str, stream: str) -> None:
         ("a", {"command": "sleep 1"}, TypeError, "command='sleep 1' of 'app' is not made of words; give a list"),
         ("a", {"command": ["sleep", 1]}, TypeError, "is not made of words"),
         ("a", {"env": {"A=B": "1"}}, ValueError, "is no name of an environment variable"),
-        ("a", {"engine": "/var/run/docker.sock"}, ValueError, "engine='/var/run/docker.sock' is no address"),
+        ("a", {"engine": "var/run/docker.sock"}, ValueError, "engine='var/run/docker.sock' is no address"),
         ("a", {"engine": "unix://"}, ValueError, "engine='unix://' is no address"),
         ("a", {"engine": "ssh://host"}, ValueError, "give 'unix:///path/of/its.sock' or 'tcp://host:port'"),
         ("a", {"stop_timeout": -1}, ValueError, "stop_timeout=-1"),
@@ -74,6 +74,12 @@ async def test_a_socket_that_is_missing_is_named_with_the_extra(nowhere: Path) -
         await worker.start()
     assert "extra 'docker'" in str(failed.value)
     assert worker.status is Status.FAILED
+
+
+async def test_a_bare_path_is_that_of_a_socket(nowhere: Path) -> None:
+    worker = ContainerWorker("db", "redis:7", engine=f"{nowhere}/none.sock")
+    with pytest.raises(WorkerFailed, match=f"there is no engine's socket at {nowhere}/none.sock"):
+        await worker.start()
 
 
 async def test_an_extra_that_is_missing_is_named(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

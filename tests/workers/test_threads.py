@@ -65,6 +65,15 @@ async def test_it_reads_what_it_was_handed_over() -> None:
     assert dict(seen[0]) == {"LIFECYCLE_ATTEMPT": "7"}
 
 
+async def test_its_function_may_take_more_than_it_is_given() -> None:
+    seen: list[tuple[object, ...]] = []
+
+    async with ThreadWorker("t", lambda *given: seen.append(given)) as worker:
+        await worker.wait()
+    (given,) = seen
+    assert [type(each) for each in given] == [threading.Event]
+
+
 async def asynchronous(stop: object) -> None: ...
 def nothing() -> None: ...
 
