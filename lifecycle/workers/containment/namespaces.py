@@ -72,7 +72,7 @@ async def entered(pid: int) -> None:
 
     Before that a signal is lost on its way in. Nobody tells of it, so it is looked for; it takes milliseconds.
     """
-    while not _is_inside(pid):
+    while not _is_inside(pid):  # noqa: ASYNC110  # nobody could set an event
         await asyncio.sleep(_PAUSE)
 
 
