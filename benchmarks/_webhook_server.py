@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from lifecycle.control import Router
-from lifecycle.sources import GitHub, WebhookSource
+from lifecycle.sources import GitHub, Inbox, WebhookSource
 from lifecycle.testing import running
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ async def _handled(_event: Any) -> None:
     pass
 
 
-async def _serve_ours(verify: Verifier | None) -> None:
-    router, source = Router(), WebhookSource(port=0, verify=verify)
+async def _serve_ours(verify: Verifier | None, inbox: Inbox | None = None) -> None:
+    # Every request of the load has the same delivery id, and is to be handled.
+    router, source = Router(), WebhookSource(port=0, verify=verify, inbox=inbox, dedupe=0.0)
     router.add_source(source)
     router.handle("webhook/deploy", _handled)
     async with running(router):
@@ -63,6 +64,7 @@ SERVERS: dict[str, Callable[[], Awaitable[None]]] = {
     "aiohttp_hmac": lambda: _serve_aiohttp(_bare_hmac),
     "plain": lambda: _serve_ours(None),
     "hmac": lambda: _serve_ours(GitHub(SECRET)),
+    "inbox": lambda: _serve_ours(None, Inbox(sys.argv[2])),
 }
 
 

@@ -122,7 +122,9 @@ class Journal:
             raise
         outcome: asyncio.Future[_T] = self._loop.create_future()
         self._waiting.append((fn, outcome))
-        self._go_on()
+        if not self._busy and len(self._waiting) == 1:
+            # Not at once: who comes in the same turn of the loop comes along.
+            self._loop.call_soon(self._go_on)
         return await outcome
 
     def _check(self) -> None:
@@ -133,8 +135,7 @@ class Journal:
 
     def _go_on(self) -> None:
         """Give the thread its next job, if it has none."""
-        assert self._thread is not None
-        if self._busy:
+        if self._busy or self._thread is None:
             return
         if self._waiting:
             group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]

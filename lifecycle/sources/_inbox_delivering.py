@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import Dropped, JournalError, NotHandled
@@ -37,6 +38,9 @@ _LOCK_EVERY = 0.1
 #: Seconds until the next try where the file could not be written.
 _PAUSE = 1.0
 
+#: Seconds in which what was handled is gathered, to be put down at once: nobody waits for it.
+_GATHER = 0.02
+
 #: Seconds that what became of letters has to get to disk at the end.
 _LAST_WRITES = 4.0
 
@@ -57,6 +61,9 @@ class Deliverer:
         self._ready: deque[Letter] = deque()
         # Each task waits for the end of a delivery and puts it down.
         self._under_way: dict[asyncio.Task[None], Delivery] = {}
+        # The numbers of those that were handled, and the task that puts them down while there are any.
+        self._done: list[int] = []
+        self._writing: asyncio.Task[None] | None = None
         # Whether we are the one who delivers; until then what is accepted goes into the file only.
         self._is_ours = False
         self._ending = False
@@ -126,15 +133,20 @@ class Deliverer:
             if not delivery.done:
                 task.cancel()
         try:
-            if self._under_way:
-                await asyncio.wait(list(self._under_way), timeout=_LAST_WRITES)
-            with suppress(JournalError):
-                await self._keeper.give_back([letter.id for letter in self._ready])
+            with suppress(JournalError, TimeoutError):
+                async with asyncio.timeout(_LAST_WRITES):
+                    await self._written()
+                    await self._keeper.give_back([letter.id for letter in self._ready])
         finally:
             await self._close()
 
+    async def _written(self) -> None:
+        """Wait until what became of letters is on disk."""
+        while tasks := [*self._under_way, *([self._writing] if self._writing else ())]:
+            await asyncio.wait(tasks)
+
     async def _close(self) -> None:
-        for task in self._under_way:
+        for task in [*self._under_way, *([self._writing] if self._writing else ())]:
             task.cancel()
         self._ready.clear()
         self._is_ours = False
@@ -225,18 +237,32 @@ class Deliverer:
             # Not by its route's own rules: it stays for the next start.
             return
         if error is None or isinstance(error, Dropped):
-            await self._put_down(lambda: self._keeper.done(letter.id))
+            self._note_done(letter.id)
         elif isinstance(error, NotHandled) or letter.failures + 1 >= self._inbox.max_attempts:
             _log.error("%s of the inbox is a dead letter now: %s", letter.event.topic, _told(error))
-            await self._put_down(lambda: self._keeper.bury(letter.id, _told(error)))
+            await self._put_down(partial(self._keeper.bury, letter.id, _told(error)))
         else:
             await self._retry(letter, error)
 
     async def _retry(self, letter: Letter, error: BaseException) -> None:
         delay = self._inbox.backoff.delay(letter.failures)
-        await self._put_down(lambda: self._keeper.retry(letter.id, delay, _told(error)))
+        await self._put_down(partial(self._keeper.retry, letter.id, delay, _told(error)))
         self._look_at = min(self._look_at, asyncio.get_running_loop().time() + delay)
         self._stirred.set()
+
+    def _note_done(self, number: int) -> None:
+        self._done.append(number)
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write_done(), name="inbox letters done")
+
+    async def _write_done(self) -> None:
+        try:
+            while self._done:
+                await asyncio.sleep(_GATHER)
+                done, self._done = self._done, []
+                await self._put_down(partial(self._keeper.done, done))
+        finally:
+            self._writing = None
 
     async def _put_down(self, write: Callable[[], Awaitable[None]]) -> None:
         """Write what became of a letter, as soon as it can be written."""

@@ -115,9 +115,9 @@ class Keeper:
         wait = math.inf if later is None else later - now
         return entries, 0.0 if len(entries) == _BATCH else wait
 
-    async def done(self, number: int) -> None:
-        """It was handled."""
-        await self._journal.run(lambda db: LETTERS.done(db, number))
+    async def done(self, numbers: list[int]) -> None:
+        """They were handled."""
+        await self._journal.run(lambda db: LETTERS.done(db, *numbers))
 
     async def retry(self, number: int, delay: float, error: str) -> None:
         """It failed, and comes again after ``delay`` seconds."""
