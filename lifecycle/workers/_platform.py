@@ -15,11 +15,30 @@ import sys
 import threading
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from lifecycle.workers.rushes import after_the_rush
 
-__all__ = ["exit_code", "group_end", "group_exists", "name_of", "process_end", "reap", "require_groups", "signal_group"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "exit_code",
+    "group_end",
+    "group_exists",
+    "name_of",
+    "process_end",
+    "reap",
+    "require_groups",
+    "signal_group",
+    "stopped",
+]
+
+
+#: Seconds for a signal that stops to take effect, and between two looks whether it has.
+_STOPS: Final = 5.0
+_LOOK: Final = 0.001
 
 
 def require_groups() -> None:
@@ -76,6 +95,26 @@ def signal_group(pgid: int, signum: int) -> None:
     # macOS says EPERM for a group of zombies.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pgid, signum)
+
+
+async def stopped(pid: int | None, wanted: Callable[[], bool]) -> None:
+    """Wait until the child ``pid``, which was sent SIGSTOP, shows it or has ended, while that is ``wanted``.
+
+    Nobody tells of it, so it is looked for; and not for ever, since one that waits for a disk stops after that.
+    """
+    until = asyncio.get_running_loop().time() + _STOPS
+    while pid is not None and wanted() and asyncio.get_running_loop().time() < until:
+        if _shows_stop(pid):
+            return
+        await asyncio.sleep(_LOOK)
+
+
+def _shows_stop(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        # Somebody else reaped it.
+        return True
 
 
 def exit_code(pid: int) -> int | None:

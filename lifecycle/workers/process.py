@@ -119,12 +119,22 @@ class ProcessWorker(BaseWorker):
     async def suspend(self) -> None:
         """Stop the whole group by SIGSTOP, wherever it is: nothing is drained. Nothing happens if it is suspended.
 
+        It returns when the leader is seen to be stopped. Whoever gives up waiting, leaves it running.
+
         Raises:
             InvalidTransition: if it does not run.
         """
-        if self.status is not Status.SUSPENDED:
-            self._machine.to(Status.SUSPENDED)
-            self._signal(signal.SIGSTOP)
+        if self.status is Status.SUSPENDED:
+            return
+        self._machine.to(Status.SUSPENDED)
+        self._signal(signal.SIGSTOP)
+        try:
+            await _platform.stopped(self._group, lambda: self.status is Status.SUSPENDED)
+        except asyncio.CancelledError:
+            # Meanwhile it may have been asked to stop, or have ended.
+            if self._machine.state is Status.SUSPENDED:
+                await self.resume()
+            raise
 
     async def resume(self) -> None:
         """Let the group go on. Nothing happens if it runs.

@@ -403,6 +403,27 @@ async def test_suspends_and_resumes_its_whole_group() -> None:
     assert (await worker.wait()).status is Status.STOPPED
 
 
+async def test_a_suspension_returns_when_it_is_seen() -> None:
+    heard = Heard()
+    async with python("print('ready')\nwhile True: pass", output=heard) as worker:
+        await heard.line("ready")
+        for _ in range(10):
+            await worker.suspend()
+            assert psutil.Process(worker.state().pid).status() == psutil.STATUS_STOPPED
+            await worker.resume()
+
+
+async def test_who_gives_up_a_suspension_leaves_it_running() -> None:
+    async with ProcessWorker("app", "sleep", "1000") as worker:
+        for _ in range(10):
+            suspension = asyncio.create_task(worker.suspend())
+            await asyncio.sleep(0)
+            suspension.cancel()
+            await asyncio.wait({suspension})
+            assert worker.status is (Status.RUNNING if suspension.cancelled() else Status.SUSPENDED)
+            await worker.resume()
+
+
 async def test_a_start_is_not_cut_short_by_a_resume() -> None:
     worker = python("import time; time.sleep(600)")
     start = asyncio.create_task(worker.start())
