@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_up(commands)
     _add_run(commands)
     _add_webhook(commands)
+    _add_inbox(commands)
     return parser
 
 
@@ -167,6 +168,26 @@ def _add_up(commands: Any) -> None:
     )
 
 
+def _add_inbox(commands: Any) -> None:
+    from lifecycle.cli import values
+
+    described = "look into the inbox of a webhook source, and at its dead letters"
+    parser = commands.add_parser("inbox", help=described, description=described, allow_abbrev=False)
+    parser.intermixes = False  # argparse cannot, where commands follow
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="verb")
+    for verb, told in (
+        ("list", "what waits, is being delivered, or is dead"),
+        ("show", "all that is known of some letters"),
+        ("replay", "deliver some again, now and with new attempts"),
+        ("drop", "remove some"),
+    ):
+        each = verbs.add_parser(verb, help=told, description=told, allow_abbrev=False)
+        each.add_argument("file", type=_typed(values.path), metavar="FILE", help="the file that Inbox(…) was given")
+        if verb != "list":
+            each.add_argument("letters", nargs="+", metavar="ID", help="their numbers, or: dead, for all dead letters")
+    parser.set_defaults(main=_inbox, letters=())
+
+
 def _add_run(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
@@ -216,6 +237,14 @@ def _up(parsed: Parsed) -> int:
     if parsed.command:
         raise UsageError(f"lifecycle up takes no command; write {' '.join(parsed.command)!r} into a Procfile")
     return up(parsed.file, parsed.names, parsed.log_dir)
+
+
+def _inbox(parsed: Parsed) -> int:
+    from lifecycle.cli.inbox import inbox
+
+    if parsed.command:
+        raise UsageError("lifecycle inbox takes no command after --")
+    return inbox(parsed.verb, parsed.file, parsed.letters)
 
 
 def _run(parsed: Parsed) -> int:

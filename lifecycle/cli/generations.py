@@ -14,6 +14,7 @@ from signal import Signals
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lifecycle.backoff import Backoff
+from lifecycle.cli.messages import brief
 from lifecycle.control import FileBatch, merge_files
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers.specs import Spec
@@ -229,7 +230,7 @@ class Generations:
 def _how(state: WorkerState) -> str:
     """How a run ended."""
     if state.started_at is None or state.exit_code is None:
-        return str(state.error)
+        return brief(str(state.error))
     after = f"after {state.updated_at - state.started_at:.1f} s"
     if state.exit_code < 0:
         return f"killed by {_name(-state.exit_code)} {after}"

@@ -6,6 +6,8 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from lifecycle.cli.messages import brief
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
@@ -33,4 +35,4 @@ class _Spoken(logging.Handler):
         self._voice = voice
 
     def emit(self, record: logging.LogRecord) -> None:
-        (self._voice.bad if record.levelno >= logging.ERROR else self._voice.warn)(self.format(record))
+        (self._voice.bad if record.levelno >= logging.ERROR else self._voice.warn)(brief(self.format(record)))

@@ -5,6 +5,7 @@ Messages go to standard error, so that the output of the command that is run sta
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Voice", "at_terminal", "colourful", "painted", "put"]
+__all__ = ["Voice", "at_terminal", "brief", "colourful", "painted", "put"]
 
 _PREFIX = "[lifecycle]"
+#: What keeps a file from growing.
+_FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 _DIM, _RED, _GREEN, _YELLOW = "2", "31", "32", "33"
 
 
@@ -35,11 +38,19 @@ def put(stream: TextIO | None, text: str) -> bool:
         return True
     except UnicodeEncodeError:
         return put(stream, text.encode(stream.encoding, "replace").decode(stream.encoding))
-    except OSError:
+    except OSError as error:
+        if error.errno in _FULL:
+            # There may be room again later; a full disk is no reason to end what runs.
+            return True
         # Python keeps what it could not write, and would fail with it at exit.
         _to_nowhere(stream)
         return False
     return True
+
+
+def brief(text: str) -> str:
+    """What the library says of an end, without the last lines of a process, which have been shown already."""
+    return text.partition("; its last words:\n")[0]
 
 
 def painted(text: str, colour: str) -> str:

@@ -76,6 +76,11 @@ class TestOutcomes:
         assert how(state("a", Status.FINISHED)) == "finished after 2.0 s"
         error = "'a' exited with status 3"
         assert how(state("a", Status.FAILED, error=error)) == "exited with status 3 after 2.0 s"
+        error = "'a' ended before it was ready: it exited with status 3; its last words:\nboom"
+        assert (
+            how(state("a", Status.FAILED, ran=None, error=error))
+            == "ended before it was ready: it exited with status 3"
+        )
         error = "'a' did not stop in time and was killed"
         assert how(state("a", Status.KILLED, error=error)) == "did not stop in time and was killed"
         error = "'a' cannot start: it is not there; make it"
@@ -134,6 +139,22 @@ class TestScreen:
             Screen(["api", "web"], log_dir=tmp_path, gone=pytest.fail),
         ):
             pass
+
+    def test_a_full_disk_ends_nothing_and_is_told_once(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "web.log").symlink_to("/dev/full")
+        with Screen(["web"], log_dir=tmp_path, gone=pytest.fail) as screen:
+            screen.output("web")("one", "stdout")
+            screen.output("web")("two", "stdout")
+        shown, said = capsys.readouterr()
+        assert shown == "web    | one\nweb    | two\n"
+        assert said == f"system | {tmp_path}/web.log: No space left on device; lines of web are lost (said once)\n"
+
+    def test_nor_does_one_that_standard_output_goes_to(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with io.FileIO("/dev/full", "w") as full:
+            monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(full, write_through=True))
+            Screen(["web"], log_dir=None, gone=pytest.fail).output("web")("one", "stdout")
 
     def test_who_reads_no_more_is_told_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         told: list[None] = []

@@ -121,6 +121,15 @@ async def test_one_that_ends_before_it_is_ready_says_how_and_what_it_said_at_las
     assert worker.state().error == str(caught.value)
 
 
+async def test_last_words_that_are_too_many_begin_with_a_whole_line() -> None:
+    worker = python("import sys; sys.exit('\\n'.join(f'{number:099d}' for number in range(100)))", ready="notify")
+    with pytest.raises(WorkerFailed) as caught:
+        await worker.start()
+    words = str(caught.value).partition("its last words:\n")[2].split("\n")
+    assert [int(line) for line in words] == list(range(100 - len(words), 100))
+    assert {len(line) for line in words} == {99}
+
+
 async def test_an_end_without_error_before_it_is_ready_is_a_failure_too() -> None:
     worker = python("pass", ready="notify")
     with pytest.raises(WorkerFailed, match=r"NOTIFY_SOCKET: it exited with status 0$"):

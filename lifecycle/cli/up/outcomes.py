@@ -7,6 +7,7 @@ from signal import Signals
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.cli.failures import DONE, FAILED
+from lifecycle.cli.messages import brief
 from lifecycle.workers.status import Status
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def how(state: WorkerState) -> str:
     after = "" if state.started_at is None else f" after {_duration(state)}"
     if state.error is None:
         return f"{state.status}{after}"
-    told = state.error.removeprefix(f"{state.name!r} ")
+    told = brief(state.error).removeprefix(f"{state.name!r} ")
     if state.status is Status.KILLED:
         return told
     fact, semicolon, advice = told.partition(";")

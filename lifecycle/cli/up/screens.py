@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
-    from typing import Self, TextIO
+    from typing import BinaryIO, Self
 
     from lifecycle.workers.stdio import Output
 
@@ -46,7 +46,9 @@ class Screen:
         self.read = True
         self._gone = gone
         self._log_dir = log_dir
-        self._logs: dict[str, TextIO] = {}
+        self._logs: dict[str, BinaryIO] = {}
+        # Those that could not be written to, which is said once.
+        self._failed: set[str] = set()
         self._files = ExitStack()
 
     def __enter__(self) -> Self:
@@ -76,7 +78,7 @@ class Screen:
         def take(line: str, _: str) -> None:
             self._show(prefix, line)
             if log is not None:
-                log.write(line + "\n")
+                self._keep(name, log, line)
 
         return take
 
@@ -92,5 +94,14 @@ class Screen:
             self.read = False
             self._gone()
 
-    def _open(self, file: Path) -> TextIO:
-        return self._files.enter_context(file.open("a", encoding="utf-8", buffering=1))
+    def _keep(self, name: str, log: BinaryIO, line: str) -> None:
+        try:
+            log.write(f"{line}\n".encode(errors="replace"))
+        except OSError as error:
+            if name not in self._failed:
+                self._failed.add(name)
+                self.voice.bad(f"{log.name}: {error.strerror}; lines of {name} are lost (said once)")
+
+    def _open(self, file: Path) -> BinaryIO:
+        # Without a buffer: what cannot be written now does not come up again later.
+        return self._files.enter_context(file.open("ab", buffering=0))

@@ -28,7 +28,14 @@ def unready(name: str, ready: Readiness, life: asyncio.Future[End | None], patie
         )
     end = End.of(life)
     how = "exited with status 0" if end.error is None else str(end.error).removeprefix(f"{name!r} ")
-    words = f"; its last words:\n{end.stderr[-_TOLD:].strip()}" if end.stderr.strip() else ""
+    words = f"; its last words:\n{_last(end.stderr)}" if end.stderr.strip() else ""
     failed = WorkerFailed(f"{name!r} ended before it was ready to {ready}: it {how}{news}{words}")
     failed.__cause__ = end.error
     return failed
+
+
+def _last(text: str) -> str:
+    """The end of ``text``, from the beginning of a line on where that can be."""
+    told = text[-_TOLD:]
+    whole = told.partition("\n")[2].strip()
+    return whole if len(text) > _TOLD and whole else told.strip()
