@@ -1,0 +1,222 @@
+"""`lifecycle inbox`: what waits in the file of an inbox, dead letters too; also while a receiver uses it.
+
+What others sent is shown without anything that could command a terminal, and without what identifies the sender.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import time
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.cli.failures import DONE, CliError, UsageError
+from lifecycle.cli.messages import Voice, colourful, put
+from lifecycle.errors import JournalError
+from lifecycle.journal import QUEUES
+from lifecycle.journal.databases import Database
+from lifecycle.sources._inbox_keeping import LETTERS, unpacked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from lifecycle.events import WebhookEvent
+    from lifecycle.journal import Entry
+    from lifecycle.journal.databases import Work
+
+__all__ = ["VERBS", "inbox"]
+
+_COLUMNS = ("id", "state", "attempts", "accepted", "topic", "error")
+
+#: Parts of the names of headers that hold what only the sender and we may know.
+_SECRET = ("auth", "cookie", "key", "password", "secret", "signature", "token")
+
+#: Characters of an error in a list.
+_SHORT = 80
+
+
+def inbox(verb: str, file: Path, letters: Sequence[str]) -> int:
+    """Carry out ``verb`` on the letters with these numbers, or on all dead ones where that is what ``letters`` says.
+
+    Raises:
+        UsageError: for a file that is no inbox, and for a number that is none.
+        CliError: for a letter that is not there, or cannot be had now.
+    """
+    with _opened(file) as carry_out:
+        VERBS[verb](carry_out, letters)
+    return DONE
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Callable[[Work], Any]]:
+    """What does something inside a transaction of the file."""
+    if not _is_inbox(file):
+        raise UsageError(f"{file} is no inbox; give the path that Inbox(…) was given")
+    database = Database(str(file), (QUEUES,), durable=True)
+
+    def carry_out(work: Work) -> Any:
+        [(result, error)] = database.carry_out([work])
+        if error is not None:
+            raise error
+        return result
+
+    try:
+        database.open()
+        yield carry_out
+    except JournalError as error:
+        raise CliError(str(error)) from error
+    finally:
+        database.close()
+
+
+def _is_inbox(file: Path) -> bool:
+    """Not every database is one; and nothing is to be made of one that is not."""
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            found = db.execute("SELECT 1 FROM lifecycle_schemas WHERE name = ?", (QUEUES.name,)).fetchone()
+    except sqlite3.Error:
+        return False
+    return found is not None
+
+
+# -- the verbs -----------------------------------------------------------------------------------------------------
+
+
+def _list(carry_out: Callable[[Work], Any], _letters: Sequence[str]) -> None:
+    """A line a letter, the oldest first."""
+    entries: list[Entry] = carry_out(LETTERS.entries)
+    rows = [_COLUMNS, *map(_row, entries)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(_COLUMNS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if entries:
+        put(sys.stdout, "".join(f"{line}\n" for line in lines))
+    else:
+        _say("nothing waits, and there are no dead letters")
+
+
+def _show(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
+    """All that is known of each letter."""
+    for number in _numbers(carry_out, letters):
+        entry: Entry | None = carry_out(partial(LETTERS.get, number=number))
+        if entry is None:
+            raise CliError(f"there is no letter {number} any more")
+        put(sys.stdout, _described(entry))
+
+
+def _replay(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
+    """Deliver letters again; the receiver takes them up within a second, or at its next start."""
+    numbers = _numbers(carry_out, letters)
+    for number in numbers:
+        if not carry_out(partial(LETTERS.revive, number=number)):
+            raise CliError(f"letter {number} is being delivered at this moment, or is gone")
+    _say(f"{_counted(numbers)} to be delivered again")
+
+
+def _drop(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
+    """Remove letters; what a handler has already got is not taken from it."""
+    numbers = _numbers(carry_out, letters)
+    carry_out(lambda db: LETTERS.done(db, *numbers))
+    _say(f"{_counted(numbers)} removed")
+
+
+VERBS: dict[str, Callable[[Callable[[Work], Any], Sequence[str]], None]] = {
+    "list": _list,
+    "show": _show,
+    "replay": _replay,
+    "drop": _drop,
+}
+
+
+def _numbers(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> list[int]:
+    """The numbers that are meant; each is there."""
+    entries: list[Entry] = carry_out(LETTERS.entries)
+    if list(letters) == ["dead"]:
+        return [entry.id for entry in entries if entry.dead]
+    if wrong := [text for text in letters if not (text.isascii() and text.isdigit())]:
+        raise UsageError(f"{wrong[0]!r} is no letter; give numbers that `lifecycle inbox list` shows, or the word dead")
+    numbers = sorted({int(text) for text in letters})
+    if missing := set(numbers) - {entry.id for entry in entries}:
+        raise CliError(f"there is no letter {min(missing)}; `lifecycle inbox list` shows those that are there")
+    return numbers
+
+
+# -- what is shown -------------------------------------------------------------------------------------------------
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    event = _event(entry)
+    topic = "(cannot be read)" if event is None else event.topic
+    error = entry.error if len(entry.error) <= _SHORT else f"{entry.error[: _SHORT - 1]}…"
+    cells = (str(entry.id), _state(entry), str(entry.attempts), _ago(entry.accepted), topic, error)
+    return tuple(_harmless(cell, "") for cell in cells)
+
+
+def _state(entry: Entry) -> str:
+    if entry.dead:
+        return "dead"
+    if entry.leased > time.time():
+        return "delivering"
+    return "failed" if entry.failures else "waiting"
+
+
+def _described(entry: Entry) -> str:
+    event = _event(entry)
+    accepted = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.accepted))
+    known = [
+        ("letter", str(entry.id)),
+        ("state", _state(entry)),
+        (
+            "accepted",
+            f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(entry.accepted))}, {_ago(entry.accepted)} ago",
+        ),
+        ("attempts", f"{entry.attempts}, of which {entry.failures} failed"),
+        ("error", entry.error or "none"),
+    ]
+    text = "".join(f"{name:<10}{_harmless(value, '')}\n" for name, value in known)
+    return text + (_request(event) if event is not None else "(the request cannot be read)\n") + "\n"
+
+
+def _request(event: WebhookEvent) -> str:
+    query = "&".join(f"{name}={value}" for name, value in event.query.items())
+    lines = [
+        f"id        {event.id}",
+        f"request   {event.method} {event.path}{'?' if query else ''}{query}",
+        *(f"  {name}: {_masked(name, value)}" for name, value in event.headers.items()),
+    ]
+    body = _harmless(event.text(), "\n\t")
+    return "".join(f"{_harmless(line, '')}\n" for line in lines) + (f"\n{body}\n" if body else "")
+
+
+def _masked(name: str, value: str) -> str:
+    return "***" if any(part in name for part in _SECRET) else value
+
+
+def _harmless(text: str, kept: str) -> str:
+    """``text`` with whatever a terminal might obey written out."""
+    return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
+
+
+def _event(entry: Entry) -> WebhookEvent | None:
+    try:
+        return unpacked(entry.body)
+    except (ValueError, TypeError):
+        return None
+
+
+def _ago(since: float) -> str:
+    seconds = max(0, int(time.time() - since))
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def _counted(numbers: Sequence[int]) -> str:
+    return f"{len(numbers)} letter{'' if len(numbers) == 1 else 's'}"
+
+
+def _say(text: str) -> None:
+    Voice(colourful(sys.stderr)).say(text)
