@@ -43,6 +43,11 @@ class PathRules:
         self._env_file = absolute(settings.env_file, here) if settings.env_file else None
         self._git = tuple(GitIgnore(root if root.is_dir() else root.parent) for root in self._roots) if git else ()
 
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """The watched paths, absolute."""
+        return self._roots
+
     def action(self, path: Path) -> Action:
         """What a change to ``path`` leads to."""
         path = absolute(path, self._here)

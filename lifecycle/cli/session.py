@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from lifecycle.cli.contents import Contents
 from lifecycle.cli.dotenv import read_env
 from lifecycle.cli.failures import ConfigError
 from lifecycle.cli.syntax import broken_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import AsyncGenerator, Callable, Collection, Mapping
     from pathlib import Path
     from signal import Signals
 
@@ -73,14 +74,20 @@ class Session:
         self._voice = voice
         self._suspender = suspender
         self._python = python
+        self._contents = Contents()
         # Files that could not be compiled when they changed; looked at again with every change.
         self._broken: frozenset[Path] = frozenset()
 
+    def learn(self) -> AsyncGenerator[int]:
+        """Read what the watched files hold, so that a touch of one is known for what it is; yields now and then."""
+        return self._contents.learn(self._rules.roots, lambda path: self._rules.action(path) != "ignore")
+
     async def files(self, batch: FileBatch) -> None:
         """Files changed: signal, restart, or keep what runs because a file is broken."""
-        changes: dict[Path, Change] = {
+        counting: dict[Path, Change] = {
             path: change for path, change in batch.changes.items() if self._rules.action(path) != "ignore"
         }
+        changes = await self._contents.changed(counting)
         action = self._rules.strongest(changes)
         if action == "ignore":
             return

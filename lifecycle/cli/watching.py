@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -25,7 +26,7 @@ from lifecycle.errors import SourceFailed
 from lifecycle.handlers import SuspendHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterable, Mapping
 
     from lifecycle.cli.settings import Settings
     from lifecycle.cli.terminal import Foreground
@@ -60,6 +61,7 @@ class _Program:
     voice: Voice
     router: Router
     children: Children
+    session: Session
     generations: Generations
 
     def run(self) -> int:
@@ -79,8 +81,21 @@ class _Program:
 
     async def _main(self) -> None:
         """Begins when the sources have started: from the first start on no change is missed."""
-        self.voice.say(f"watching {', '.join(str(path) for path in self.settings.paths)}")
-        await self.generations.run()
+        reading = self.session.learn()
+        # Those of a small program; the others are read beside the command.
+        await anext(reading, None)
+        learning = asyncio.create_task(_exhaust(reading), name="read the watched files")
+        try:
+            self.voice.say(f"watching {', '.join(str(path) for path in self.settings.paths)}")
+            await self.generations.run()
+        finally:
+            learning.cancel()
+            await asyncio.wait({learning})
+
+
+async def _exhaust(steps: AsyncIterable[object]) -> None:
+    async for _ in steps:
+        pass
 
 
 def _prepare(settings: Settings, here: Path, voice: Voice) -> _Program:
@@ -97,7 +112,7 @@ def _prepare(settings: Settings, here: Path, voice: Voice) -> _Program:
     router = _prompting(session, suspender, at_terminal=how == "pty") if settings.prompt else Router("watch")
     # From the prompt, or SIGHUP where there is no terminal to hang up.
     router.handle("lifecycle/reload", session.reload)
-    program = _Program(settings, voice, router, children, generations)
+    program = _Program(settings, voice, router, children, session, generations)
     if settings.prompt:
         router.handle("command/status", program.tell_status, lane="command", replace=True)
     _add_files(router, settings, session, rules)

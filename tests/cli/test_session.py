@@ -78,8 +78,8 @@ async def test_only_paths_that_count_are_named(tmp_path: Path) -> None:
 
 async def test_a_rule_can_send_a_signal_in_place_of_a_restart(tmp_path: Path) -> None:
     rig = Rig(tmp_path, on=("*.html=reload",))
-    await rig.edit(b_html="")
-    await rig.edit(a_py="", b_html="")
+    await rig.edit(b_html="1")
+    await rig.edit(a_py="", b_html="2")
     assert rig.generations.asked == [
         ("signal", signal.SIGHUP, "changed: b.html"),
         ("change", "changed: a.py, b.html"),
