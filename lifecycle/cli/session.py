@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from lifecycle.cli.contents import Contents
 from lifecycle.cli.dotenv import read_env
 from lifecycle.cli.failures import ConfigError
 from lifecycle.cli.syntax import broken_files
+from lifecycle.control import FileBatch, merge_files
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Mapping
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.messages import Voice
     from lifecycle.cli.rules import PathRules
     from lifecycle.cli.settings import Settings
-    from lifecycle.control import FileBatch, ReloadEvent, WebhookEvent
+    from lifecycle.control import ReloadEvent, WebhookEvent
     from lifecycle.events import Change
     from lifecycle.handlers import SuspendHandler
 
@@ -52,6 +54,15 @@ class Restartable(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """What came while it was paused."""
+
+    batch: FileBatch = field(default_factory=lambda: FileBatch({}))
+    #: The last request from outside; empty without one.
+    asked: str = ""
+
+
 class Session:
     """The handlers of a watched command; each decides, says so, and leaves the doing to the generations.
 
@@ -75,6 +86,8 @@ class Session:
         self._suspender = suspender
         self._python = python
         self._contents = Contents()
+        # What changed, and why a restart was asked for, since `pause`; None: it is not paused.
+        self._waiting: _Waiting | None = None
         # Files that could not be compiled when they changed; looked at again with every change.
         self._broken: frozenset[Path] = frozenset()
 
@@ -84,10 +97,10 @@ class Session:
 
     async def files(self, batch: FileBatch) -> None:
         """Files changed: signal, restart, or keep what runs because a file is broken."""
-        counting: dict[Path, Change] = {
-            path: change for path, change in batch.changes.items() if self._rules.action(path) != "ignore"
-        }
-        changes = await self._contents.changed(counting)
+        if self._waiting is not None:
+            self._waiting.batch = merge_files(self._waiting.batch, batch)
+            return
+        changes = await self._changes(batch)
         action = self._rules.strongest(changes)
         if action == "ignore":
             return
@@ -101,7 +114,12 @@ class Session:
 
     async def webhook(self, event: WebhookEvent) -> None:
         """Somebody who knows the secret asks for it."""
-        await self._as_a_change(f"webhook: {event.method} {event.path}")
+        why = f"webhook: {event.method} {event.path}"
+        if self._waiting is None:
+            await self._as_a_change(why)
+        else:
+            self._waiting.asked = why
+            self._voice.say(f"{why}; waits for unpause")
 
     async def reload(self, _: ReloadEvent) -> None:
         """Do what a change would."""
@@ -113,11 +131,43 @@ class Session:
         if self._suspender is not None:
             await self._suspender.resume()
 
-    async def _as_a_change(self, why: str) -> None:
+    async def _changes(self, batch: FileBatch) -> dict[Path, Change]:
+        """Those that count."""
+        counting: dict[Path, Change] = {
+            path: change for path, change in batch.changes.items() if self._rules.action(path) != "ignore"
+        }
+        return await self._contents.changed(counting)
+
+    def pause(self, _: object) -> None:
+        """Let what changes, and who asks from outside, wait; the command goes on."""
+        if self._waiting is None:
+            self._waiting = _Waiting()
+        self._voice.say("paused; what changes waits for unpause")
+
+    async def unpause(self, _: object) -> None:
+        """Act on what waited, all at once."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is None:
+            self._voice.say("it is not paused")
+            return
+        self._voice.say("unpaused")
+        if waiting.asked:
+            changes = await self._changes(waiting.batch)
+            self._generations.note(changes)
+            await self._as_a_change(waiting.asked, changes)
+        else:
+            await self.files(waiting.batch)
+
+    @property
+    def paused(self) -> bool:
+        """Whether changes wait for `unpause`."""
+        return self._waiting is not None
+
+    async def _as_a_change(self, why: str, changes: Collection[Path] = ()) -> None:
         """A file that is known to be broken keeps the old process also from whoever asks from outside."""
         if self._settings.change == "reload":
             self._generations.signal(self._settings.reload_signal, why)
-        elif not await self._is_broken((), why):
+        elif not await self._is_broken(changes, why):
             self._generations.change(why)
 
     async def _is_broken(self, changes: Collection[Path], why: str) -> bool:

@@ -77,7 +77,8 @@ class _Program:
     def tell_status(self, _: object) -> None:
         """Say how the command does."""
         watched = ", ".join(str(path) for path in self.settings.paths)
-        self.voice.say(f"{self.children.name}: {self.generations.describe()}\nwatching {watched}")
+        then = "; paused, what changes waits for unpause" if self.session.paused else ""
+        self.voice.say(f"{self.children.name}: {self.generations.describe()}\nwatching {watched}{then}")
 
     async def _main(self) -> None:
         """Begins when the sources have started: from the first start on no change is missed."""
@@ -154,6 +155,8 @@ def _prompting(session: Session, suspender: SuspendHandler, *, at_terminal: bool
 
     router = new_interactive_router(suspend=suspender, signals=at_terminal, prompt="lifecycle> ")
     router.command("restart", session.restart, help="Stop the command and start it anew.")
+    router.command("pause", session.pause, help="Let changes wait; the command goes on.")
+    router.command("unpause", session.unpause, help="Act on what changed since pause.")
     return router
 
 

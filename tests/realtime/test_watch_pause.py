@@ -1,0 +1,43 @@
+"""`pause` and `unpause`, typed into a `lifecycle watch` that has no terminal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from tests.realtime.test_watch import APP, LIMIT, here, until, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["here"]  # a fixture
+
+
+def test_while_it_is_paused_the_command_goes_on_and_unpause_acts_on_what_changed(here: Path, tmp_path: Path) -> None:
+    out, err = tmp_path / "out", tmp_path / "err"
+    with (
+        out.open("w") as to_out,
+        err.open("w") as to_err,
+        subprocess.Popen(
+            [sys.executable, "-m", "lifecycle", "watch", "--", sys.executable, "app.py"],
+            cwd=here,
+            env={**os.environ, "NO_COLOR": "1"},
+            stdin=subprocess.PIPE,
+            stdout=to_out,
+            stderr=to_err,
+            text=True,
+        ) as watch,
+    ):
+        assert watch.stdin is not None
+        print("pause", file=watch.stdin, flush=True)
+        until(lambda: "paused" in err.read_text() and "up 1" in out.read_text())
+        write(here / "app.py", "VALUE = 2\n" + APP)
+        print("status", file=watch.stdin, flush=True)
+        until(lambda: "paused, what changes waits for unpause" in err.read_text())
+        assert "up 2" not in out.read_text()
+        print("unpause", file=watch.stdin, flush=True)
+        until(lambda: "up 2" in out.read_text())
+        print("quit", file=watch.stdin, flush=True)
+        assert watch.wait(LIMIT) == 0
