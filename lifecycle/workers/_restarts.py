@@ -49,7 +49,7 @@ class Restarts:
         if slot.trips(now):
             self._give_up(slot)
             return
-        error = error or WorkerFailed(f"{slot.spec.name!r} ended {slot.status}, and has to run")
+        error = error or WorkerFailed(f"{slot.spec.name!r} {slot.status}, and has to run")
         try:
             at = self._budget.spend(now, slot.spec.name, error)
         except RestartLimitReached as limit:
@@ -106,7 +106,7 @@ class Restarts:
     def _give_up(self, slot: Slot) -> None:
         """The circuit of ``slot`` opens; its siblings and the supervisor go on."""
         backoff, name = slot.spec.backoff, slot.spec.name
-        many = f"more than {backoff.max_restarts} restarts within {backoff.within:g} s"
+        many = f"more than {backoff.max_restarts} restart{'s'[: backoff.max_restarts != 1]} within {backoff.within:g} s"
         _log.error("%r is given up after %s", name, many)
         slot.rest = Status.FAILED
         self._owner.line.leave(slot)

@@ -59,8 +59,9 @@ class Budget:
         return now
 
     def _spent(self, intensity: Intensity, child: str) -> RestartLimitReached:
+        restarts = f"{intensity.limit} restart{'s'[: intensity.limit != 1]}"
         limit = RestartLimitReached(
-            f"{self._name!r} gives up: more than {intensity.limit} restarts within {intensity.within:g} s, "
+            f"{self._name!r} gives up: more than {restarts} within {intensity.within:g} s, "
             f"the last of {child!r}: {self._errors[-1]}"
         )
         last = list(self._errors)[-(intensity.limit + 1) :]

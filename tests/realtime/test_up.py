@@ -280,7 +280,7 @@ class TestPolicies:
             max-restarts = 1
             watch = ["."]
         """)
-        program.until("'a' is given up after more than 1 restarts within 60 s\nsystem | a waits for the next change\n")
+        program.until("'a' is given up after more than 1 restart within 60 s\nsystem | a waits for the next change\n")
         (here / "go").touch()
         program.until("a      | up")
         program.stop()

@@ -361,7 +361,7 @@ async def test_a_spent_budget_ends_it_with_the_last_errors(clock: Clock, crew: C
     assert "'s' gives up: more than 2 restarts within 60 s" in str(exit_.error)
     group = exit_.error.__cause__
     assert isinstance(group, ExceptionGroup)
-    assert [str(each) for each in group.exceptions] == ["one", "'a' ended finished, and has to run", "three"]
+    assert [str(each) for each in group.exceptions] == ["one", "'a' finished, and has to run", "three"]
     assert crew.log[-1] == "b down"
 
 
