@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from lifecycle.workers import (
         Backoff,
         BaseWorker,
+        ContainerWorker,
         DoNotRestart,
         Exit,
         Gate,
@@ -151,7 +152,7 @@ _ROOMS = {
         "QueueSource SignalSource TickerSource WebhookSource"
     ),
     "lifecycle.workers": (
-        "Backoff BaseWorker DoNotRestart Exit Gate Intensity ProbeResult ProcessWorker Restart Spec "
+        "Backoff BaseWorker ContainerWorker DoNotRestart Exit Gate Intensity ProbeResult ProcessWorker Restart Spec "
         "Status StopTree Strategy Supervisor TaskWorker ThreadWorker WorkerState handover stop_and_wait"
     ),
 }
@@ -162,6 +163,7 @@ __all__ = [
     "BaseWorker",
     "ClearLineEvent",
     "CommandEvent",
+    "ContainerWorker",
     "Debounce",
     "Delivery",
     "DoNotRestart",
