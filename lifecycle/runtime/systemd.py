@@ -97,7 +97,7 @@ class Notifier:
             yield
         except BaseException as error:
             # In one line: the next would be a field of its own.
-            told = " ".join(f"{type(error).__name__}: {error}".split())[:_TOLD]
+            told = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")[:_TOLD]
             status = f"STATUS=running; the last reload failed: {told}"
             raise
         finally:
