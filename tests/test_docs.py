@@ -57,6 +57,7 @@ ROOMS = (
     "errors",
     "states",
     "backoff",
+    "journal",
 )
 
 _BLOCK = re.compile(

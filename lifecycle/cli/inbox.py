@@ -20,7 +20,7 @@ from lifecycle.journal.databases import Database
 from lifecycle.sources._inbox_keeping import LETTERS, unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
     from lifecycle.events import WebhookEvent
@@ -51,7 +51,7 @@ def inbox(verb: str, file: Path, letters: Sequence[str]) -> int:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[Callable[[Work], Any]]:
+def _opened(file: Path) -> Generator[Callable[[Work], Any]]:
     """What does something inside a transaction of the file."""
     if not _is_inbox(file):
         raise UsageError(f"{file} is no inbox; give the path that Inbox(…) was given")
@@ -168,10 +168,7 @@ def _described(entry: Entry) -> str:
     known = [
         ("letter", str(entry.id)),
         ("state", _state(entry)),
-        (
-            "accepted",
-            f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(entry.accepted))}, {_ago(entry.accepted)} ago",
-        ),
+        ("accepted", f"{accepted}, {_ago(entry.accepted)} ago"),
         ("attempts", f"{entry.attempts}, of which {entry.failures} failed"),
         ("error", entry.error or "none"),
     ]
