@@ -37,6 +37,7 @@ __all__ = ["Requests"]
 _log = logging.getLogger("lifecycle.sources")
 
 _STOPPING = "the receiver is stopping"
+_SUSPENDED = "the receiver is suspended"
 
 
 class Requests:
@@ -53,6 +54,8 @@ class Requests:
         self._emit: Emit | None = None
         self._opened = asyncio.Event()
         self._stopping = False
+        #: Whether to refuse what comes, until this is False again.
+        self.suspended = False
         # How many requests are being read or wait for room, and who wants to know when there are none.
         self._busy = 0
         self._rested: asyncio.Future[None] | None = None
@@ -122,8 +125,8 @@ class Requests:
     def _admit(self, request: web.BaseRequest) -> str:
         """The path, if nothing speaks against the request so far."""
         rules = self._rules
-        if self._stopping:
-            raise Refused.for_now(503, _STOPPING)
+        if self._stopping or self.suspended:
+            raise Refused.for_now(503, _STOPPING if self._stopping else _SUSPENDED)
         path = decoded(request.raw_path.partition("?")[0])
         if path is None or (rules.paths is not None and path not in rules.paths):
             raise Refused(404, "there is nothing under this path")

@@ -40,6 +40,10 @@ class HttpServer:
         """Let requests through to ``emit``."""
         self._requests.open(emit)
 
+    def suspend(self, *, suspended: bool) -> None:
+        """Answer requests with 503 from now on, or no longer; the socket stays open."""
+        self._requests.suspended = suspended
+
     def refuse(self) -> None:
         """Accept neither connections nor requests from now on; what is under way goes on."""
         self._requests.stop()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -67,6 +68,8 @@ class Deliverer:
         # Whether we are the one who delivers; until then what is accepted goes into the file only.
         self._is_ours = False
         self._ending = False
+        # Whether letters stay where they are, accepted ones too, until this is False again.
+        self._suspended = False
         # When the file is to be looked at, by the clock of the loop.
         self._look_at = 0.0
         self._stirred = asyncio.Event()
@@ -116,6 +119,11 @@ class Deliverer:
             # A router that is cancelled cancels us before its handlers: what they drop from now on is no loss.
             self._ending = True
 
+    def suspend(self, *, suspended: bool) -> None:
+        """Give the router nothing from now on, or go on."""
+        self._suspended = suspended
+        self._stirred.set()
+
     def end(self) -> None:
         """Let `run` return, once the router has taken what it is being given."""
         self._ending = True
@@ -159,7 +167,9 @@ class Deliverer:
         clock = asyncio.get_running_loop().time
         self._look_at = clock()
         while not self._ending:
-            if clock() >= self._look_at:
+            if self._suspended:
+                await self._rest(math.inf)
+            elif clock() >= self._look_at:
                 await self._look(emit)
             elif self._ready:
                 await self._send(emit, self._ready.popleft())
@@ -192,8 +202,10 @@ class Deliverer:
             return
         self._look_at = clock() + min(wait, _LOOK_EVERY)
         for at, entry in enumerate(entries):
-            if self._ending:
+            if self._ending or self._suspended:
                 await self._keeper.give_back([each.id for each in entries[at:]])
+                # They come before those that were accepted since.
+                self._look_at = clock()
                 return
             letter = await self._opened(entry)
             if letter is not None:
@@ -222,9 +234,9 @@ class Deliverer:
     async def _rest(self, seconds: float | None = None) -> None:
         """Wait until something stirs, or ``seconds`` have passed, or it is time to look."""
         self._stirred.clear()
-        loop = asyncio.get_running_loop()
+        until = self._look_at if seconds is None else asyncio.get_running_loop().time() + seconds
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(self._look_at if seconds is None else loop.time() + seconds):
+            async with asyncio.timeout_at(until if until < math.inf else None):
                 await self._stirred.wait()
 
     # -- and back --------------------------------------------------------------------------------------------------

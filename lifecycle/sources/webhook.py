@@ -52,7 +52,8 @@ class Limits:
 
     #: Bytes of a request body; more is 413.
     body: int = 1_048_576
-    #: Requests that wait for room in their lane at a time; more is 429. It bounds the memory for bodies as well.
+    #: Requests that wait for room in their lane at a time, an inbox's included; more is 429. It bounds the memory for
+    #: bodies as well.
     pending: int = 100
     #: ``(n, seconds)``: at most n requests in so many seconds from one address; more is 429.
     rate: tuple[int, float] | None = None
@@ -102,6 +103,8 @@ class WebhookSource:
     them, together with the path; a request that repeats it is answered like the first and not delivered again. An
     inbox remembers ids itself, as its own ``dedupe`` says.
 
+    Suspended, it answers 503 and gives the router nothing; ``SuspendHandler.manage(source)`` does that.
+
     ``async with`` listens; the router does that when it starts. Leaving closes idle connections at once and gives
     requests under way a short time.
 
@@ -136,6 +139,7 @@ class WebhookSource:
         self._rules = Rules(_verify_of(verify), _paths(paths), _methods(methods), limits, dedupe)
         self._inbox = _deliverer_of(inbox)
         self._server: HttpServer | None = None
+        self._suspended = False
         self._address: tuple[str, int] | None = None
         self._closing = asyncio.Event()
 
@@ -163,6 +167,7 @@ class WebhookSource:
 
         self._closing = asyncio.Event()
         server = HttpServer(self._rules, self._inbox)
+        server.suspend(suspended=self._suspended)
         if self._inbox is not None:
             await self._inbox.open()
         try:
@@ -211,6 +216,20 @@ class WebhookSource:
         await self._closing.wait()
         self._server.refuse()
         await self._server.wait_rest(_GRACE)
+
+    def suspend(self) -> None:
+        """Answer with 503 and ``Retry-After``; what is under way goes on, and what an inbox holds stays there."""
+        self._suspend(suspended=True)
+
+    def resume(self) -> None:
+        """Take requests again, and go on with what the inbox holds."""
+        self._suspend(suspended=False)
+
+    def _suspend(self, *, suspended: bool) -> None:
+        self._suspended = suspended
+        for each in (self._server, self._inbox):
+            if each is not None:
+                each.suspend(suspended=suspended)
 
     def close(self) -> None:
         """Let `run` end: no new requests; those under way get their answers."""

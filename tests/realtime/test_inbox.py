@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from lifecycle import Backoff, Dropped, NotHandled, Router, WebhookEvent, delivery
+from lifecycle import Backoff, Dropped, NotHandled, Router, SuspendHandler, WebhookEvent, delivery
+from lifecycle.cli import main
 from lifecycle.errors import SourceFailed
 from lifecycle.journal import FileLock
 from lifecycle.sources import GitHub, Inbox, Limits, WebhookSource
@@ -434,6 +435,56 @@ async def test_what_another_process_puts_into_the_file_is_found(path: Path) -> N
         await until(lambda: receiver.seen)
         await receiver.until_empty()
     assert receiver.seen == [("from outside", 1)]
+
+
+async def test_a_dead_letter_is_replayed_while_the_receiver_runs(path: Path) -> None:
+    broken = True
+
+    async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
+        if broken:
+            raise LookupError("a mistake of ours")
+
+    async with receiving(path, handle, max_attempts=1) as receiver:
+        assert await receiver.send("one") == 202
+        await until(lambda: [entry.dead for entry in entries(path)] == [True])
+        broken = False
+        assert await asyncio.to_thread(main, ["inbox", "replay", str(path), "dead"]) == 0
+        await receiver.until_empty()
+    assert receiver.seen == [("one", 1), ("one", 2)]
+
+
+async def test_a_suspended_receiver_refuses_for_now_and_keeps_what_it_has(path: Path) -> None:
+    await prepared(path)
+    suspending = SuspendHandler()
+    async with receiving(path) as receiver:
+        suspending.manage(receiver.source)
+        await suspending.suspend()
+        accept(path, "left")
+        assert await receiver.send("refused") == 503
+        assert receiver.headers["Retry-After"] == "1"
+        with closing(sqlite3.connect(path)) as db, db:
+            LETTERS.release(db)
+        assert receiver.seen == []
+        await suspending.resume()
+        assert await receiver.send("taken") == 202
+        await receiver.until_empty()
+        assert {body for body, _ in receiver.seen} == {"left", "taken"}
+        await suspending.suspend()
+    assert entries(path) == []
+
+
+async def test_a_source_that_is_suspended_before_it_starts_begins_so(path: Path) -> None:
+    await prepared(path)
+    accept(path, "left")
+    async with aiohttp.ClientSession() as client:
+        receiver = Receiver(path, client, verify=GitHub(SECRET))
+        receiver.source.suspend()
+        receiver.router.handle("webhook/deploy", receiver.note)
+        async with running(receiver.router):
+            assert await receiver.send("refused") == 503
+            receiver.source.resume()
+            await receiver.until_empty()
+    assert receiver.seen == [("left", 2)]
 
 
 # -- repetitions ---------------------------------------------------------------------------------------------------
