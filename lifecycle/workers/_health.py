@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
+from lifecycle.workers.children import cancelling
 from lifecycle.workers.records import ProbeResult
 from lifecycle.workers.status import AT_WORK, Status
 
@@ -64,6 +65,11 @@ async def _answer(worker: Any, timeout: float) -> ProbeResult:
             answer = await probe()
     except TimeoutError:
         return ProbeResult(healthy=False, message=f"no answer within {timeout:g} s")
+    except asyncio.CancelledError:
+        if cancelling():
+            raise
+        # What it asked was cancelled by somebody else.
+        return ProbeResult(healthy=False, message="cancelled")
     except Exception as error:  # noqa: BLE001  # it is the answer
         return ProbeResult(healthy=False, message=f"{type(error).__name__}: {error}")
     if isinstance(answer, ProbeResult):

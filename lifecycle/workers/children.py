@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.specs import Spec
     from lifecycle.workers.status import Status
 
-__all__ = ["Worker", "make", "start_in", "suspendable"]
+__all__ = ["Worker", "cancelling", "make", "start_in", "suspendable"]
 
 
 @runtime_checkable
@@ -84,7 +84,7 @@ async def start_in(slot: Slot, changed: Callable[[Slot, int, Status, Status], No
         _hand_over(worker, slot.environment())
         await worker.start()
     except asyncio.CancelledError as error:
-        if _cancelling():
+        if cancelling():
             raise
         return error
     except BaseException as error:  # noqa: BLE001  # judged by the owner, SystemExit too
@@ -105,7 +105,7 @@ def _hand_over(worker: Any, environment: Mapping[str, str]) -> None:
             worker.set_env(name, value)
 
 
-def _cancelling() -> bool:
+def cancelling() -> bool:
     """Whether somebody cancelled this task; code of others may also raise CancelledError of its own accord."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -262,12 +262,17 @@ def broken() -> object:
     raise OSError("no answer today")
 
 
+def cancelled() -> object:
+    raise asyncio.CancelledError
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
         (lambda: ProbeResult(healthy=False, message="no disk"), "no disk"),
         (lambda: None, "no answer within 2 s"),
         (broken, "OSError: no answer today"),
+        (cancelled, "cancelled"),
         (lambda: "fine", "its probe returned 'fine'; it has to return a ProbeResult"),
     ],
 )
