@@ -110,13 +110,15 @@ def _from(base: Path, read: Any) -> Any:
 
 
 def _option(key: str) -> tuple[Option | Flag, bool]:
+    # Also with the underscores that they have in Python.
+    name = key.replace("_", "-")
     for option in OPTIONS:
-        if key == option.name:
+        if name == option.name:
             return option, False
-        if isinstance(option, Flag) and key == f"no-{option.name}":
+        if isinstance(option, Flag) and name == f"no-{option.name}":
             return option, True
     known = ["command", "paths", *(each.shown if isinstance(each, Flag) else each.name for each in OPTIONS)]
-    raise ValueError(f"{key} is not known; {did_you_mean(key.replace('_', '-'), known)}")
+    raise ValueError(f"{key} is not known; {did_you_mean(name, known)}")
 
 
 def read_value(option: Option, value: Any) -> Any:

@@ -165,7 +165,6 @@ def test_a_command_in_one_text_is_split_unless_a_shell_reads_it(
         (["--poll", "inf", "--", "true"], "give seconds"),
         (["--busy", "wait", "--", "true"], "'wait': give restart, queue or drop"),
         (["--restart", "sometimes", "--", "true"], "give never, on-failure or always"),
-        (["--restart", "on_failure", "--", "true"], "give never, on-failure or always"),
         (["--ready", "soon", "--", "true"], "'soon': no condition"),
         (["--ready", "port:0", "--", "true"], "'port:0': no condition"),
         (["--start-timeout", "0", "--", "true"], "seconds above zero"),
@@ -208,11 +207,17 @@ def test_settings_that_do_not_go_together_are_refused(argv: list[str], said: str
         settings(*argv)
 
 
+def test_a_key_may_have_the_underscores_that_python_needs(tmp_path: Path) -> None:
+    configure(tmp_path, "stop_timeout = 1\nno_gitignore = true\nrestart = 'on_failure'")
+    assert find_table(tmp_path) == {"stop_timeout": 1.0, "gitignore": False, "restart": "on_failure"}
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
         ("exts = 'py'", "exts is not known; did you mean ext?"),
-        ("stop_timeout = 1", "did you mean stop-timeout?"),
+        ("stop_timout = 1", "did you mean stop-timeout?"),
+        ("stop_timeout = 1\nstop-timeout = 1", "says the same as another key"),
         ("zzz = 1", "known: busy, "),
         ("ext = 1", "ext = 1 is neither a text nor a list of texts"),
         ("ext = ['py', 1]", "neither a text nor a list of texts"),

@@ -127,6 +127,12 @@ class TestTables:
         """)
         assert [each.essential for each in found] == [True, False, False]
 
+    def test_a_key_may_have_the_underscores_that_python_needs(
+        self, tables: Callable[[str], tuple[Process, ...]]
+    ) -> None:
+        found = tables("up.web = { command = 'x', stop_signal = 'INT', restart = 'on_failure' }")
+        assert [(each.stop_signal, each.restart) for each in found] == [(signal.SIGINT, "on_failure")]
+
     @pytest.mark.parametrize("ready", ["line:listening on .*", "http://127.0.0.1:8000/health", "notify"])
     def test_what_makes_a_process_ready_is_passed_on(
         self, tables: Callable[[str], tuple[Process, ...]], ready: str
@@ -146,7 +152,8 @@ class TestTables:
             ("up.web = ['a', '']", "command = .* is neither"),
             ('up."we b" = "x"', r"\[up.we b\] is no name for a process"),
             ("up.web = { command = 'x', redy = 'port:1' }", r"\[up.web\] redy is not known; did you mean ready\?"),
-            ("up.web = { command = 'x', stop_signal = 'INT' }", r"stop_signal .*; did you mean stop-signal\?"),
+            ("up.web = { command = 'x', stop_signl = 'INT' }", r"stop_signl .*; did you mean stop-signal\?"),
+            ("up.web = { command = 'x', stop_timeout = 1, stop-timeout = 2 }", "says the same as another"),
             ("up.web = { command = 'x', ready = 'prt:1' }", r"\[up.web\] ready = \"prt:1\": no condition"),
             ("up.web = { command = 'x', restart = 'often' }", 'restart = "often": give never, on-failure'),
             ("up.web = { command = 'x', max-restarts = 2.5 }", "max-restarts = 2.5: give a whole number"),

@@ -81,6 +81,8 @@ def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
                 found[key] = _variables(value)
             case _:
                 option = _option(key)
+                if option.field in found:
+                    raise ValueError(f"{key} says the same as another key; keep one of them")
                 found[option.field] = read_value(option, value)
     if "env_file" in found:
         found["env_file"] = base / found["env_file"]
@@ -89,7 +91,8 @@ def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
 
 def _option(key: str) -> Option:
     for option in KEYS:
-        if key == option.name:
+        # Also with the underscores that it has in Python.
+        if key in (option.name, option.field):
             return option
     known = ["command", "cwd", "env", *(option.name for option in KEYS)]
     raise ValueError(f"{key} is not known; {did_you_mean(key.replace('_', '-'), known)}")
