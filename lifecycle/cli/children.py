@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lifecycle.cli.settings import Settings
+    from lifecycle.cli.sockets import Handover
     from lifecycle.cli.terminal import Foreground, OwnTerminal
     from lifecycle.events import Change
     from lifecycle.workers.records import End
@@ -69,11 +70,17 @@ def changes_env(changes: Mapping[Path, Change]) -> dict[str, str]:
 
 
 class Children:
-    """Makes the command's workers, a fresh one for each start; ``foreground`` is the terminal to lend to them."""
+    """Makes the command's workers, a fresh one for each start.
 
-    def __init__(self, settings: Settings, how: Manner, foreground: Foreground | None = None) -> None:
+    ``foreground`` is the terminal to lend to them, ``handover`` the socket to hand to them.
+    """
+
+    def __init__(
+        self, settings: Settings, how: Manner, foreground: Foreground | None = None, handover: Handover | None = None
+    ) -> None:
         self._settings = settings
         self._how = how
+        self._handover = handover
         self._foreground = foreground
         # Of the last one; where it has ended they take no notice.
         self._worker: ProcessWorker | None = None
@@ -108,13 +115,14 @@ class Children:
         kind = ProcessWorker if self._foreground is None else _Job
         self._worker = kind(
             settings.command[0],
-            *argv,
+            *(argv if self._handover is None else self._handover.wrapped(argv)),
             env={**env, **self._manners(env), **changes_env(changes)},
             stop_signal=settings.stop_signal,
             stop_timeout=settings.stop_timeout,
             ready=settings.ready,
             start_timeout=settings.start_timeout,
             stdio=self._stdio(),
+            inherit=() if self._handover is None else self._handover.inherit,
         )
         return self._worker
 

@@ -87,6 +87,9 @@ OPTIONS: tuple[Option | Flag, ...] = (
     Option("signal", "SIG", "send this signal at a change, instead of restarting", values.signal),
     Option("stop-signal", "SIG", "ask the command to stop with this signal (TERM)", values.signal),
     Option("stop-timeout", "S", "kill it S seconds after the stop signal (10)", values.seconds, number=True),
+    Option(
+        "socket", "HOST:PORT", "listen there once, and hand the socket to each run (as systemd does)", values.address
+    ),
     Option("webhook", "HOST:PORT", "restart on a POST too", values.address),
     Option("secret-env", "NAME", "the variable with the secret that signs the POSTs (as GitHub does)", values.variable),
     Flag("prompt", "leave the terminal to the command (for pdb)", default=True),

@@ -100,6 +100,8 @@ class Settings:
     stop_signal: Signals = signals.SIGTERM
     #: From the stop signal to the kill.
     stop_timeout: float = 10.0
+    #: Where to listen for the command, in its stead.
+    socket: Address | None = None
     webhook: Address | None = None
     #: The variable of the environment that holds the webhook's secret.
     secret_env: str | None = None
@@ -109,6 +111,11 @@ class Settings:
     check: bool = True
 
     def __post_init__(self) -> None:
+        if self.socket and self.ready == f"port:{self.socket.port}":
+            raise UsageError(
+                f"--ready {self.ready} says nothing: with --socket that port accepts connections from the beginning; "
+                "give --ready notify, line:REGEX or http://…"
+            )
         if self.secret_env and not self.webhook:
             raise UsageError(f"--secret-env {self.secret_env} has nothing to protect; give --webhook HOST:PORT too")
         if self.webhook and not self.secret_env and not self.webhook.is_loopback:

@@ -21,6 +21,7 @@ from lifecycle.cli.messages import Voice, colourful
 from lifecycle.cli.programs import interpreter
 from lifecycle.cli.rules import PathRules, own_output
 from lifecycle.cli.session import Session
+from lifecycle.cli.sockets import handover
 from lifecycle.control import Debounce, Router, merge_files
 from lifecycle.errors import SourceFailed
 from lifecycle.handlers import SuspendHandler
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Mapping
 
     from lifecycle.cli.settings import Settings
+    from lifecycle.cli.sockets import Handover
     from lifecycle.cli.terminal import Foreground
     from lifecycle.sources import WebhookSource
 
@@ -48,9 +50,8 @@ def watch(typed: Mapping[str, Any]) -> int:
     settings = watch_settings(typed, find_table(here))
     _require_paths(settings, typed=bool(typed.get("paths")))
     voice = Voice(colourful(sys.stderr))
-    program = _prepare(settings, here, voice)
-    with heard(voice):
-        return program.run()
+    with handover(settings.socket) as socket, heard(voice):
+        return _prepare(settings, here, voice, socket).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +100,11 @@ async def _exhaust(steps: AsyncIterable[object]) -> None:
         pass
 
 
-def _prepare(settings: Settings, here: Path, voice: Voice) -> _Program:
+def _prepare(settings: Settings, here: Path, voice: Voice, socket: Handover | None) -> _Program:
     """Look at everything that can be wrong before anything is started."""
     how = manner(prompt=settings.prompt)
     foreground = _foreground(settings) if how == "foreground" else None
-    children = Children(settings, how, foreground)
+    children = Children(settings, how, foreground, socket)
     python = interpreter(children.argv, os.environ)
     rules = PathRules(settings, here, git=_honours_git(settings, voice), outputs=own_output())
     generations = Generations(children, settings, voice)
@@ -113,6 +114,8 @@ def _prepare(settings: Settings, here: Path, voice: Voice) -> _Program:
     router = _prompting(session, suspender, at_terminal=how == "pty") if settings.prompt else Router("watch")
     # From the prompt, or SIGHUP where there is no terminal to hang up.
     router.handle("lifecycle/reload", session.reload)
+    if socket is not None:
+        voice.say(f"listening on {socket} for the command")
     program = _Program(settings, voice, router, children, session, generations)
     if settings.prompt:
         router.handle("command/status", program.tell_status, lane="command", replace=True)

@@ -25,7 +25,7 @@ from lifecycle.workers.status import Status
 from lifecycle.workers.stdio import Audible, Command, Pipes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from lifecycle.workers.records import WorkerState
     from lifecycle.workers.stdio import Output, Stdio
@@ -36,11 +36,11 @@ __all__ = ["ProcessWorker"]
 class ProcessWorker(BaseWorker):
     """A program, with all the processes that come of it.
 
-    It runs in a session of its own, without input, and inherits no descriptor. However it ends, nothing of it is left:
-    a stop sends ``stop_signal`` to the whole process group, waits up to ``stop_timeout`` seconds for all of it, and
-    then kills what is left; when the leader ends by itself, the rest is killed at once. What has left the group (a
-    daemon) is killed with the rest, and all of it when this program ends, however that may be, as far as ``contain``
-    reaches.
+    It runs in a session of its own, without input, and inherits no descriptor but those of ``inherit``. However it
+    ends, nothing of it is left: a stop sends ``stop_signal`` to the whole process group, waits up to ``stop_timeout``
+    seconds for all of it, and then kills what is left; when the leader ends by itself, the rest is killed at once. What
+    has left the group (a daemon) is killed with the rest, and all of it when this program ends, however that may be, as
+    far as ``contain`` reaches.
 
     Args:
         name: what it is called in messages and states.
@@ -63,6 +63,8 @@ class ProcessWorker(BaseWorker):
             leaves. What was asked for and cannot be had fails the start. ``"auto"`` is a cgroup where one may be made,
             else a guard, else, where there is no Linux, the group. `state` shows what it is.
         detached: whether it may outlive us, and leave behind what it likes, unless it is stopped.
+        inherit: open descriptors, from 3 on, that it has under the same numbers, such as a listening socket; they
+            have to stay open here until it has been started.
 
     Raises:
         ValueError: for settings that cannot work; the message names them.
@@ -85,6 +87,7 @@ class ProcessWorker(BaseWorker):
         stdio: Stdio | None = None,
         contain: str = "auto",
         detached: bool = False,
+        inherit: Sequence[int] = (),
     ) -> None:
         super().__init__(name, stop_timeout=stop_timeout)
         if stop_signal not in signal.valid_signals():
@@ -95,6 +98,7 @@ class ProcessWorker(BaseWorker):
             raise ValueError(f"{name!r} was given both output and stdio; give one, since a stdio has its own output")
         self._argv = words(name, argv)
         self._cwd = None if cwd is None else os.fspath(cwd)
+        self._inherit = tuple(inherit)
         self._stop_signal = int(stop_signal)
         self._start_timeout = start_timeout
         self._ready = None if ready is None else wanted(ready)
@@ -164,7 +168,7 @@ class ProcessWorker(BaseWorker):
     # -- the life -----------------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End]:
-        command = Command(self._argv, {**os.environ, **self._env}, self._cwd)
+        command = Command(self._argv, {**os.environ, **self._env}, self._cwd, self._inherit)
         try:
             _platform.require_groups()
             if self._ready is not None:

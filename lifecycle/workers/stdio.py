@@ -35,11 +35,13 @@ DRAIN: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is to be executed: nothing in here is looked up or inherited any more."""
+    """What is to be executed: nothing else is looked up or inherited any more."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str | None = None
+    #: Descriptors that it has besides its streams, under the numbers that they have here.
+    inherit: Sequence[int] = ()
 
 
 class Stdio(Protocol):
@@ -201,7 +203,9 @@ def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
 
 def popen(command: Command, **how: Any) -> int:
     """`subprocess.Popen` for its way of spawning alone: the caller watches the pid and reaps it."""
-    process = subprocess.Popen(command.argv, env=command.env, cwd=command.cwd, **how)  # noqa: S603  # it is our trade
+    process = subprocess.Popen(  # noqa: S603  # it is our trade
+        command.argv, env=command.env, cwd=command.cwd, pass_fds=command.inherit, **how
+    )
     # Reaping belongs to whoever watches the pid; without a return code Popen would try it, too, and complain.
     process.returncode = 0
     return process.pid

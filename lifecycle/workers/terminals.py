@@ -170,7 +170,9 @@ def _spawn(command: Command, terminal: str) -> int:
             (os.POSIX_SPAWN_OPEN, 0, terminal, os.O_RDWR, 0),
             (os.POSIX_SPAWN_DUP2, 0, 1),
             (os.POSIX_SPAWN_DUP2, 0, 2),
-            *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable()),
+            *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable() if fd not in command.inherit),
+            # To itself: it is inherited from then on.
+            *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in command.inherit),
         ],
         setsid=True,
         setsigdef=_IGNORED_BY_PYTHON,

@@ -1,0 +1,157 @@
+"""`lifecycle watch --socket`: nobody is refused while one run follows the other."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from functools import partial
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.realtime.test_watch import LIMIT, here, until, watch, write
+from tests.realtime.test_watch_terminal import terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["here", "terminal", "watch"]  # fixtures
+
+#: Answers one request after the other; asked to stop, it ends when the one it has accepted is answered.
+SERVER = """\
+import os, select, signal, socket
+assert os.environ["LISTEN_FDS"] == "1" and os.environ["LISTEN_PID"] == str(os.getpid()), os.environ
+ended, end = socket.socketpair()
+end.setblocking(False)
+signal.set_wakeup_fd(end.fileno())
+signal.signal(signal.SIGTERM, lambda *_: None)
+server = socket.socket(fileno=3)
+server.setblocking(False)
+print("up", VALUE, sorted(map(int, os.listdir("/proc/self/fd"))), flush=True)
+while ended not in select.select([server, ended], [], [])[0]:
+    try:
+        connection, _ = server.accept()
+    except BlockingIOError:
+        continue
+    with connection:
+        connection.setblocking(True)
+        while not connection.recv(4096).endswith(b"\\r\\n\\r\\n"):
+            pass
+        connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 1\\r\\nConnection: close\\r\\n\\r\\n%d" % VALUE)
+"""
+
+
+def ask(port: int) -> str:
+    """The body of the answer, or what went wrong."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = b""
+            while more := connection.recv(4096):
+                answer += more
+    except OSError as error:
+        return type(error).__name__
+    return answer.rpartition(b"\r\n\r\n")[2].decode() or "nothing"
+
+
+@contextmanager
+def clients(port: int, *, number: int = 8, rate: float = 200.0) -> Iterator[Counter[str]]:
+    """So many ask in turns, together ``rate`` times a second, and count their answers."""
+    answers, enough = Counter[str](), Event()
+
+    def asks() -> None:
+        while not enough.wait(number / rate):
+            answers[ask(port)] += 1
+
+    threads = [Thread(target=asks) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        enough.set()
+        for thread in threads:
+            thread.join()
+
+
+def more(before: int, answers: Counter[str]) -> bool:
+    return answers["7"] > before
+
+
+def port_of(seen: Any) -> int:
+    return int(seen.said(r"listening on 127\.0\.0\.1:(\d+) for the command")[0])
+
+
+def test_through_twenty_reloads_nobody_is_refused_or_reset(watch: Any, here: Path) -> None:
+    write(here / "app.py", "VALUE = 7\n" + SERVER)
+    seen = watch("--socket", "127.0.0.1:0")
+    with clients(port_of(seen)) as answers:
+        for reload in range(1, 21):
+            seen.seen("up 7", times=reload)
+            before = answers["7"]
+            until(partial(more, before, answers), "an answer")
+            seen.process.send_signal(signal.SIGHUP)
+        seen.seen("up 7", times=21)
+    assert set(answers) == {"7"}
+    assert "did not stop in time" not in seen.err.read_text()
+
+
+def test_who_connects_while_none_runs_is_answered_by_the_next(watch: Any, here: Path) -> None:
+    write(here / "app.py", "raise SystemExit(1)\n")
+    seen = watch("--socket", "127.0.0.1:0")
+    seen.said("waiting for a change")
+    answers: list[str] = []
+    client = Thread(target=lambda: answers.append(ask(port_of(seen))))
+    client.start()
+    write(here / "app.py", "VALUE = 7\n" + SERVER)
+    client.join(LIMIT)
+    assert answers == ["7"]
+
+
+def test_the_command_has_the_socket_and_no_other_descriptor_of_ours(watch: Any, here: Path) -> None:
+    write(here / "app.py", "VALUE = 7\n" + SERVER)
+    seen = watch("--socket", "127.0.0.1:0")
+    # The pair that it made, and the directory that it reads.
+    assert seen.seen(r"up 7 \[(.*)\]") == ["0, 1, 2, 3, 4, 5, 6"]
+
+
+def test_at_a_terminal_too(terminal: Any, here: Path) -> None:
+    write(here / "app.py", "VALUE = 7\n" + SERVER)
+    seen = terminal("--socket", "127.0.0.1:0")
+    seen.sees(r"listening on 127\.0\.0\.1:\d+ ")
+    port = int(seen.tty.after.rpartition(":")[2])
+    seen.sees(r"up 7 \[0, 1, 2, 3, 4, 5, 6\]")
+    assert ask(port) == "7"
+    seen.types("quit")
+    seen.ends(0)
+
+
+@pytest.mark.parametrize("left", ["3</dev/null", "3</dev/null 4</dev/null 5</dev/null"])
+def test_descriptors_that_whoever_started_us_left_open_do_not_matter(watch: Any, here: Path, left: str) -> None:
+    write(here / "app.py", "VALUE = 7\n" + SERVER)
+    line = (
+        f"exec {sys.executable} -m lifecycle watch --socket 127.0.0.1:0 --no-prompt -- {sys.executable} app.py {left}"
+    )
+    seen = watch("--shell", "--", line)
+    seen.seen("up 7")
+    assert ask(port_of(seen)) == "7"
+
+
+def test_a_port_that_is_taken_is_said_and_nothing_is_started(watch: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        seen = watch("--socket", f"127.0.0.1:{taken.getsockname()[1]}", ready=False)
+        seen.ends(1)
+    assert "Address already in use; give an address of this machine and a port that is free" in seen.err.read_text()
+    assert "Traceback" not in seen.err.read_text()
+    assert seen.out.read_text() == ""
+
+
+def test_to_wait_for_the_port_that_we_listen_at_is_refused(watch: Any) -> None:
+    seen = watch("--socket", "127.0.0.1:8000", "--ready", "port:8000", ready=False)
+    seen.ends(2)
+    assert "--ready port:8000 says nothing" in seen.err.read_text()
