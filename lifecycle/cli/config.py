@@ -160,7 +160,9 @@ def texts(key: str, value: Any) -> list[str]:
     """
     found: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]  # TOML
     if not all(isinstance(each, str) and each for each in found):
-        raise ValueError(f'{key} = {shown(value)} is neither a text nor a list of texts; give one such as ["a", "b"]')
+        written = all(isinstance(each, str) for each in found)
+        wrong = "has an empty text" if written else "is neither a text nor a list of texts"
+        raise ValueError(f'{key} = {shown(value)} {wrong}; give one such as "a" or ["a", "b"]')
     return found
 
 
