@@ -16,6 +16,7 @@ from lifecycle.cli.messages import at_terminal, put
 from lifecycle.cli.programs import arguments
 from lifecycle.errors import StopTree
 from lifecycle.workers import ProcessWorker, Status
+from lifecycle.workers.status import FINAL
 from lifecycle.workers.stdio import Pipes
 
 if TYPE_CHECKING:
@@ -82,9 +83,10 @@ class Children:
         self._how = how
         self._handover = handover
         self._foreground = foreground
-        # Of the last one; where it has ended they take no notice.
-        self._worker: ProcessWorker | None = None
-        self._terminal: OwnTerminal | None = None
+        # Those that have not ended, the oldest first: two while one takes the place of another.
+        self._lives: list[ProcessWorker] = []
+        # Theirs; one that has been closed takes no notice.
+        self._terminals: list[OwnTerminal] = []
 
     @property
     def name(self) -> str:
@@ -113,7 +115,7 @@ class Children:
         if settings.clear and at_terminal(sys.stdout):
             put(sys.stdout, _CLEAR)
         kind = ProcessWorker if self._foreground is None else _Job
-        self._worker = kind(
+        worker = kind(
             settings.command[0],
             *(argv if self._handover is None else self._handover.wrapped(argv)),
             env={**env, **self._manners(env), **changes_env(changes)},
@@ -124,12 +126,15 @@ class Children:
             stdio=self._stdio(),
             inherit=() if self._handover is None else self._handover.inherit,
         )
-        return self._worker
+        self._lives = [*(each for each in self._lives if each.status not in FINAL), worker]
+        return worker
 
     def signal(self, signum: signal.Signals) -> None:
         """To the command itself; to all of its group where a shell stands before it."""
-        if self._worker is not None:
-            self._worker.send_signal(signum, group=self._settings.shell)
+        for worker in self._lives:
+            if worker.status in (Status.RUNNING, Status.SUSPENDED):
+                worker.send_signal(signum, group=self._settings.shell)
+                break
 
     def is_last(self, exit_code: int | None) -> bool:
         """Whether who ended the command wanted to end everything: by Ctrl+C in the terminal lent to it."""
@@ -137,8 +142,8 @@ class Children:
 
     def resize(self) -> None:
         """Tell the command's own terminal the size that ours has now."""
-        if self._terminal is not None:
-            self._terminal.fit()
+        for terminal in self._terminals:
+            terminal.fit()
 
     def _env(self) -> dict[str, str]:
         """Ours, and below it what ``--env-file`` adds: a variable that is set already stays."""
@@ -159,8 +164,8 @@ class Children:
             return _PassedOn(_pass_on, logging.getLogger("lifecycle.cli"))
         from lifecycle.cli.terminal import OwnTerminal
 
-        self._terminal = OwnTerminal()
-        return self._terminal
+        self._terminals = [*self._terminals[-1:], OwnTerminal()]
+        return self._terminals[-1]
 
 
 class _Job(ProcessWorker):

@@ -1,7 +1,8 @@
 """One run of the command after the other, never two at once, and the last change always leads to one.
 
 A `Supervisor` keeps the command, its only child: it stops the old run before it starts the new one, and its policy
-decides what follows when one ends by itself. Here is what is asked of it, and when. Who makes the workers is
+decides what follows when one ends by itself. With ``--keep-old`` the new one is a child beside the old, until either
+takes the place alone. Here is what is asked of it, and when. Who makes the workers is
 `children`'s matter, what leads to a restart is `session`'s.
 """
 
@@ -10,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from signal import Signals
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lifecycle.backoff import Backoff
+from lifecycle.cli.endings import how
 from lifecycle.cli.messages import brief
 from lifecycle.control import FileBatch, merge_files
 from lifecycle.errors import InvalidTransition, WorkerFailed
@@ -24,6 +25,7 @@ from lifecycle.workers.supervisor import Supervisor
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+    from signal import Signals
 
     from lifecycle.cli.messages import Voice
     from lifecycle.cli.settings import Settings
@@ -52,7 +54,7 @@ class Launcher(Protocol):
         ...
 
     def signal(self, signum: Signals) -> None:
-        """Send ``signum`` to the worker made last."""
+        """Send ``signum`` to the worker that runs, of two to the older."""
         ...
 
     def is_last(self, exit_code: int | None) -> bool:
@@ -67,7 +69,10 @@ class Generations:
         self._launcher = launcher
         self._settings = settings
         self._voice = voice
-        self._spec = Spec(settings.command[0], self._make, restart=settings.restart, backoff=_BACKOFF)
+        self._number = 0
+        self._spec = self._new_spec()
+        # With `keep_old`, one that starts beside it and shall take its place.
+        self._next: Spec | None = None
         self._supervisor = Supervisor("lifecycle watch")
         self._tasks = asyncio.TaskGroup()
         self._up = asyncio.Event()
@@ -119,18 +124,24 @@ class Generations:
         """Freeze the command, wherever it is, and start none until resumed."""
         self._held = True
         await self._up.wait()
+        if self._next is not None:
+            self._queued = True
+            await self._give_up_next()
         with suppress(InvalidTransition):  # it is about to end
             await self._supervisor.suspend()
 
     async def resume(self) -> None:
         """Let the command go on, or start anew for what changed meanwhile."""
-        if self._queued and (self._settings.busy == "restart" or not self.alive):
+        beside = self._queued and self._keeps_old
+        if self._queued and not beside and (self._settings.busy == "restart" or not self.alive):
             # While it is suspended: the old run does not go on before it ends.
             self._coming = True
             await self._restart()
         self._held = False
         with suppress(InvalidTransition):
             await self._supervisor.resume()
+        if beside:
+            self._ask()
 
     # -- looking -----------------------------------------------------------------------------------------------
 
@@ -150,7 +161,10 @@ class Generations:
 
     @property
     def _state(self) -> WorkerState | None:
-        return next(iter(self._supervisor.workers()), None)
+        return self._state_of(self._spec)
+
+    def _state_of(self, spec: Spec) -> WorkerState | None:
+        return next((each for each in self._supervisor.workers() if each.name == spec.name), None)
 
     @property
     def _status(self) -> Status:
@@ -168,7 +182,7 @@ class Generations:
             else:
                 self._ask()
             async for move in moves:
-                if move.component == self._spec.name:
+                if move.component != self._supervisor.name:
                     self._tell(move)
 
     def _ask(self) -> None:
@@ -177,7 +191,10 @@ class Generations:
             self._queued = True
         elif not self._coming:
             self._coming = True
-            self._asking = self._tasks.create_task(self._restart(), name=f"restart of {self._spec.name}")
+            if self._keeps_old:
+                self._tasks.create_task(self._replace(), name=f"successor of {self._spec.name}")
+            else:
+                self._asking = self._tasks.create_task(self._restart(), name=f"restart of {self._spec.name}")
 
     async def _restart(self) -> None:
         """Return when the old run has ended, and the new one has begun or has to wait for the resume."""
@@ -187,6 +204,53 @@ class Generations:
                 await self._supervisor.restart(self._spec.name)
             else:
                 await self._supervisor.add(self._spec)
+
+    async def _replace(self) -> None:
+        """Start one beside the old; it takes its place when it is ready, and if it will not be, the old stays."""
+        await self._give_up_next()
+        if self._held:
+            self._coming, self._queued = False, True
+            return
+        spec = self._next = self._new_spec()
+        with suppress(InvalidTransition):  # all ends, and so does this
+            try:
+                await self._supervisor.add(spec)
+            except WorkerFailed as error:
+                self._keep_old(spec, brief(str(error)))
+            else:
+                await self._switch(spec)
+
+    async def _switch(self, spec: Spec) -> None:
+        """Now it is ``spec`` that counts, if nobody has overtaken it; the old is asked to end."""
+        state = self._state_of(spec)
+        if self._next is spec and state is not None and state.status in FINAL:
+            self._keep_old(spec, how(state))
+            await self._supervisor.remove(spec.name)
+        elif self._next is spec:
+            old, self._spec, self._next = self._spec, spec, None
+            await self._supervisor.remove(old.name)
+
+    def _keep_old(self, failed: Spec, why: str) -> None:
+        if self._next is failed:
+            self._next = None
+            self._voice.bad(f"{why}; {'the old process goes on' if self.alive else 'waiting for a change'}")
+
+    async def _give_up_next(self) -> None:
+        """One that is about to take the place of the old is overtaken."""
+        overtaken, self._next = self._next, None
+        if overtaken is not None:
+            with suppress(KeyError, InvalidTransition):
+                await self._supervisor.remove(overtaken.name)
+
+    @property
+    def _keeps_old(self) -> bool:
+        """Whether the next run begins beside this one."""
+        return self._settings.keep_old and self._status in (Status.RUNNING, Status.SUSPENDED)
+
+    def _new_spec(self) -> Spec:
+        self._number += 1
+        name = self._settings.command[0] + (f" #{self._number}" if self._number > 1 else "")
+        return Spec(name, self._make, restart=self._settings.restart, backoff=_BACKOFF)
 
     def _make(self) -> Worker:
         """A worker for a start that begins now: what changes from here on leads to another."""
@@ -203,10 +267,12 @@ class Generations:
         match Status(move.old), Status(move.new):
             case Status.STARTING, Status.RUNNING:
                 self._told = FileBatch({})
-                how = "ready:" if self._settings.ready else "started"
-                self._voice.good(f"{how} {self._launcher.name} (pid {move.state.pid})")
+                done = "ready:" if self._settings.ready else "started"
+                self._voice.good(f"{done} {self._launcher.name} (pid {move.state.pid})")
             case _, Status.KILLED:
                 self._voice.warn("it did not stop in time and was killed")
+            case _ if move.component != self._spec.name:
+                pass  # the one beside it, of which its start is told
             case ((Status.STARTING | Status.RUNNING | Status.SUSPENDED), (Status.FINISHED | Status.FAILED)):
                 self._ended(move.state)
             case _ if move.state.circuit == "open" and move.old == move.new:
@@ -223,22 +289,5 @@ class Generations:
         policy = self._settings.restart
         if policy == "always" or (policy == "on_failure" and state.status is Status.FAILED):
             return
-        then = "" if self._queued or self._coming else "; waiting for a change"
-        (self._voice.bad if state.status is Status.FAILED else self._voice.good)(f"{_how(state)}{then}")
-
-
-def _how(state: WorkerState) -> str:
-    """How a run ended."""
-    if state.started_at is None or state.exit_code is None:
-        return brief(str(state.error))
-    after = f"after {state.updated_at - state.started_at:.1f} s"
-    if state.exit_code < 0:
-        return f"killed by {_name(-state.exit_code)} {after}"
-    return f"exited with status {state.exit_code} {after}"
-
-
-def _name(signum: int) -> str:
-    try:
-        return Signals(signum).name
-    except ValueError:
-        return f"signal {signum}"
+        then = "" if self._queued or self._coming or self._next else "; waiting for a change"
+        (self._voice.bad if state.status is Status.FAILED else self._voice.good)(f"{how(state)}{then}")

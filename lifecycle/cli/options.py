@@ -46,7 +46,7 @@ class Flag:
     @property
     def field(self) -> str:
         """Where the settings keep it."""
-        return self.name
+        return self.name.replace("-", "_")
 
     @property
     def shown(self) -> str:
@@ -87,6 +87,7 @@ OPTIONS: tuple[Option | Flag, ...] = (
     Option("signal", "SIG", "send this signal at a change, instead of restarting", values.signal),
     Option("stop-signal", "SIG", "ask the command to stop with this signal (TERM)", values.signal),
     Option("stop-timeout", "S", "kill it S seconds after the stop signal (10)", values.seconds, number=True),
+    Flag("keep-old", "stop the old one only when the new one is ready; if it will not be, the old one stays"),
     Option(
         "socket", "HOST:PORT", "listen there once, and hand the socket to each run (as systemd does)", values.address
     ),

@@ -100,6 +100,8 @@ class Settings:
     stop_signal: Signals = signals.SIGTERM
     #: From the stop signal to the kill.
     stop_timeout: float = 10.0
+    #: Whether the old run goes on until the new one is ready.
+    keep_old: bool = False
     #: Where to listen for the command, in its stead.
     socket: Address | None = None
     webhook: Address | None = None
@@ -116,6 +118,8 @@ class Settings:
                 f"--ready {self.ready} says nothing: with --socket that port accepts connections from the beginning; "
                 "give --ready notify, line:REGEX or http://…"
             )
+        if self.keep_old:
+            self._check_keeping()
         if self.secret_env and not self.webhook:
             raise UsageError(f"--secret-env {self.secret_env} has nothing to protect; give --webhook HOST:PORT too")
         if self.webhook and not self.secret_env and not self.webhook.is_loopback:
@@ -123,6 +127,19 @@ class Settings:
                 f"--webhook {self.webhook.host}:{self.webhook.port} can be reached from other machines; give "
                 "--secret-env NAME (a variable that holds the secret), or listen on 127.0.0.1"
             )
+
+    def _check_keeping(self) -> None:
+        """The old run can only be kept where the new one tells when it is ready."""
+        if self.ready is None or self.ready.startswith("http"):
+            given = f"--ready {self.ready}, which the old one answers as well" if self.ready else "no --ready"
+            raise UsageError(
+                f"--keep-old has to know when the new one is ready, and there is {given}; give --ready notify or "
+                "line:REGEX"
+            )
+        if self.busy != "restart":
+            raise UsageError(f"--keep-old replaces what runs, and --busy {self.busy} leaves it; give one of the two")
+        if not self.prompt:
+            raise UsageError("--keep-old has two runs for a moment, and --no-prompt one terminal; give one of the two")
 
     @property
     def change(self) -> Action:
