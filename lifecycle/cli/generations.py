@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from lifecycle.backoff import Backoff
 from lifecycle.cli.endings import how
@@ -23,17 +23,18 @@ from lifecycle.workers.status import FINAL, Status
 from lifecycle.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from signal import Signals
 
+    from lifecycle.cli.launchers import Launcher
     from lifecycle.cli.messages import Voice
     from lifecycle.cli.settings import Settings
     from lifecycle.events import Change, StatusEvent
     from lifecycle.workers.children import Worker
     from lifecycle.workers.records import WorkerState
 
-__all__ = ["Generations", "Launcher"]
+__all__ = ["Generations"]
 
 _ALIVE: Final = (Status.STARTING, Status.RUNNING, Status.SUSPENDED)
 _AT_REST: Final = {Status.CREATED: "waiting for the first change", Status.PENDING: "waiting to be started again"}
@@ -41,38 +42,30 @@ _AT_REST: Final = {Status.CREATED: "waiting for the first change", Status.PENDIN
 _BACKOFF: Final = Backoff(max_restarts=8, within=60.0)
 
 
-class Launcher(Protocol):
-    """Makes workers for the command."""
-
-    @property
-    def name(self) -> str:
-        """What people call the command."""
-        ...
-
-    def make(self, changes: Mapping[Path, Change]) -> Worker:
-        """A new worker; ``changes`` are those since the last that came up. Raises CliError."""
-        ...
-
-    def signal(self, signum: Signals) -> None:
-        """Send ``signum`` to the worker that runs, of two to the older."""
-        ...
-
-    def is_last(self, exit_code: int | None) -> bool:
-        """Whether who ended the command wanted to end everything: by Ctrl+C in its terminal."""
-        ...
-
-
 class Generations:
-    """Keeps one run of the command at a time; requests come in at any time and never wait."""
+    """Keeps one run of the command at a time; requests come in at any time and never wait.
 
-    def __init__(self, launcher: Launcher, settings: Settings, voice: Voice) -> None:
+    ``ready`` is called when a run is ready and no older one is there.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        settings: Settings,
+        voice: Voice,
+        *,
+        ready: Callable[[], object] = lambda: None,
+    ) -> None:
         self._launcher = launcher
         self._settings = settings
         self._voice = voice
+        self._ready = ready
         self._number = 0
         self._spec = self._new_spec()
         # With `keep_old`, one that starts beside it and shall take its place.
         self._next: Spec | None = None
+        # The name of the one that did so last, until the old has ended.
+        self._successor: str | None = None
         self._supervisor = Supervisor("lifecycle watch")
         self._tasks = asyncio.TaskGroup()
         self._up = asyncio.Event()
@@ -212,6 +205,7 @@ class Generations:
             self._coming, self._queued = False, True
             return
         spec = self._next = self._new_spec()
+        self._successor = spec.name
         with suppress(InvalidTransition):  # all ends, and so does this
             try:
                 await self._supervisor.add(spec)
@@ -229,6 +223,8 @@ class Generations:
         elif self._next is spec:
             old, self._spec, self._next = self._spec, spec, None
             await self._supervisor.remove(old.name)
+            self._successor = None if self._successor == spec.name else self._successor
+            self._ready()
 
     def _keep_old(self, failed: Spec, why: str) -> None:
         if self._next is failed:
@@ -269,6 +265,8 @@ class Generations:
                 self._told = FileBatch({})
                 done = "ready:" if self._settings.ready else "started"
                 self._voice.good(f"{done} {self._launcher.name} (pid {move.state.pid})")
+                if move.component != self._successor:
+                    self._ready()
             case _, Status.KILLED:
                 self._voice.warn("it did not stop in time and was killed")
             case _ if move.component != self._spec.name:

@@ -91,6 +91,9 @@ OPTIONS: tuple[Option | Flag, ...] = (
     Option(
         "socket", "HOST:PORT", "listen there once, and hand the socket to each run (as systemd does)", values.address
     ),
+    Option(
+        "live", "PORT", "reload pages in browsers when it is ready; the tag for them is shown", values.port, number=True
+    ),
     Option("webhook", "HOST:PORT", "restart on a POST too", values.address),
     Option("secret-env", "NAME", "the variable with the secret that signs the POSTs (as GitHub does)", values.variable),
     Flag("prompt", "leave the terminal to the command (for pdb)", default=True),

@@ -104,6 +104,8 @@ class Settings:
     keep_old: bool = False
     #: Where to listen for the command, in its stead.
     socket: Address | None = None
+    #: The port that tells browsers to reload; None: nothing does.
+    live: int | None = None
     webhook: Address | None = None
     #: The variable of the environment that holds the webhook's secret.
     secret_env: str | None = None

@@ -24,6 +24,7 @@ __all__ = [
     "interval",
     "path",
     "policy",
+    "port",
     "ready",
     "rules",
     "seconds",
@@ -33,6 +34,7 @@ __all__ = [
 
 _BUSY: dict[str, Busy] = {each: each for each in get_args(Busy)}
 _POLICIES: dict[str, Policy] = {each.replace("_", "-"): each for each in get_args(Policy)}
+_HIGHEST_PORT = 65535
 _ACTIONS: dict[str, Action] = {each: each for each in get_args(Action)}
 
 
@@ -72,13 +74,18 @@ def signal(text: str) -> Signals:
 
 def address(text: str) -> Address:
     """``HOST:PORT``; an IPv6 host in brackets."""
-    host, colon, port = text.rpartition(":")
+    host, colon, number = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
-    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or (":" in host and not bracketed):
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", number) or (":" in host and not bracketed):
         raise ValueError("give HOST:PORT, such as 127.0.0.1:9000 or [::1]:9000")
-    if int(port) > 65535:  # noqa: PLR2004  # what TCP has
+    return Address(host[1:-1] if bracketed else host, port(number))
+
+
+def port(text: str) -> int:
+    """A port of TCP; 0 is any that is free."""
+    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > _HIGHEST_PORT:
         raise ValueError("give a port from 0 (any that is free) to 65535")
-    return Address(host[1:-1] if bracketed else host, int(port))
+    return int(text)
 
 
 def busy(text: str) -> Busy:

@@ -16,6 +16,7 @@ from lifecycle.cli.config import find_table
 from lifecycle.cli.failures import DONE, FAILED, ConfigError, UsageError
 from lifecycle.cli.generations import Generations
 from lifecycle.cli.gitignore import available, has_rules
+from lifecycle.cli.live import LiveReload
 from lifecycle.cli.logs import heard
 from lifecycle.cli.messages import Voice, colourful
 from lifecycle.cli.programs import interpreter
@@ -107,7 +108,8 @@ def _prepare(settings: Settings, here: Path, voice: Voice, socket: Handover | No
     children = Children(settings, how, foreground, socket)
     python = interpreter(children.argv, os.environ)
     rules = PathRules(settings, here, git=_honours_git(settings, voice), outputs=own_output())
-    generations = Generations(children, settings, voice)
+    live = None if settings.live is None else LiveReload(settings.live, voice.say)
+    generations = Generations(children, settings, voice, ready=live.tell if live is not None else lambda: None)
     suspender = SuspendHandler()
     suspender.manage(generations)
     session = Session(settings, rules, generations, voice, python=python, suspender=suspender)
@@ -120,6 +122,8 @@ def _prepare(settings: Settings, here: Path, voice: Voice, socket: Handover | No
     if settings.prompt:
         router.handle("command/status", program.tell_status, lane="command", replace=True)
     _add_files(router, settings, session, rules)
+    if live is not None:
+        router.add_source(live)
     if settings.webhook is not None:
         router.handle("webhook/**", session.webhook)
         router.add_source(_webhook_source(settings, voice))
