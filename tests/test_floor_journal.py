@@ -92,6 +92,29 @@ async def test_those_who_wait_are_committed_together_and_in_order(path: Path) ->
     assert len([text for text in commits if text.startswith("COMMIT")]) == 2
 
 
+async def test_on_a_slow_disk_those_who_were_served_come_along_with_the_next(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every commit counts as slow, and the next waits for long: until all four have come again."""
+    monkeypatch.setattr("lifecycle.journal.writing._SLOW", 0.0)
+    monkeypatch.setattr("lifecycle.journal.writing._PART", 1000.0)
+    commits: list[str] = []
+
+    async def write(journal: Journal, name: str) -> None:
+        for number in range(5):
+            await journal.run(note(f"{name} {number}"))
+
+    async with Journal(path, NOTES) as journal:
+        await journal.run(lambda db: db.set_trace_callback(commits.append))
+        await asyncio.gather(*(write(journal, name) for name in "abcd"))
+        last = asyncio.create_task(journal.run(note("alone")))
+        await asyncio.sleep(0)
+    await last
+    # The first is that of the spy; who comes alone in the end is not kept waiting by the closing.
+    assert len([text for text in commits if text.startswith("COMMIT")]) == 1 + 5 + 1
+    assert len(on_disk(path)) == 21
+
+
 async def test_an_error_is_the_writers_own_and_loses_nothing_of_the_others(path: Path) -> None:
     def half(db: sqlite3.Connection) -> None:
         db.execute("INSERT INTO notes VALUES ('half')")

@@ -37,6 +37,10 @@ _ROOM = 1024
 #: Works in one transaction.
 _GROUP = 256
 
+#: Seconds that a commit takes on a disk so slow that it is worth waiting for those who may come along with the next;
+#: and for which part of that time.
+_SLOW, _PART = 0.004, 0.25
+
 
 class Journal:
     """A SQLite file that many tasks write and read as if each were alone.
@@ -64,6 +68,9 @@ class Journal:
         self._waiting: deque[tuple[Work, asyncio.Future[Any]]] = deque()
         # Whether the thread is at work; there is at most one job, and who comes meanwhile is in the next.
         self._busy = False
+        # On a slow disk: how many may come for the next transaction, and until when (by the loop) it waits for them.
+        self._crowd, self._gather_until = 0, 0.0
+        self._gathering: asyncio.TimerHandle | None = None
         # Set while it closes; done when it has.
         self._closing: asyncio.Future[None] | None = None
 
@@ -87,6 +94,7 @@ class Journal:
             thread.shutdown(wait=False)
             raise
         self._thread, self._pid, self._closing, self._loop = thread, os.getpid(), None, loop
+        self._crowd, self._gather_until = 0, 0.0
         # How many more may wait.
         self._room = asyncio.Semaphore(_ROOM)
         return self
@@ -122,7 +130,7 @@ class Journal:
             raise
         outcome: asyncio.Future[_T] = self._loop.create_future()
         self._waiting.append((fn, outcome))
-        if not self._busy and len(self._waiting) == 1:
+        if not self._busy and len(self._waiting) in (1, self._crowd):
             # Not at once: who comes in the same turn of the loop comes along.
             self._loop.call_soon(self._go_on)
         return await outcome
@@ -138,16 +146,41 @@ class Journal:
         if self._busy or self._thread is None:
             return
         if self._waiting:
+            if self._gathers():
+                return
             group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
             kept = [(work, future) for work, future in group if not future.cancelled()]
             works = [work for work, _ in kept]
             job = self._loop.run_in_executor(self._thread, self._database.carry_out, works)
-            job.add_done_callback(lambda job: self._committed(len(group), [each for _, each in kept], job))
+            began = self._loop.time()
+
+            def committed(job: asyncio.Future[list[Outcome]]) -> None:
+                self._expect(len(group), self._loop.time() - began)
+                self._committed(len(group), [each for _, each in kept], job)
+
+            job.add_done_callback(committed)
             self._busy = True
         elif self._closing is not None:
             job_of_closing = self._loop.run_in_executor(self._thread, self._database.close)
             job_of_closing.add_done_callback(self._closed)
             self._busy = True
+
+    def _expect(self, served: int, duration: float) -> None:
+        """Those who were served just now may come again, beside those who wait already."""
+        worthwhile = served > 1 and duration >= _SLOW
+        self._crowd = served + len(self._waiting)
+        self._gather_until = self._loop.time() + duration * _PART if worthwhile else 0.0
+
+    def _gathers(self) -> bool:
+        """Whether the next transaction still waits for others to come along."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        left = self._gather_until - self._loop.time()
+        if left <= 0 or len(self._waiting) >= self._crowd or self._closing is not None:
+            return False
+        self._gathering = self._loop.call_later(left, self._go_on)
+        return True
 
     def _committed(self, places: int, futures: list[asyncio.Future[Any]], job: asyncio.Future[list[Outcome]]) -> None:
         self._busy = False
