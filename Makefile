@@ -41,7 +41,7 @@ docs: $(STAMP)
 
 engines:  ## programs that some tests and benchmarks drive (Debian, as root)
 	apt-get update -qq
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tmux wrk chromium >/dev/null
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tmux wrk chromium webhook >/dev/null
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman runc busybox-static runit >/dev/null
 	command -v npm >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq npm >/dev/null
 	npm install --prefix .engines --silent --no-audit --no-fund mermaid@$(MERMAID)
