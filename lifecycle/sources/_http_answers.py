@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 if TYPE_CHECKING:
     from lifecycle.events import WebhookEvent
 
-__all__ = ["accepted", "problem"]
+__all__ = ["accepted", "handled", "problem"]
 
 #: The name and version of the HTTP library are nobody's business.
 _HEADERS = CIMultiDict({"Content-Type": "application/json", "Server": "lifecycle"})
@@ -24,7 +24,12 @@ _quoted = JSONEncoder().encode
 
 def accepted(event: WebhookEvent) -> web.Response:
     """202: the event is in its lane."""
-    return _json(202, f'{{"id": {_quoted(event.id)}, "topic": {_quoted(event.topic)}}}')
+    return _json(202, _named(event))
+
+
+def handled(event: WebhookEvent) -> web.Response:
+    """200: its handler has returned."""
+    return _json(200, _named(event))
 
 
 def problem(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
@@ -32,6 +37,10 @@ def problem(status: int, reason: str, headers: dict[str, str] | None = None) -> 
     answer = _json(status, f'{{"error": {_quoted(reason)}}}')
     answer.headers.update(headers or {})
     return answer
+
+
+def _named(event: WebhookEvent) -> str:
+    return f'{{"id": {_quoted(event.id)}, "topic": {_quoted(event.topic)}}}'
 
 
 def _json(status: int, text: str) -> web.Response:

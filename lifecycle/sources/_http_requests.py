@@ -14,10 +14,12 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-from lifecycle.errors import Dropped, JournalError, LaneFull, NotHandled, VerificationError
+from lifecycle.errors import JournalError, LaneFull, NotHandled, VerificationError
 from lifecycle.events import WebhookEvent
-from lifecycle.sources._http_answers import accepted, problem
+from lifecycle.sources._http_answers import accepted, handled, problem
 from lifecycle.sources._http_bodies import Bodies
+from lifecycle.sources._http_outcomes import STILL_RUNNING, refusal_of
+from lifecycle.sources._http_outcomes import handled as until_handled
 from lifecycle.sources._http_paths import decoded
 from lifecycle.sources._http_rates import Rates
 from lifecycle.sources._http_refusals import Refused
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
+    from lifecycle.control.deliveries import Delivery
     from lifecycle.control.types import Emit
     from lifecycle.sources._inbox_delivering import Deliverer
     from lifecycle.sources.webhook import Rules
@@ -92,7 +95,7 @@ class Requests:
             await asyncio.wait([self._rested], timeout=seconds)
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
-        """The answer to ``request``, once its event is in its lane or it is refused."""
+        """The answer to ``request``, once its event is in its lane, or handled if that is waited for; or refused."""
         self._busy += 1
         try:
             event, key = await self._read(request)
@@ -106,7 +109,7 @@ class Requests:
             _log.debug("a client went away in the middle of a request")
             return problem(400, "the request is incomplete")
         else:
-            return accepted(event)
+            return handled(event) if self._rules.handled else accepted(event)
         finally:
             self._rest()
 
@@ -175,16 +178,18 @@ class Requests:
             self._keeping -= 1
 
     async def _hand_over(self, event: WebhookEvent, key: str) -> None:
-        """Return when the event is in its lane."""
+        """Return when the event is in its lane, or, if that is waited for, handled."""
         self._check_room()
         task = asyncio.current_task()
         assert task is not None
         self._waiting.add(task)
         try:
             if key and self._repeats is not None:
-                await self._repeats.once(key, lambda: self._emit_to_router(event))
+                await self._deliver_once(self._repeats, event, key)
             else:
-                await self._emit_to_router(event)
+                delivery = await self._emit_to_router(event)
+                if self._rules.handled:
+                    await until_handled(delivery, self._rules.limits.answer_timeout)
         except asyncio.CancelledError:
             # Ours, to be answered; or aiohttp's, which ends the connection.
             if self._given_up and not task.uncancel():
@@ -193,7 +198,23 @@ class Requests:
         finally:
             self._waiting.discard(task)
 
-    async def _emit_to_router(self, event: WebhookEvent) -> None:
+    async def _deliver_once(self, repeats: Repeats, event: WebhookEvent, key: str) -> None:
+        async def take() -> Delivery | None:
+            delivery = await self._emit_to_router(event)
+            return delivery if self._rules.handled else None
+
+        delivery = await repeats.once(key, take)
+        if delivery is None:
+            return
+        try:
+            await until_handled(delivery, self._rules.limits.answer_timeout)
+        except Refused as refusal:
+            if refusal.status != STILL_RUNNING:
+                repeats.conclude(key, delivery, accepted=False)
+            raise
+        repeats.conclude(key, delivery, accepted=True)
+
+    async def _emit_to_router(self, event: WebhookEvent) -> Delivery:
         if self._emit is None:
             await self._opened.wait()
         assert self._emit is not None
@@ -202,9 +223,8 @@ class Requests:
         except LaneFull:
             raise Refused.for_now(503, "too many events are waiting to be handled") from None
         if delivery.done and isinstance(delivery.error, NotHandled):
-            if isinstance(delivery.error, Dropped):
-                raise Refused.for_now(503, "the event was dropped; its handler is busy")
-            raise Refused(404, f"nothing handles {event.topic!r}")
+            raise refusal_of(delivery.error, event.topic)
+        return delivery
 
     def _refuse(self, request: web.BaseRequest, refusal: Refused) -> web.Response:
         _log.info(

@@ -9,7 +9,7 @@ import asyncio
 import ipaddress
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from lifecycle.sources._http_paths import check_path
 
@@ -52,8 +52,8 @@ class Limits:
 
     #: Bytes of a request body; more is 413.
     body: int = 1_048_576
-    #: Requests that wait for room in their lane at a time, an inbox's included; more is 429. It bounds the memory for
-    #: bodies as well.
+    #: Requests that wait for room in their lane at a time, an inbox's included, or with ``answer="handled"`` for their
+    #: handler; more is 429. It bounds the memory for bodies as well.
     pending: int = 100
     #: ``(n, seconds)``: at most n requests in so many seconds from one address; more is 429.
     rate: tuple[int, float] | None = None
@@ -61,9 +61,11 @@ class Limits:
     header_timeout: float = 10.0
     #: Seconds for the body; more is 408.
     body_timeout: float = 30.0
+    #: Seconds that ``answer="handled"`` waits for the handler; then it is 504, and the handler goes on.
+    answer_timeout: float = 10.0
 
     def __post_init__(self) -> None:
-        for name in ("body", "pending", "header_timeout", "body_timeout"):
+        for name in ("body", "pending", "header_timeout", "body_timeout", "answer_timeout"):
             value = getattr(self, name)
             if not value > 0:
                 raise ValueError(f"{name}={value!r} would let nothing through; give a number above 0")
@@ -82,6 +84,8 @@ class Rules:
     methods: tuple[str, ...]
     limits: Limits = field(default_factory=Limits)
     dedupe: float = 0.0
+    #: Whether the answer comes when the handler has ended, and says how.
+    handled: bool = False
 
 
 class WebhookSource:
@@ -99,8 +103,12 @@ class WebhookSource:
     ``verify`` is one of ``lifecycle.sources.signatures``, or a function with the arguments of their ``verify``. There
     must be one unless ``host`` is a loopback address; without one, requests that a web page sends are refused.
 
+    With ``answer="handled"`` the answer comes when the handler has ended: 200, or 500 if it raised, or 504 if it still
+    runs after ``limits.answer_timeout``. Many senders give up after ten seconds and come again.
+
     A delivery id that a verifier gave is remembered for ``dedupe`` seconds (0: not at all) in memory, at most 65,536 of
-    them, together with the path; a request that repeats it is answered like the first and not delivered again. An
+    them, together with the path; a request that repeats it is answered like the first and not delivered again. What
+    was answered with an error may come again, except where its handler still runs: the repetition waits for that. An
     inbox remembers ids itself, as its own ``dedupe`` says.
 
     Suspended, it answers 503 and gives the router nothing; ``SuspendHandler.manage(source)`` does that.
@@ -109,7 +117,8 @@ class WebhookSource:
     requests under way a short time.
 
     Raises:
-        ValueError: for a host that is not loopback without ``verify``, and for paths or methods that cannot be served.
+        ValueError: for a host that is not loopback without ``verify``, for paths or methods that cannot be served, and
+            for ``answer="handled"`` with an inbox, which tries again what failed.
         TypeError: for an ``inbox`` that is none.
     """
 
@@ -125,6 +134,7 @@ class WebhookSource:
         inbox: Inbox | None = None,
         ssl_context: ssl.SSLContext | None = None,
         dedupe: float = 600.0,
+        answer: Literal["accepted", "handled"] = "accepted",
     ) -> None:
         if not 0 <= dedupe < math.inf:
             raise ValueError(f"dedupe={dedupe!r} is no time to remember ids for; give seconds, or 0 for none")
@@ -136,7 +146,7 @@ class WebhookSource:
         self.name = f"webhook {host}:{port}"
         self._host, self._port = host, port
         self._context = ssl_context
-        self._rules = Rules(_verify_of(verify), _paths(paths), _methods(methods), limits, dedupe)
+        self._rules = Rules(_verify_of(verify), _paths(paths), _methods(methods), limits, dedupe, _waits(answer, inbox))
         self._inbox = _deliverer_of(inbox)
         self._server: HttpServer | None = None
         self._suspended = False
@@ -267,6 +277,17 @@ def _deliverer_of(inbox: Inbox | None) -> Deliverer | None:
     if not isinstance(inbox, Inbox):
         raise TypeError(f"inbox={inbox!r} is no inbox; give Inbox({inbox!r}) with the path of a file")
     return Deliverer(inbox)
+
+
+def _waits(answer: str, inbox: Inbox | None) -> bool:
+    if answer not in ("accepted", "handled"):
+        raise ValueError(f"answer={answer!r} is unknown; give 'accepted' or 'handled'")
+    if answer == "handled" and inbox is not None:
+        raise ValueError(
+            "answer='handled' and an inbox don't go together: what is on disk is accepted, and tried again if it "
+            "fails; leave one of them out"
+        )
+    return answer == "handled"
 
 
 def _paths(paths: Iterable[str] | None) -> frozenset[str] | None:

@@ -1,0 +1,119 @@
+"""``answer="handled"``: the sender learns what became of the event, and a repetition learns the same."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.errors import NotHandled
+from lifecycle.sources import GitHub, Inbox, Limits, WebhookSource
+from tests.realtime.test_webhook import SECRET, serving, signature, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lifecycle.events import WebhookEvent
+
+HANDLED: dict[str, Any] = {"answer": "handled"}
+
+
+class Handler:
+    """Counts its calls; each waits to be let go, and may fail."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.go = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def __call__(self, event: WebhookEvent) -> None:
+        self.calls += 1
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+
+
+async def test_the_answer_comes_when_the_handler_has_returned() -> None:
+    handler = Handler()
+    async with serving(handle=handler, **HANDLED) as served:
+        answer = asyncio.create_task(served.send())
+        await until(lambda: handler.calls)
+        assert not answer.done()
+        handler.go.set()
+        status, told, _ = await answer
+    assert (status, told["topic"]) == (200, "webhook/deploy")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (ValueError("the password is swordfish"), 500, "its handler failed"),
+        (TimeoutError("of its own"), 500, "its handler failed"),
+        (NotHandled("not for me"), 404, "nothing handles 'webhook/deploy'"),
+    ],
+)
+async def test_a_handler_that_fails_is_told_without_its_secrets(error: Exception, status: int, told: str) -> None:
+    handler = Handler()
+    handler.error = error
+    handler.go.set()
+    async with serving(handle=handler, **HANDLED) as served:
+        assert (await served.send())[:2] == (status, {"error": told})
+
+
+async def test_a_handler_that_takes_too_long_goes_on_and_a_repetition_waits_for_it() -> None:
+    handler = Handler()
+    headers = signature(b"") | {"X-GitHub-Delivery": "one"}
+    async with serving(handle=handler, verify=GitHub(SECRET), limits=Limits(answer_timeout=0.05), **HANDLED) as served:
+        for _ in range(2):
+            status, told, _headers = await served.send(headers=headers)
+            assert (status, told["error"]) == (504, "its handler still runs after 0.05 s, and goes on")
+        handler.go.set()
+        while (await served.send(headers=headers))[0] == 504:
+            """On a slow machine it may not have ended yet."""
+        assert (await served.send(headers=headers))[0] == 200
+    assert handler.calls == 1
+
+
+async def test_what_failed_may_come_again_and_what_was_handled_is_not_handled_twice() -> None:
+    handler = Handler()
+    handler.go.set()
+    handler.error = ValueError("not today")
+    headers = signature(b"") | {"X-GitHub-Delivery": "one"}
+    async with serving(handle=handler, verify=GitHub(SECRET), **HANDLED) as served:
+        assert (await served.send(headers=headers))[0] == 500
+        handler.error = None
+        assert [(await served.send(headers=headers))[0] for _ in range(3)] == [200, 200, 200]
+    assert handler.calls == 2
+
+
+async def test_those_who_come_while_it_is_handled_share_its_end() -> None:
+    handler = Handler()
+    handler.error = ValueError("not today")
+    headers = signature(b"") | {"X-GitHub-Delivery": "one"}
+    async with serving(handle=handler, verify=GitHub(SECRET), **HANDLED) as served:
+        answers = [asyncio.create_task(served.send(headers=headers)) for _ in range(3)]
+        await until(lambda: handler.calls)
+        handler.go.set()
+        statuses = [(await answer)[0] for answer in answers]
+    # One that came late enough was delivered anew, and failed as well.
+    assert statuses == [500, 500, 500]
+
+
+async def test_who_waits_is_answered_when_the_receiver_stops() -> None:
+    handler = Handler()
+    async with serving(handle=handler, **HANDLED) as served:
+        answer = asyncio.create_task(served.send())
+        await until(lambda: handler.calls)
+        served.source.close()
+        handler.go.set()
+        assert (await answer)[0] == 200
+
+
+def test_other_answers_are_unknown_and_an_inbox_answers_itself(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="answer='later' is unknown; give 'accepted' or 'handled'"):
+        WebhookSource(answer="later")  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(ValueError, match="leave one of them out"):
+        WebhookSource(answer="handled", inbox=Inbox(tmp_path / "app.db"))
+    with pytest.raises(ValueError, match="answer_timeout=0 would let nothing through"):
+        Limits(answer_timeout=0)
