@@ -77,6 +77,10 @@ class Connections(web.Server):
         # Since when each waits; all have the same time, so the first is the next to be cut off.
         self._waiting: dict[web.RequestHandler, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._new: set[web.RequestHandler] = set()
+        #: Set while every connection has had a request.
+        self.all_asked = asyncio.Event()
+        self.all_asked.set()
 
     def __call__(self) -> web.RequestHandler:
         """A protocol for a new connection."""
@@ -85,6 +89,8 @@ class Connections(web.Server):
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Somebody connected and is expected to ask for something."""
         super().connection_made(handler, transport)
+        self._new.add(handler)
+        self.all_asked.clear()
         self.wait_for(handler)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
@@ -95,6 +101,9 @@ class Connections(web.Server):
     def got(self, connection: web.RequestHandler) -> None:
         """The headers of a request are there."""
         self._waiting.pop(connection, None)
+        self._new.discard(connection)
+        if not self._new:
+            self.all_asked.set()
 
     def wait_for(self, connection: web.RequestHandler) -> None:
         """The next request of ``connection`` may come; nothing happens if it is gone."""

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 
 from lifecycle.sources._http_bodies import next_chunk
 from lifecycle.sources._http_connections import Connections
+from lifecycle.sources._http_inherited import addresses, take
+from lifecycle.sources._http_unix import SocketFile, unix_path
 
 if TYPE_CHECKING:
+    import socket
     import ssl
     from collections.abc import Awaitable, Callable
 
@@ -27,6 +30,15 @@ _LINGER = 1.0
 
 #: Seconds that a connection has to send its last answer when the server is closed.
 _LAST_ANSWERS = 0.5
+
+#: Seconds that clients which have connected have to ask, when somebody else takes the socket over.
+_LAST_REQUESTS = 1.0
+
+#: Who may wait to be accepted at an inherited socket while nobody does; the system may allow less.
+_QUEUE = 4096
+
+#: Turns of the loop until what asyncio has accepted is a connection.
+_TURNS = 3
 
 _MOST_CONNECTIONS = 10_000
 
@@ -41,15 +53,22 @@ class Listener:
         self._connections = Connections(self._serve, timeout=header_timeout, most=most_connections())
         self._handshake = header_timeout
         self._server: asyncio.Server | None = None
+        self._file: SocketFile | None = None
+        self._inherited = False
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Open the socket; returns the address it got.
+        """Open the socket, or take the one that was inherited for this address; returns the address it got.
 
         Raises:
             OSError: saying which address is not to be had, and why.
         """
         handshake = None if context is None else self._handshake
         loop = asyncio.get_running_loop()
+        if (there := await self._opened(host, port)) is not None:
+            self._server = await loop.create_server(
+                self._connections, sock=there, backlog=_QUEUE, ssl=context, ssl_handshake_timeout=handshake
+            )
+            return host, port
         try:
             self._server = await loop.create_server(
                 self._connections, host, port, ssl=context, ssl_handshake_timeout=handshake
@@ -59,8 +78,37 @@ class Listener:
         address = self._server.sockets[0].getsockname()
         return address[0], address[1]
 
+    async def _opened(self, host: str, port: int) -> socket.socket | None:
+        """One that was inherited, or that is a file; None for a port that is still to be opened."""
+        path = unix_path(host)
+        there = take(await addresses(host, port) if path is None else (path,))
+        self._inherited = there is not None
+        if there is None and path is not None:
+            self._file = SocketFile(path)
+            return self._file.socket
+        return there
+
+    async def hand_over(self) -> None:
+        """Leave an inherited socket to who has it next; clients that have connected get a moment to ask for something.
+
+        A socket that is only ours is left as it is: nobody else would accept.
+        """
+        if not self._inherited or self._server is None:
+            return
+        for each in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(each.fileno())
+        # What was accepted and is no connection yet would be lost if the server were closed now.
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_REQUESTS):
+                await self._connections.all_asked.wait()
+
     def refuse(self) -> None:
         """Accept no connections from now on; what is under way goes on."""
+        if self._file is not None:
+            self._file.remove()
+            self._file = None
         if self._server is not None:
             self._server.close()
 

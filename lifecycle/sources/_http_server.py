@@ -29,7 +29,7 @@ class HttpServer:
         self._listener = Listener(self._requests.answer, header_timeout=rules.limits.header_timeout)
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> tuple[str, int]:
-        """Open the socket; returns the address it got.
+        """Open the socket, or take the one that was inherited for this address; returns the address it got.
 
         Raises:
             OSError: saying which address is not to be had, and why.
@@ -43,6 +43,10 @@ class HttpServer:
     def suspend(self, *, suspended: bool) -> None:
         """Answer requests with 503 from now on, or no longer; the socket stays open."""
         self._requests.suspended = suspended
+
+    async def hand_over(self) -> None:
+        """Leave an inherited socket to who has it next; requests on connections that are there are still taken."""
+        await self._listener.hand_over()
 
     def refuse(self) -> None:
         """Accept neither connections nor requests from now on; what is under way goes on."""

@@ -10,8 +10,10 @@ import ipaddress
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, cast
+from urllib.parse import quote
 
 from lifecycle.sources._http_paths import check_path
+from lifecycle.sources._http_unix import unix_path
 
 if TYPE_CHECKING:
     import ssl
@@ -101,7 +103,8 @@ class WebhookSource:
     segments, ``..`` or wildcards are 404. ``paths`` (None: any) and ``methods`` say what is served.
 
     ``verify`` is one of ``lifecycle.sources.signatures``, or a function with the arguments of their ``verify``. There
-    must be one unless ``host`` is a loopback address; without one, requests that a web page sends are refused.
+    must be one unless ``host`` is a loopback address or a Unix socket; without one, requests that a web page sends are
+    refused.
 
     With ``answer="handled"`` the answer comes when the handler has ended: 200, or 500 if it raised, or 504 if it still
     runs after ``limits.answer_timeout``. Many senders give up after ten seconds and come again.
@@ -112,6 +115,15 @@ class WebhookSource:
     inbox remembers ids itself, as its own ``dedupe`` says.
 
     Suspended, it answers 503 and gives the router nothing; ``SuspendHandler.manage(source)`` does that.
+
+    With ``host="unix:/run/app.sock"`` it listens on a Unix socket, and the port means nothing. Only the own user may
+    connect (mode 0600), and all senders count as one address for ``Limits.rate``. The file of a process that has ended
+    is replaced, that of one which listens is an error; leaving removes it. `url` is ``http+unix://%2Frun%2Fapp.sock``.
+
+    A socket that was inherited as systemd hands over sockets (``LISTEN_FDS``, ``LISTEN_PID``) is taken if it is bound
+    to this very host and port, or path; otherwise one is opened. It stays open for who takes it next, and its file
+    stays. Port 0 takes none. `close` leaves it to others at once, and takes what clients that are connected ask for
+    first within a second.
 
     ``async with`` listens; the router does that when it starts. Leaving closes idle connections at once and gives
     requests under way a short time.
@@ -143,7 +155,7 @@ class WebhookSource:
                 f"{host!r} can be reached from other machines, so requests must be verified; "
                 "give verify=GitHub(secret), or listen on 127.0.0.1"
             )
-        self.name = f"webhook {host}:{port}"
+        self.name = f"webhook {host}:{port}" if unix_path(host) is None else f"webhook {host}"
         self._host, self._port = host, port
         self._context = ssl_context
         self._rules = Rules(_verify_of(verify), _paths(paths), _methods(methods), limits, dedupe, _waits(answer, inbox))
@@ -164,6 +176,8 @@ class WebhookSource:
             # A name may stand for several addresses, and port 0 gives each a port of its own.
             host, port = self._address if port == 0 else (host, port)
         scheme = "http" if self._context is None else "https"
+        if (path := unix_path(host)) is not None:
+            return f"{scheme}+unix://{quote(path, safe='')}"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def __aenter__(self) -> Self:
@@ -224,6 +238,7 @@ class WebhookSource:
         if self._inbox is not None and not self._closing.is_set():
             await self._inbox.run(emit)
         await self._closing.wait()
+        await self._server.hand_over()
         self._server.refuse()
         await self._server.wait_rest(_GRACE)
 
@@ -249,7 +264,7 @@ class WebhookSource:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost":
+    if host == "localhost" or unix_path(host) is not None:
         return True
     try:
         address = ipaddress.ip_address(host)

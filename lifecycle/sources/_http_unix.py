@@ -1,0 +1,95 @@
+"""Unix sockets: the file that is their address, from the path that was asked for to its removal."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from contextlib import suppress
+
+__all__ = ["SocketFile", "unix_path"]
+
+_PREFIX = "unix:"
+
+#: Whoever may connect may send, so nobody else may.
+_MODE = 0o600
+
+
+def unix_path(host: str) -> str | None:
+    """The path in ``unix:/run/app.sock``; None for any other host.
+
+    Raises:
+        ValueError: if there is none that means the same wherever we are.
+    """
+    if not host.startswith(_PREFIX):
+        return None
+    path = host.removeprefix(_PREFIX)
+    if not path.startswith("/") or "\0" in path:
+        raise ValueError(f"host={host!r} has no path from the root; give one such as unix:/run/app.sock")
+    return path
+
+
+class SocketFile:
+    """A socket that listens at ``path``, where only our user may connect.
+
+    Raises:
+        OSError: saying why the path is not to be had, such as that somebody listens there.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            _clear(path)
+            self.socket.bind(path)
+            # Nobody can connect before it listens.
+            os.chmod(path, _MODE)  # noqa: PTH101  # a path of the system's, as bind has it
+            self.socket.listen()
+            self._identity = _identity(path)
+        except BaseException as error:
+            self.socket.close()
+            if isinstance(error, OSError):
+                raise _explained(error, path) from error
+            raise
+
+    def remove(self) -> None:
+        """Remove the file, unless another has taken its place; the socket must be open, or its number may be reused."""
+        with suppress(OSError):
+            if _identity(self._path) == self._identity:
+                os.unlink(self._path)  # noqa: PTH108  # as above
+
+
+def _clear(path: str) -> None:
+    """Remove the socket of a process that has ended without doing so."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(errno.EEXIST, "there is a file that is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        answer = probe.connect_ex(path)
+    if answer in {0, errno.EAGAIN}:
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    if answer != errno.ECONNREFUSED:
+        raise OSError(answer, os.strerror(answer))
+    os.unlink(path)  # noqa: PTH108  # as above
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
+
+
+def _explained(error: OSError, path: str) -> OSError:
+    """The same error, for somebody who has to do something about it."""
+    number = error.errno or errno.EINVAL
+    if number == errno.EADDRINUSE:
+        told = f"another program listens at {path}; stop that, or give another path"
+    elif number == errno.EEXIST:
+        told = f"{path} is there and no socket; remove it, or give another path"
+    else:
+        told = f"cannot listen at {path}: {error.strerror or error}"
+    return OSError(number, told)

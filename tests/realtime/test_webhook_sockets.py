@@ -1,0 +1,294 @@
+"""Webhooks over Unix sockets, and over sockets that somebody else opened for us."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import sys
+from collections import Counter
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from subprocess import run
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from lifecycle.control import Router
+from lifecycle.sources import ProbeServer, WebhookSource
+from lifecycle.testing import Recorder, running
+from tests.realtime.test_watch import LIMIT, here, until, watch, write
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+
+__all__ = ["here", "watch"]  # fixtures
+
+
+@asynccontextmanager
+async def serving(source: WebhookSource) -> AsyncGenerator[Recorder]:
+    router, seen = Router(), Recorder()
+    router.add_source(source)
+    router.handle("webhook/**", seen)
+    async with running(router):
+        yield seen
+
+
+async def send(path: str) -> int:
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as client,
+        client.post("http://localhost/deploy") as answer,
+    ):
+        return answer.status
+
+
+async def post(port: int) -> int:
+    async with aiohttp.ClientSession() as client, client.post(f"http://127.0.0.1:{port}/deploy") as answer:
+        return answer.status
+
+
+class TestUnix:
+    async def test_requests_are_taken_from_our_user_only_and_the_file_goes_with_the_source(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "app.sock"
+        source = WebhookSource(f"unix:{path}")
+        async with serving(source):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            assert await send(str(path)) == 202
+            assert source.url == "http+unix://" + str(path).replace("/", "%2F")
+        assert not path.exists()
+        assert source.name == f"webhook unix:{path}"
+
+    async def test_the_file_of_a_process_that_was_killed_is_replaced(self, tmp_path: Path) -> None:
+        path = tmp_path / "app.sock"
+        program = (
+            "import os, socket as o, sys; s = o.socket(1); s.bind(sys.argv[1]); s.listen(); os.kill(os.getpid(), 9)"
+        )
+        assert run([sys.executable, "-c", program, path], check=False).returncode == -signal.SIGKILL
+        assert path.exists()
+        async with serving(WebhookSource(f"unix:{path}")):
+            assert await send(str(path)) == 202
+
+    async def test_one_that_is_in_use_is_an_error_and_stays(self, tmp_path: Path) -> None:
+        path = tmp_path / "app.sock"
+        async with serving(WebhookSource(f"unix:{path}")):
+            with pytest.raises(OSError, match=f"another program listens at {path}; stop that"):
+                await WebhookSource(f"unix:{path}").__aenter__()
+            assert await send(str(path)) == 202
+
+    async def test_what_is_no_socket_is_never_removed(self, tmp_path: Path) -> None:
+        path = tmp_path / "data"
+        path.write_text("ours")
+        with pytest.raises(FileExistsError, match=f"{path} is there and no socket; remove it"):
+            await WebhookSource(f"unix:{path}").__aenter__()
+        assert path.read_text() == "ours"
+
+    async def test_the_file_of_another_who_took_the_path_is_left_to_him(self, tmp_path: Path) -> None:
+        path = tmp_path / "app.sock"
+        async with WebhookSource(f"unix:{path}"):
+            path.unlink()
+            path.write_text("his")
+        assert path.read_text() == "his"
+
+    @pytest.mark.parametrize("bad", ["unix:", "unix:app.sock", "unix:/a\0b", "unix:@name"])
+    def test_a_path_that_is_none_is_said_at_once(self, bad: str) -> None:
+        with pytest.raises(ValueError, match="has no path from the root; give one such as"):
+            WebhookSource(bad)
+
+    async def test_a_directory_that_is_not_there_is_said(self, tmp_path: Path) -> None:
+        with pytest.raises(OSError, match=r"cannot listen at .*: No such file"):
+            await WebhookSource(f"unix:{tmp_path}/none/app.sock").__aenter__()
+
+    async def test_a_path_that_the_system_finds_too_long_is_said(self, tmp_path: Path) -> None:
+        with pytest.raises(OSError, match=r"cannot listen at .*too long"):
+            await WebhookSource(f"unix:{tmp_path}/{'x' * 120}").__aenter__()
+
+
+@pytest.fixture
+def handed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Tells us that we inherited a socket, with all descriptors from 3 to its own."""
+
+    def hand(given: socket.socket, *, pid: int | None = None, number: str = "") -> None:
+        os.set_inheritable(given.fileno(), True)
+        monkeypatch.setenv("LISTEN_PID", str(os.getpid() if pid is None else pid))
+        monkeypatch.setenv("LISTEN_FDS", number or str(given.fileno() - 2))
+
+    return hand
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as given:
+        yield given
+
+
+class TestInherited:
+    async def test_the_socket_of_this_address_is_taken_as_often_as_it_is_needed(
+        self, listening: socket.socket, handed: Any
+    ) -> None:
+        handed(listening)
+        port = listening.getsockname()[1]
+        source = WebhookSource(port=port)
+        for _ in range(2):
+            async with serving(source):
+                assert await post(port) == 202
+                assert source.url == f"http://127.0.0.1:{port}"
+            assert not os.get_inheritable(listening.fileno())
+        with socket.create_connection(("127.0.0.1", port), LIMIT):
+            pass
+
+    async def test_a_name_stands_for_its_addresses(self, listening: socket.socket, handed: Any) -> None:
+        handed(listening)
+        port = listening.getsockname()[1]
+        async with serving(WebhookSource("localhost", port)):
+            assert await post(port) == 202
+
+    async def test_it_serves_one_source_at_a_time(self, listening: socket.socket, handed: Any) -> None:
+        handed(listening)
+        port = listening.getsockname()[1]
+        async with serving(WebhookSource(port=port)):
+            with pytest.raises(OSError, match=f"port {port} of 127.0.0.1 is taken"):
+                await WebhookSource(port=port).__aenter__()
+            assert await post(port) == 202
+
+    async def test_probes_take_theirs_too(self, listening: socket.socket, handed: Any) -> None:
+        handed(listening)
+        port = listening.getsockname()[1]
+        async with (
+            ProbeServer(port=port),
+            aiohttp.ClientSession() as client,
+            client.get(f"http://127.0.0.1:{port}/livez") as answer,
+        ):
+            assert answer.status == 200
+
+    async def test_a_unix_socket_is_taken_by_its_path_and_its_file_stays(self, tmp_path: Path, handed: Any) -> None:
+        path = str(tmp_path / "app.sock")
+        with socket.socket(socket.AF_UNIX) as given:
+            given.bind(path)
+            given.listen()
+            handed(given)
+            for _ in range(2):
+                async with serving(WebhookSource(f"unix:{path}")):
+                    assert await send(path) == 202
+                assert Path(path).exists()
+
+    async def test_port_0_takes_none(self, listening: socket.socket, handed: Any) -> None:
+        handed(listening)
+        source = WebhookSource(port=0)
+        async with source:
+            assert source.url != f"http://127.0.0.1:{listening.getsockname()[1]}"
+        assert os.get_inheritable(listening.fileno())
+
+    @pytest.mark.parametrize("number", ["0", "-1", "x", "²", "9" * 30, " 3"])
+    async def test_a_number_that_is_none_means_that_there_are_none(
+        self, listening: socket.socket, handed: Any, number: str
+    ) -> None:
+        handed(listening, number=number)
+        with pytest.raises(OSError, match="is taken by another program"):
+            await WebhookSource(port=listening.getsockname()[1]).__aenter__()
+
+    async def test_what_is_meant_for_another_process_is_not_taken(self, listening: socket.socket, handed: Any) -> None:
+        handed(listening, pid=os.getppid())
+        with pytest.raises(OSError, match="is taken by another program"):
+            await WebhookSource(port=listening.getsockname()[1]).__aenter__()
+
+    async def test_one_that_does_not_listen_is_not_taken(self, handed: Any) -> None:
+        with socket.socket() as given:
+            given.bind(("127.0.0.1", 0))
+            handed(given)
+            with pytest.raises(OSError, match="is taken by another program"):
+                await WebhookSource(port=given.getsockname()[1]).__aenter__()
+
+    async def test_who_has_connected_may_still_ask_when_it_is_handed_over(
+        self, listening: socket.socket, handed: Any
+    ) -> None:
+        handed(listening)
+        source = WebhookSource(port=listening.getsockname()[1])
+        async with serving(source) as seen:
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            assert source._server is not None
+            connections = source._server._listener._connections
+            async with asyncio.timeout(LIMIT):
+                while not connections.connections:
+                    await asyncio.sleep(0.001)
+            source.close()
+            writer.write(b"POST /deploy HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+            assert await reader.readline() == b"HTTP/1.1 202 Accepted\r\n"
+            writer.close()
+            await writer.wait_closed()
+        assert len(seen.events) == 1
+
+
+APP = """\
+import asyncio, os, socket
+from lifecycle import Router, run
+from lifecycle.sources import WebhookSource
+with socket.socket(fileno=os.dup(3)) as given:
+    port = given.getsockname()[1]
+router = Router()
+router.add_source(WebhookSource(port=port))
+router.handle("webhook/**", lambda event: None)
+async def tell():
+    await router.wait_running()
+    print("up", flush=True)
+    await asyncio.Event().wait()
+run(router, tell)
+"""
+
+
+def ask(port: int) -> str:
+    """The status of one delivery, or what went wrong."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as connection:
+            connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            answer = b""
+            while more := connection.recv(4096):
+                answer += more
+    except OSError as error:
+        return type(error).__name__
+    return answer.partition(b"\r\n")[0].decode() or "nothing"
+
+
+@contextmanager
+def clients(port: int, *, number: int = 4) -> Iterator[Counter[str]]:
+    """So many ask in turns, and count their answers."""
+    answers, enough = Counter[str](), Event()
+
+    def asks() -> None:
+        while not enough.wait(0.02):
+            answers[ask(port)] += 1
+
+    threads = [Thread(target=asks) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        enough.set()
+        for thread in threads:
+            thread.join()
+
+
+def more(before: int, answers: Counter[str]) -> bool:
+    return answers.total() > before
+
+
+def test_through_the_reloads_of_a_watch_nobody_is_refused(watch: Any, here: Path) -> None:
+    write(here / "app.py", APP)
+    seen = watch("--socket", "127.0.0.1:0")
+    port = int(seen.said(r"listening on 127\.0\.0\.1:(\d+) for the command")[0])
+    with clients(port) as answers:
+        for reload in range(1, 4):
+            seen.seen("up\n", times=reload)
+            before = answers.total()
+            until(partial(more, before, answers), "an answer")
+            seen.process.send_signal(signal.SIGHUP)
+        seen.seen("up\n", times=4)
+    assert set(answers) == {"HTTP/1.1 202 Accepted"}, seen.everything()
+    assert "did not stop in time" not in seen.err.read_text()
