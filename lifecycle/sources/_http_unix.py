@@ -1,4 +1,4 @@
-"""Unix sockets: the file that is their address, from the path that was asked for to its removal."""
+"""Unix sockets: the file that is their address, from its making to its removal."""
 
 from __future__ import annotations
 
@@ -8,26 +8,10 @@ import socket
 import stat
 from contextlib import suppress
 
-__all__ = ["SocketFile", "unix_path"]
-
-_PREFIX = "unix:"
+__all__ = ["SocketFile"]
 
 #: Whoever may connect may send, so nobody else may.
 _MODE = 0o600
-
-
-def unix_path(host: str) -> str | None:
-    """The path in ``unix:/run/app.sock``; None for any other host.
-
-    Raises:
-        ValueError: if there is none that means the same wherever we are.
-    """
-    if not host.startswith(_PREFIX):
-        return None
-    path = host.removeprefix(_PREFIX)
-    if not path.startswith("/") or "\0" in path:
-        raise ValueError(f"host={host!r} has no path from the root; give one such as unix:/run/app.sock")
-    return path
 
 
 class SocketFile:

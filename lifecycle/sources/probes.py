@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from lifecycle.runtime.lifetimes import current_life
+from lifecycle.sources._http_hosts import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,7 +84,7 @@ class ProbeServer:
         if self._address is not None:
             # A name may stand for several addresses, and port 0 gives each a port of its own.
             host, port = self._address if port == 0 else (host, port)
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return url_of("http", host, port)
 
     async def __aenter__(self) -> Self:
         """Listen.

@@ -6,14 +6,12 @@ What it takes to serve HTTP is in the modules ``_http_…`` beside this one; aio
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, cast
-from urllib.parse import quote
 
+from lifecycle.sources._http_hosts import is_local, unix_path, url_of
 from lifecycle.sources._http_paths import check_path
-from lifecycle.sources._http_unix import unix_path
 
 if TYPE_CHECKING:
     import ssl
@@ -103,8 +101,7 @@ class WebhookSource:
     segments, ``..`` or wildcards are 404. ``paths`` (None: any) and ``methods`` say what is served.
 
     ``verify`` is one of ``lifecycle.sources.signatures``, or a function with the arguments of their ``verify``. There
-    must be one unless ``host`` is a loopback address or a Unix socket; without one, requests that a web page sends are
-    refused.
+    must be one unless ``host`` is loopback or a Unix socket; without one, requests that a web page sends are refused.
 
     With ``answer="handled"`` the answer comes when the handler has ended: 200, or 500 if it raised, or 504 if it still
     runs after ``limits.answer_timeout``. Many senders give up after ten seconds and come again.
@@ -116,14 +113,11 @@ class WebhookSource:
 
     Suspended, it answers 503 and gives the router nothing; ``SuspendHandler.manage(source)`` does that.
 
-    With ``host="unix:/run/app.sock"`` it listens on a Unix socket, and the port means nothing. Only the own user may
-    connect (mode 0600), and all senders count as one address for ``Limits.rate``. The file of a process that has ended
-    is replaced, that of one which listens is an error; leaving removes it. `url` is ``http+unix://%2Frun%2Fapp.sock``.
-
-    A socket that was inherited as systemd hands over sockets (``LISTEN_FDS``, ``LISTEN_PID``) is taken if it is bound
-    to this very host and port, or path; otherwise one is opened. It stays open for who takes it next, and its file
-    stays. Port 0 takes none. `close` leaves it to others at once, and takes what clients that are connected ask for
-    first within a second.
+    ``host="unix:/run/app.sock"`` is a Unix socket of mode 0600; ``port`` means nothing, and all senders are one address
+    for ``Limits.rate``. The file of a process that has ended is replaced, and ours removed on leaving.
+    A socket that was inherited as systemd hands them over (``LISTEN_FDS``, ``LISTEN_PID``) is taken if it is bound to
+    this very host and port, or path; it stays open for who takes it next. Port 0 takes none. `close` leaves it to
+    others at once, and takes what clients that are connected ask for first within a second.
 
     ``async with`` listens; the router does that when it starts. Leaving closes idle connections at once and gives
     requests under way a short time.
@@ -150,7 +144,7 @@ class WebhookSource:
     ) -> None:
         if not 0 <= dedupe < math.inf:
             raise ValueError(f"dedupe={dedupe!r} is no time to remember ids for; give seconds, or 0 for none")
-        if verify is None and not _is_loopback(host):
+        if verify is None and not is_local(host):
             raise ValueError(
                 f"{host!r} can be reached from other machines, so requests must be verified; "
                 "give verify=GitHub(secret), or listen on 127.0.0.1"
@@ -175,10 +169,7 @@ class WebhookSource:
         if self._address is not None:
             # A name may stand for several addresses, and port 0 gives each a port of its own.
             host, port = self._address if port == 0 else (host, port)
-        scheme = "http" if self._context is None else "https"
-        if (path := unix_path(host)) is not None:
-            return f"{scheme}+unix://{quote(path, safe='')}"
-        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        return url_of("http" if self._context is None else "https", host, port)
 
     async def __aenter__(self) -> Self:
         """Listen.
@@ -261,17 +252,6 @@ class WebhookSource:
         self._closing.set()
         if self._inbox is not None:
             self._inbox.end()
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or unix_path(host) is not None:
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
 
 
 def _verify_of(verify: Verifier | Verify | None) -> Verify | None:
