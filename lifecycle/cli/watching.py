@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,16 @@ __all__ = ["watch"]
 
 #: A stream of changes that never pauses is acted on after so many seconds.
 _LONGEST_WAIT = 2.0
+
+#: What words that every prompt knows mean here.
+_MEANINGS = {
+    "suspend": "Freeze the command; what changes waits for resume.",
+    "resume": "Let it go on, or start it anew if something has changed.",
+    "reload": "Do what a change would.",
+    "terminate": "Freeze the command, then stop it and quit.",
+    "quit": "Stop the command and end.",
+    "status": "Show how the command does.",
+}
 
 
 def watch(typed: Mapping[str, Any]) -> int:
@@ -161,6 +171,9 @@ def _prompting(session: Session, suspender: SuspendHandler, *, at_terminal: bool
     from lifecycle.interactive import new_interactive_router
 
     router = new_interactive_router(suspend=suspender, signals=at_terminal, prompt="lifecycle> ")
+    for command in list(router.commands):
+        router.commands.remove(command.name)
+        router.commands.add(replace(command, help=_MEANINGS.get(command.name, command.help)))
     router.command("restart", session.restart, help="Stop the command and start it anew.")
     router.command("pause", session.pause, help="Let changes wait; the command goes on.")
     router.command("unpause", session.unpause, help="Act on what changed since pause.")
