@@ -23,8 +23,9 @@ async def handled(delivery: Delivery, seconds: float) -> None:
     Raises:
         Refused: when the handler failed, nobody wanted the event, or it is still under way.
     """
+    limit = asyncio.timeout(seconds)
     try:
-        async with asyncio.timeout(seconds) as limit:
+        async with limit:
             await delivery
     except NotHandled as error:
         raise refusal_of(error, delivery.event.topic) from None
