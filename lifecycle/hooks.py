@@ -22,6 +22,9 @@ from blinker import ANY, Signal
 
 __all__ = [
     "Hook",
+    "call_dispatched",
+    "call_finished",
+    "call_queued",
     "circuit_opened",
     "critical_finished",
     "event_dropped",
@@ -31,9 +34,18 @@ __all__ = [
     "forced_exit",
     "handler_failed",
     "handler_finished",
+    "health_checked",
     "hook_finished",
+    "member_changed",
+    "pool_recovered",
+    "pool_saturated",
     "router_started",
     "router_stopped",
+    "session_bound",
+    "session_evicted",
+    "session_hit",
+    "session_lost",
+    "session_missed",
     "signal_received",
     "source_failed",
     "state_changed",
@@ -105,6 +117,36 @@ worker_failed = _hook("worker_failed", "A worker ended with an error. ``worker``
 worker_killed = _hook("worker_killed", "A worker was killed after its grace period. ``worker``, ``exit``.")
 worker_restarted = _hook("worker_restarted", "A worker was started again. ``worker``, ``restarts``.")
 circuit_opened = _hook("circuit_opened", "A child is given up until restarted by hand. ``child``, ``restarts``.")
+
+# -- pools: the sender is the pool; a member and a session are told by their names ---------------------------------
+
+call_queued = _hook("call_queued", "A call waits for a member. ``function``, ``session``.")
+call_dispatched = _hook(
+    "call_dispatched",
+    "A call was given to a member. ``function``, ``session``, ``member``, ``waited`` in seconds.",
+)
+call_finished = _hook(
+    "call_finished",
+    "A call has its outcome. ``function``, ``session``, ``member`` (None if it never had one), ``waited`` and ``ran`` "
+    "in seconds, ``error`` (None if it returned).",
+)
+pool_saturated = _hook("pool_saturated", "A call was refused: the queue is full. ``queued``, ``function``.")
+pool_recovered = _hook(
+    "pool_recovered",
+    "The pool dealt with a failure. ``action`` (``retry``, ``degrade``, ``remove`` or ``replace``), ``member``, "
+    "``reason``, ``error``.",
+)
+member_changed = _hook("member_changed", "A member went from phase to phase. ``member``, ``change``.")
+health_checked = _hook(
+    "health_checked", "A member was asked after its health. ``member``, ``result``, ``duration`` in seconds."
+)
+session_bound = _hook("session_bound", "A session has a member now. ``session``, ``member``.")
+session_hit = _hook("session_hit", "A call went to the member of its session. ``session``, ``member``.")
+session_missed = _hook(
+    "session_missed", "A call's session had no member, or not a free one. ``session``, ``member`` (None if none)."
+)
+session_lost = _hook("session_lost", "A session's member has ended. ``session``, ``member``.")
+session_evicted = _hook("session_evicted", "A session was forgotten for newer ones. ``session``, ``member``.")
 
 # -- the runtime: the sender is the lifetime -------------------------------------------------------------------
 
