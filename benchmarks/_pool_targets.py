@@ -1,0 +1,53 @@
+"""What the members of the benchmark's pools run, and the executor's processes: nothing that takes long to import."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+
+__all__ = ["Target", "echo"]
+
+
+def echo(value: bytes) -> bytes:
+    """Give back what came."""
+    return value
+
+
+class Target:
+    """What a member holds."""
+
+    def echo(self, value: bytes) -> bytes:
+        """Give back what came."""
+        return value
+
+    def pid(self) -> int:
+        """Which process this is."""
+        return os.getpid()
+
+    def items(self, value: bytes, count: int) -> object:
+        """``value``, ``count`` times."""
+        for _ in range(count):
+            yield value
+
+    def sleep(self, started: str) -> None:
+        """Wait in a system call."""
+        _say(started)
+        time.sleep(600)
+
+    def spin(self, started: str) -> None:
+        """Compute in Python."""
+        _say(started)
+        while True:
+            pass
+
+    def hold(self, started: str) -> None:
+        """Compute in C, which neither gives up the interpreter's lock nor looks for signals."""
+        _say(started)
+        all(itertools.repeat(1))
+
+
+def _say(fifo: str) -> None:
+    """Tell who reads ``fifo`` that the call has begun, which nobody can see from outside."""
+    with open(fifo, "wb", buffering=0) as file:  # noqa: PTH123  # pathlib takes longer to import than all else here
+        file.write(b"x")
