@@ -1,0 +1,137 @@
+"""Replays recorded walks through the phases of a pool's member on ours.
+
+``python -m tests.conformance.pool FILE.json`` prints what differs and ends with the line ``N passed, M failed``. The
+format is that of ``tests/data/pool_transitions.json``: each of its ``vectors`` has ``steps`` of a phase and a reason,
+and says how it ends.
+
+A walk is taken twice, side by side: a `PhaseLog` is told of it, and a member's worker, lease and health are moved so
+that their projection takes it. What one can do and the other cannot is a failure, whatever the file says.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lifecycle.errors import InvalidTransition
+from lifecycle.workers.pool.phases import TABLE as PHASES
+from lifecycle.workers.pool.phases import Phase, PhaseLog, phase_of
+from lifecycle.workers.status import AT_WORK, TABLE, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["START", "Point", "Walk", "check", "main", "moves", "reachable"]
+
+Json = Any
+
+
+class Point(NamedTuple):
+    """All that a member's phase is made of."""
+
+    status: Status
+    leased: bool
+    sound: bool
+
+    @property
+    def phase(self) -> Phase:
+        return phase_of(self.status, leased=self.leased, sound=self.sound)
+
+
+START = Point(Status.CREATED, leased=False, sound=True)
+
+
+def moves(point: Point) -> Iterator[Point]:
+    """Where one step leads: of the worker's life, of its lease or of its health, which may change with the others."""
+    others = [point._replace(status=status) for status in TABLE[point.status]]
+    if point.leased:
+        others.append(point._replace(leased=False))
+    elif point.phase.leasable:
+        others.append(point._replace(leased=True))
+    for each in (point, *others):
+        yield each
+        if each.status in AT_WORK:
+            yield each._replace(sound=not each.sound)
+
+
+def reachable(start: Point = START, *, within: Phase | None = None) -> set[Point]:
+    """All points that a member can come to from ``start``, or those without leaving the phase ``within``."""
+    known, left = {start}, [start]
+    while left:
+        new = {point for point in moves(left.pop()) if within in (None, point.phase)} - known
+        known |= new
+        left += new
+    return known
+
+
+class Walk:
+    """A member on its way through the phases: what its log was told, and where its projection may be."""
+
+    def __init__(self) -> None:
+        self.log = PhaseLog("member", 0.0)
+        self.phase = Phase.INITIALIZING
+        self.health = "unknown"
+        self._points = reachable(START, within=self.phase)
+
+    def step(self, target: Phase, reason: Any) -> None:
+        """Go on.
+
+        Raises:
+            InvalidTransition: if the log refuses that.
+            ValueError: if the log and the projection do not agree on whether there is such a move.
+        """
+        entered = {to for point in self._points for to in moves(point) if to.phase is target is not self.phase}
+        if bool(entered) is not (target in PHASES[self.phase]):
+            raise ValueError(f"the projection and the table do not agree on {self.phase} -> {target}")
+        self.log.record(self.phase, target, reason, now=float(len(self.log)))
+        self.phase, self.health = target, _HEALTH.get(target, self.health)
+        self._points = {to for point in entered for to in reachable(point, within=target)}
+
+
+#: What a phase says of a member's health; the others say nothing.
+_HEALTH = {Phase.READY: "healthy", Phase.DEGRADED: "unhealthy"}
+
+
+def check(vector: Json) -> list[str]:
+    """What is different from the recording; nothing where all is well."""
+    walk = Walk()
+    found: dict[str, Json] = {"error_at": None, "error": None}
+    for number, (word, reason) in enumerate(vector["steps"]):
+        try:
+            walk.step(Phase(word), reason)
+        except InvalidTransition:
+            found = {"error_at": number, "error": [walk.phase, word]}
+            break
+        except ValueError as error:
+            return [f"step {number}: {error}"]
+    found |= {"state": walk.phase, "history": len(walk.log), "should_remove": not walk.phase.alive}
+    wanted = {"error_at": None, "error": None} | {key: vector[key] for key in found if key in vector}
+    differences = [
+        f"{key}: expected {value!r}, got {found[key]!r}" for key, value in wanted.items() if found[key] != value
+    ]
+    if walk.health not in vector.get("health", [walk.health]):
+        differences.append(f"health: expected {vector['health']!r}, got {walk.health!r}")
+    return differences
+
+
+def main(path: str) -> int:
+    """Replay all vectors of a file; how many failed."""
+    vectors = json.loads(Path(path).read_text())["vectors"]
+    failed = 0
+    for number, vector in enumerate(vectors):
+        differences = check(vector)
+        failed += bool(differences)
+        for difference in differences:
+            print(f"FAILED {number} ({vector.get('name', 'without a name')}): {difference}")
+    print(f"{len(vectors) - failed} passed, {failed} failed")
+    return failed
+
+
+if __name__ == "__main__":
+    logging.getLogger("lifecycle").addHandler(logging.NullHandler())
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m tests.conformance.pool FILE.json")
+    sys.exit(bool(main(sys.argv[1])))

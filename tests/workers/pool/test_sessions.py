@@ -1,0 +1,338 @@
+"""The book of sessions: what is bound is found, what is too old is not, and what is in use stays."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lifecycle.workers.pool import Sessions
+from lifecycle.workers.pool.sessions import SessionBook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def book(mode: Any = "hint", ttl: float = 10.0, limit: int = 100, **more: Any) -> SessionBook:
+    return SessionBook(Sessions(mode, ttl=ttl, limit=limit), **more)
+
+
+def test_a_session_has_one_member_and_a_member_many_sessions() -> None:
+    sessions = book()
+    sessions.bind("a", "m1", 0.0)
+    sessions.bind("b", "m1", 0.0)
+    assert (sessions.find("a", 1.0), sessions.find("b", 1.0), len(sessions)) == ("m1", "m1", 2)
+    sessions.bind("a", "m2", 1.0)
+    assert (sessions.find("a", 1.0), len(sessions)) == ("m2", 2)
+    assert sessions.find("c", 1.0) is None
+
+
+def test_its_age_is_too_great_when_it_is_the_ttl() -> None:
+    """P16: bound at 0 with a ttl of 0.2, it is there at 0.19 and not at 0.2, whoever asks."""
+    for ask in (lambda sessions: sessions.find("a", 0.2) is None, lambda sessions: sessions.expire(0.2) == ("a",)):
+        sessions = book(ttl=0.2)
+        sessions.bind("a", "m1", 0.0)
+        assert sessions.expire(0.19) == ()
+        assert sessions.find("a", 0.19) == "m1"
+        assert ask(sessions)
+        assert len(sessions) == 0
+
+
+def test_asking_does_not_make_it_younger() -> None:
+    sessions = book(ttl=10)
+    sessions.bind("a", "m1", 0.0)
+    assert sessions.find("a", 9.0) == "m1"
+    assert sessions.find("a", 10.0) is None
+
+
+def test_a_long_call_does_not_lose_its_own_session() -> None:
+    """P16: pinned while it has a call, its age counts from the end of the last one."""
+    sessions = book(ttl=0.2)
+    sessions.bind("a", "m1", 0.0)
+    sessions.pin("a", 0.1)
+    sessions.pin("a", 0.15)
+    sessions.unpin("a", 1.0)
+    assert (sessions.find("a", 5.0), sessions.expire(5.0)) == ("m1", ())
+    sessions.unpin("a", 6.0)
+    assert sessions.find("a", 6.19) == "m1"
+    assert sessions.find("a", 6.2) is None
+
+
+def test_a_session_may_be_bound_during_its_call() -> None:
+    sessions = book(ttl=0.2)
+    sessions.pin("a", 0.0)
+    sessions.bind("a", "m1", 0.0)
+    assert sessions.find("a", 9.0) == "m1"
+    sessions.bind("a", "m2", 9.0)
+    assert sessions.find("a", 99.0) == "m2"
+    sessions.unpin("a", 99.0)
+    assert sessions.find("a", 99.2) is None
+
+
+def test_a_call_does_not_revive_what_was_too_old() -> None:
+    sessions = book(ttl=0.2)
+    sessions.bind("a", "m1", 0.0)
+    sessions.pin("a", 0.2)
+    assert sessions.find("a", 0.2) is None
+
+
+def test_forgetting_twice_is_no_error() -> None:
+    sessions = book()
+    sessions.bind("a", "m1", 0.0)
+    sessions.unbind("a")
+    sessions.unbind("a")
+    assert (sessions.find("a", 0.0), sessions.drop("m1", 0.0), len(sessions)) == (None, (), 0)
+
+
+def test_a_member_takes_its_sessions_along_and_no_others() -> None:
+    sessions = book(ttl=10)
+    sessions.bind("old", "m1", 0.0)
+    sessions.bind("b", "m1", 5.0)
+    sessions.bind("other", "m2", 5.0)
+    sessions.bind("a", "m1", 6.0)
+    sessions.pin("b", 6.0)
+    assert sessions.drop("m1", 10.0) == ("b", "a"), "what was too old is not lost: nobody would have found it"
+    assert sessions.drop("m1", 10.0) == ()
+    assert (sessions.find("b", 10.0), sessions.find("other", 10.0), len(sessions)) == (None, "m2", 1)
+
+
+def test_the_end_of_a_call_whose_member_is_gone_leaves_the_new_binding_alone() -> None:
+    sessions = book(ttl=1)
+    sessions.bind("a", "m1", 0.0)
+    sessions.pin("a", 0.0)
+    sessions.drop("m1", 0.0)
+    sessions.bind("a", "m2", 0.0)
+    sessions.pin("a", 0.0)
+    sessions.unpin("a", 0.0)
+    assert sessions.find("a", 50.0) == "m2", "it still has the other call"
+    sessions.unpin("a", 50.0)
+    assert sessions.find("a", 51.0) is None
+
+
+@pytest.mark.parametrize("mode", ["strict", "fail"])
+def test_that_a_session_was_lost_is_told_once(mode: str) -> None:
+    sessions = book(mode)
+    sessions.bind("a", "m1", 0.0)
+    assert sessions.take_loss("a", 0.0) is None
+    assert sessions.drop("m1", 1.0) == ("a",)
+    assert sessions.find("a", 1.0) is None
+    assert sessions.take_loss("a", 1.0) == "m1"
+    assert sessions.take_loss("a", 1.0) is None
+
+
+def test_nobody_is_told_of_a_loss_where_it_does_not_matter() -> None:
+    """Neither with the mode hint, nor after the ttl, nor when the session was unbound or bound anew since."""
+    since: dict[str, Callable[[SessionBook], object]] = {
+        "hint": lambda _: None,
+        "strict": lambda sessions: sessions.unbind("a"),
+        "fail": lambda sessions: sessions.bind("a", "m2", 1.0),
+    }
+    for mode, act in since.items():
+        sessions = book(mode)
+        sessions.bind("a", "m1", 0.0)
+        sessions.drop("m1", 1.0)
+        act(sessions)
+        assert sessions.take_loss("a", 1.0) is None, mode
+    sessions = book("strict", ttl=2)
+    sessions.bind("a", "m1", 0.0)
+    sessions.drop("m1", 1.0)
+    assert sessions.take_loss("a", 3.0) is None
+
+
+def test_losses_are_bounded_and_expire() -> None:
+    sessions = book("strict", ttl=10, limit=3)
+    for number in range(6):
+        sessions.bind(f"s{number}", f"m{number}", 0.0)
+        sessions.drop(f"m{number}", 0.0)
+    assert [sessions.take_loss(f"s{number}", 1.0) for number in range(6)] == [None, None, None, "m3", "m4", "m5"]
+    sessions.bind("a", "m", 0.0)
+    sessions.drop("m", 0.0)
+    sessions.expire(10.0)
+    assert not sessions._lost._entries
+
+
+def test_above_the_limit_go_those_that_were_unused_the_longest_and_are_not_in_use() -> None:
+    evicted: list[tuple[str, str]] = []
+    sessions = book(limit=3, evicted=lambda *each: evicted.append(each))
+    for session in "abc":
+        sessions.bind(session, "m1", 0.0)
+    sessions.pin("a", 1.0)
+    sessions.pin("b", 1.0)
+    sessions.unpin("b", 2.0)
+    sessions.bind("d", "m2", 3.0)
+    sessions.bind("e", "m2", 4.0)
+    assert evicted == [("c", "m1"), ("b", "m1")]
+    assert [session for session in "abcde" if sessions.find(session, 4.0)] == ["a", "d", "e"]
+
+
+def test_what_was_just_bound_stays_while_all_others_are_in_use() -> None:
+    evicted: list[tuple[str, str]] = []
+    sessions = book(limit=2, evicted=lambda *each: evicted.append(each))
+    for session in "abc":
+        sessions.bind(session, "m1", 0.0)
+        if session != "c":
+            sessions.pin(session, 0.0)
+    assert (evicted, len(sessions)) == ([], 3)
+    sessions.unpin("a", 1.0)
+    assert (evicted, len(sessions)) == ([("c", "m1")], 2)
+
+
+def test_what_is_too_old_makes_room_without_being_evicted() -> None:
+    evicted: list[tuple[str, str]] = []
+    sessions = book(ttl=1, limit=2, evicted=lambda *each: evicted.append(each))
+    for number in range(10):
+        sessions.bind(f"s{number}", "m1", float(number))
+    assert evicted == []
+    assert len(sessions) <= 2
+
+
+def test_two_books_know_nothing_of_each_other() -> None:
+    one, other = book(), book()
+    one.bind("a", "m1", 0.0)
+    assert other.find("a", 0.0) is None
+
+
+def test_it_takes_no_longer_when_there_are_a_hundred_times_as_many() -> None:
+    """Counted in lines that are run, not by the clock: a walk over all sessions would show as a hundredfold."""
+    few, many = (_steps(amount) for amount in (100, 10_000))
+    assert many < 3 * few
+
+
+def _steps(amount: int) -> int:
+    """How many lines of the book are run for fifty rounds of everything, with ``amount`` sessions there."""
+    sessions = book("strict", ttl=1e9, limit=amount)
+    for number in range(amount):
+        sessions.bind(f"s{number}", f"m{number % 100}" if number > 200 else "m", float(number))
+    steps = 0
+
+    def trace(_frame: object, what: str, _argument: object) -> Any:
+        nonlocal steps
+        steps += what == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for number in range(50):
+            now = float(amount + number)
+            sessions.find(f"s{number}", now)
+            sessions.bind(f"n{number}", f"n{number}", now)
+            sessions.pin(f"n{number}", now)
+            sessions.unpin(f"n{number}", now)
+            sessions.unbind(f"s{amount - 1 - number}")
+            sessions.drop(f"n{number}", now)
+            sessions.take_loss(f"n{number}", now)
+            sessions.expire(now)
+    finally:
+        sys.settrace(before)
+    return steps
+
+
+# -- against the slow truth -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Truth:
+    """The rules, word for word, with a walk over everything at each step."""
+
+    mode: str
+    ttl: float
+    limit: int
+    bound: dict[str, tuple[str, float]] = field(default_factory=dict)
+    lost: dict[str, tuple[str, float]] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
+    evicted: list[tuple[str, str]] = field(default_factory=list)
+
+    def too_old(self, session: str, now: float) -> bool:
+        return not self.calls.get(session) and now - self.bound[session][1] >= self.ttl
+
+    def find(self, session: str, now: float) -> str | None:
+        if session in self.bound and self.too_old(session, now):
+            del self.bound[session]
+        return self.bound[session][0] if session in self.bound else None
+
+    def take_loss(self, session: str, now: float) -> str | None:
+        member, at = self.lost.pop(session, (None, now))
+        return member if now - at < self.ttl else None
+
+    def bind(self, session: str, member: str, now: float) -> None:
+        self.unbind(session)
+        self.shrink(self.limit - 1, now)
+        self.bound[session] = member, now
+
+    def pin(self, session: str, now: float) -> None:
+        self.find(session, now)
+        self.calls[session] = self.calls.get(session, 0) + 1
+
+    def unpin(self, session: str, now: float) -> None:
+        if not self.calls.get(session):
+            return
+        self.calls[session] -= 1
+        if not self.calls[session] and session in self.bound:
+            member, _ = self.bound.pop(session)
+            self.bound[session] = member, now
+            self.shrink(self.limit, now)
+
+    def unbind(self, session: str) -> None:
+        self.bound.pop(session, None)
+        self.lost.pop(session, None)
+
+    def drop(self, member: str, now: float) -> set[str]:
+        gone = {session for session, (of, _) in self.bound.items() if of == member and not self.too_old(session, now)}
+        for session in gone:
+            del self.bound[session]
+            if self.mode != "hint":
+                self.lost[session] = member, now
+        return gone
+
+    def expire(self, now: float) -> set[str]:
+        old = {session for session in self.bound if self.too_old(session, now)}
+        for session in old:
+            del self.bound[session]
+        return old
+
+    def shrink(self, most: int, now: float) -> None:
+        if len(self.bound) > most:
+            self.expire(now)
+        while len(self.bound) > most and (idle := [each for each in self.bound if not self.calls.get(each)]):
+            # The first bound or used last among those of the same time, as dictionaries are in that order.
+            longest = min(idle, key=lambda session: self.bound[session][1])
+            self.evicted.append((longest, self.bound.pop(longest)[0]))
+
+
+SESSIONS, MEMBERS = st.sampled_from("abcdef"), st.sampled_from(["m1", "m2", "m3"])
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from([0, 0, 1, 2, 7]),
+        st.one_of(
+            st.tuples(st.sampled_from(["find", "take_loss", "pin", "unpin", "unbind"]), SESSIONS),
+            st.tuples(st.just("bind"), SESSIONS, MEMBERS),
+            st.tuples(st.just("drop"), MEMBERS),
+            st.tuples(st.just("expire")),
+        ),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(["hint", "strict", "fail"]), st.integers(1, 7), STEPS)
+def test_the_book_agrees_with_a_slow_truth(mode: str, limit: int, steps: list[Any]) -> None:
+    truth, now = Truth(mode, 10, limit), 0
+    evicted: list[tuple[str, str]] = []
+    sessions = book(mode, 10, limit, evicted=lambda *each: evicted.append(each))
+    for wait, (what, *arguments) in steps:
+        now += wait
+        if what == "unpin" and not truth.calls.get(arguments[0]):
+            continue  # a call ends once
+        when = [] if what == "unbind" else [now]
+        expected = getattr(truth, what)(*arguments, *when)
+        got = getattr(sessions, what)(*arguments, *when)
+        assert (set(got) if isinstance(got, tuple) else got) == expected
+        assert evicted == truth.evicted
+        for session in "abcdef":
+            assert sessions.find(session, now) == truth.find(session, now)
