@@ -5,6 +5,7 @@ What others sent is shown without anything that could command a terminal, and wi
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 import time
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from lifecycle.cli.failures import DONE, CliError, UsageError
 from lifecycle.cli.messages import Voice, colourful, put
 from lifecycle.errors import JournalError
-from lifecycle.journal import QUEUES
+from lifecycle.journal import QUEUES, FileLock
 from lifecycle.journal.databases import Database
-from lifecycle.sources._inbox_keeping import LETTERS, unpacked
+from lifecycle.sources._inbox_keeping import LETTERS, lock_path, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -31,7 +32,7 @@ __all__ = ["VERBS", "inbox"]
 
 _COLUMNS = ("id", "state", "attempts", "accepted", "topic", "error")
 
-#: Parts of the names of headers that hold what only the sender and we may know.
+#: Parts of the names of headers and of what is in a query that hold what only the sender and we may know.
 _SECRET = ("auth", "cookie", "key", "password", "secret", "signature", "token")
 
 #: Characters of an error in a list.
@@ -53,8 +54,7 @@ def inbox(verb: str, file: Path, letters: Sequence[str]) -> int:
 @contextmanager
 def _opened(file: Path) -> Generator[Callable[[Work], Any]]:
     """What does something inside a transaction of the file."""
-    if not _is_inbox(file):
-        raise UsageError(f"{file} is no inbox; give the path that Inbox(…) was given")
+    _check(file)
     database = Database(str(file), (QUEUES,), durable=True)
 
     def carry_out(work: Work) -> Any:
@@ -65,6 +65,7 @@ def _opened(file: Path) -> Generator[Callable[[Work], Any]]:
 
     try:
         database.open()
+        _free(file, carry_out)
         yield carry_out
     except JournalError as error:
         raise CliError(str(error)) from error
@@ -72,14 +73,35 @@ def _opened(file: Path) -> Generator[Callable[[Work], Any]]:
         database.close()
 
 
+def _check(file: Path) -> None:
+    """Not every database is an inbox; and nothing is to be made of one that is not."""
+    if not file.is_file():
+        raise UsageError(f"there is no file {file}; give the path that Inbox(…) was given")
+    if not _is_inbox(file):
+        raise UsageError(f"{file} is no inbox; give the path that Inbox(…) was given")
+
+
 def _is_inbox(file: Path) -> bool:
-    """Not every database is one; and nothing is to be made of one that is not."""
+    """Whether it is one, or is damaged or out of reach: then to open it tells what is wrong."""
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
             found = db.execute("SELECT 1 FROM lifecycle_schemas WHERE name = ?", (QUEUES.name,)).fetchone()
-    except sqlite3.Error:
-        return False
+    except sqlite3.Error as error:
+        return error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
     return found is not None
+
+
+def _free(file: Path, carry_out: Callable[[Work], Any]) -> None:
+    """What a receiver that is no more had is nobody's, and waits for the next one."""
+    path = lock_path(file)
+    if not os.path.exists(path):  # noqa: PTH110  # a path of the lock's
+        return
+    lock = FileLock(path)
+    if lock.take():
+        try:
+            carry_out(LETTERS.release)
+        finally:
+            lock.release()
 
 
 # -- the verbs -----------------------------------------------------------------------------------------------------
@@ -111,15 +133,24 @@ def _replay(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
     numbers = _numbers(carry_out, letters)
     for number in numbers:
         if not carry_out(partial(LETTERS.revive, number=number)):
-            raise CliError(f"letter {number} is being delivered at this moment, or is gone")
+            raise CliError(f"letter {number} is with the receiver at this moment, or gone")
     _say(f"{_counted(numbers)} to be delivered again")
 
 
 def _drop(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
-    """Remove letters; what a handler has already got is not taken from it."""
+    """Remove letters; what the receiver has already taken is not taken from it."""
     numbers = _numbers(carry_out, letters)
-    carry_out(lambda db: LETTERS.done(db, *numbers))
+
+    def remove(db: sqlite3.Connection) -> list[int]:
+        taken = [entry.id for entry in LETTERS.entries(db) if entry.id in numbers and entry.leased > time.time()]
+        LETTERS.done(db, *numbers)
+        return taken
+
+    taken: list[int] = carry_out(remove)
     _say(f"{_counted(numbers)} removed")
+    if taken:
+        shown = ", ".join(map(str, taken))
+        _say(f"of these the receiver already has {shown}, and may deliver that; nothing brings it back after a crash")
 
 
 VERBS: dict[str, Callable[[Callable[[Work], Any], Sequence[str]], None]] = {
@@ -177,7 +208,7 @@ def _described(entry: Entry) -> str:
 
 
 def _request(event: WebhookEvent) -> str:
-    query = "&".join(f"{name}={value}" for name, value in event.query.items())
+    query = "&".join(f"{name}={_masked(name, value)}" for name, value in event.query.items())
     lines = [
         f"id        {event.id}",
         f"request   {event.method} {event.path}{'?' if query else ''}{query}",
@@ -188,7 +219,7 @@ def _request(event: WebhookEvent) -> str:
 
 
 def _masked(name: str, value: str) -> str:
-    return "***" if any(part in name for part in _SECRET) else value
+    return "***" if any(part in name.lower() for part in _SECRET) else value
 
 
 def _harmless(text: str, kept: str) -> str:
@@ -199,7 +230,7 @@ def _harmless(text: str, kept: str) -> str:
 def _event(entry: Entry) -> WebhookEvent | None:
     try:
         return unpacked(entry.body)
-    except (ValueError, TypeError):
+    except ValueError:
         return None
 
 

@@ -38,7 +38,7 @@ class Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answer what could not be parsed, or a failure of ours."""
         if status >= 500:  # noqa: PLR2004  # the family of server errors
-            _log.error("a webhook request failed: %r", exc, exc_info=exc)
+            _log.error("a request failed: %r", exc, exc_info=exc)
         else:
             _log.info("refused what is no HTTP from %s: %s", request.remote, type(exc).__name__)
         if request.writer.output_size > 0:

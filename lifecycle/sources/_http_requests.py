@@ -12,12 +12,12 @@ import logging
 import secrets
 import time
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
 
 from lifecycle.errors import JournalError, LaneFull, NotHandled, VerificationError
 from lifecycle.events import WebhookEvent
 from lifecycle.sources._http_answers import accepted, handled, problem
 from lifecycle.sources._http_bodies import Bodies
+from lifecycle.sources._http_heads import headers_of, is_encoded, is_from_a_page, query_of
 from lifecycle.sources._http_outcomes import STILL_RUNNING, refusal_of
 from lifecycle.sources._http_outcomes import handled as until_handled
 from lifecycle.sources._http_paths import decoded
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.types import Emit
+    from lifecycle.sources._http_rules import Rules
     from lifecycle.sources._inbox_delivering import Deliverer
-    from lifecycle.sources.webhook import Rules
 
 __all__ = ["Requests"]
 
@@ -41,6 +41,9 @@ _log = logging.getLogger("lifecycle.sources")
 
 _STOPPING = "the receiver is stopping"
 _SUSPENDED = "the receiver is suspended"
+
+#: Characters of a path that are logged.
+_LONGEST_PATH = 200
 
 
 class Requests:
@@ -116,12 +119,15 @@ class Requests:
     async def _read(self, request: web.BaseRequest) -> tuple[WebhookEvent, str]:
         """The event, and by what a repetition of it is known (``""``: by nothing)."""
         path = self._admit(request)
+        headers = headers_of(request)
+        if is_encoded(headers):
+            raise Refused(415, "the body is compressed; send it as it is", headers={"Accept-Encoding": "identity"})
         body = self._bodies.at_hand(request)
         if body is None:
+            self._require_credential(headers)
             body = await self._bodies.wait(request)
-        headers = _headers(request)
         identity = self._verify(headers, body)
-        event = WebhookEvent(request.method, path, headers, _query(request), body, identity or self._new_id())
+        event = WebhookEvent(request.method, path, headers, query_of(request), body, identity or self._new_id())
         # With the path: GitHub gives one id to all the hooks that an event goes to.
         return event, f"{path} {identity}" if identity else ""
 
@@ -151,11 +157,16 @@ class Requests:
         if len(self._waiting) + kept >= self._rules.limits.pending:
             raise Refused.for_now(429, "too many requests are waiting to be handled")
 
+    def _require_credential(self, headers: Mapping[str, str]) -> None:
+        """Before a body is waited for: who shows nothing that could prove anything is refused without it."""
+        needed = self._rules.credential_header
+        if self._rules.verify is None or (needed and needed not in headers):
+            self._verify(headers, b"")
+
     def _verify(self, headers: Mapping[str, str], body: bytes) -> str:
         verify = self._rules.verify
         if verify is None:
-            if "origin" in headers:
-                # Any page that a browser shows here may post to loopback.
+            if is_from_a_page(headers):
                 raise Refused(401, "a web page cannot send this; set a verifier")
             return ""
         try:
@@ -189,10 +200,9 @@ class Requests:
             else:
                 delivery = await self._emit_to_router(event)
                 if self._rules.handled:
-                    await until_handled(delivery, self._rules.limits.answer_timeout)
+                    await self._wait_end(delivery)
         except asyncio.CancelledError:
-            # Ours, to be answered; or aiohttp's, which ends the connection.
-            if self._given_up and not task.uncancel():
+            if self._is_ours(task):
                 raise Refused.for_now(503, _STOPPING) from None
             raise
         finally:
@@ -207,12 +217,28 @@ class Requests:
         if delivery is None:
             return
         try:
-            await until_handled(delivery, self._rules.limits.answer_timeout)
+            await self._wait_end(delivery)
         except Refused as refusal:
             if refusal.status != STILL_RUNNING:
                 repeats.conclude(key, delivery, accepted=False)
             raise
         repeats.conclude(key, delivery, accepted=True)
+
+    async def _wait_end(self, delivery: Delivery) -> None:
+        """Return when its handler has."""
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await until_handled(delivery, self._rules.limits.answer_timeout)
+        except asyncio.CancelledError:
+            if self._is_ours(task):
+                # Not 503: it was taken, and who sends it again may have it handled twice.
+                raise Refused(STILL_RUNNING, "the receiver is stopping, and its handler still runs") from None
+            raise
+
+    def _is_ours(self, task: asyncio.Task[object]) -> bool:
+        """Whether it was cancelled by `give_up`, to be answered, and not by aiohttp, which ends the connection."""
+        return self._given_up and not task.uncancel()
 
     async def _emit_to_router(self, event: WebhookEvent) -> Delivery:
         if self._emit is None:
@@ -230,7 +256,8 @@ class Requests:
         _log.info(
             "refused %s %r from %s: %d, %s",
             request.method,
-            request.raw_path,
+            # Without the query, where many put a token.
+            request.raw_path.partition("?")[0][:_LONGEST_PATH],
             request.remote,
             refusal.status,
             refusal.reason,
@@ -245,21 +272,6 @@ class Requests:
         self._busy -= 1
         if not self._busy and self._rested is not None and not self._rested.done():
             self._rested.set_result(None)
-
-
-def _headers(request: web.BaseRequest) -> dict[str, str]:
-    """Names in lower case; what was sent several times is joined, so that no copy of a signature hides another."""
-    given = request.headers
-    headers = {name.lower(): value for name, value in given.items()}
-    if len(headers) != len(given):
-        headers = {name: ", ".join(given.getall(name)) for name in headers}
-    return headers
-
-
-def _query(request: web.BaseRequest) -> dict[str, str]:
-    """The last of each name."""
-    query = request.raw_path.partition("?")[2]
-    return dict(parse_qsl(query, keep_blank_values=True)) if query else {}
 
 
 def _text(identity: object) -> str:

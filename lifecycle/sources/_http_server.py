@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import ssl
 
     from lifecycle.control.types import Emit
+    from lifecycle.sources._http_rules import Rules
     from lifecycle.sources._inbox_delivering import Deliverer
-    from lifecycle.sources.webhook import Rules
 
 __all__ = ["HttpServer"]
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import Dropped, JournalError, NotHandled
-from lifecycle.sources._inbox_keeping import Keeper, Letter, unpacked
+from lifecycle.sources._inbox_keeping import Keeper, Letter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.types import Emit
     from lifecycle.events import WebhookEvent
-    from lifecycle.journal import Entry
     from lifecycle.sources.inbox import Inbox
 
 __all__ = ["Deliverer"]
@@ -35,6 +34,9 @@ _LOOK_EVERY = 1.0
 
 #: Seconds between two tries to get the lock that another process has: waiting for it would hold a thread for ever.
 _LOCK_EVERY = 0.1
+
+#: Tries until it is said who has it.
+_PATIENCE = 3
 
 #: Seconds until the next try where the file could not be written.
 _PAUSE = 1.0
@@ -58,7 +60,10 @@ class Deliverer:
         self._keeper = Keeper(inbox)
         # How often it was opened and not yet left.
         self._users = 0
-        # Letters of ours that the router has not yet taken, in the order of their numbers.
+        # Letters of ours that the router has not yet taken, in the order of their numbers: those that were found in the
+        # file, which go first, and those that were accepted since. One leaves when the router has it, so that whatever
+        # ends us loses none.
+        self._found: deque[Letter] = deque()
         self._ready: deque[Letter] = deque()
         # Each task waits for the end of a delivery and puts it down.
         self._under_way: dict[asyncio.Task[None], Delivery] = {}
@@ -144,7 +149,7 @@ class Deliverer:
             with suppress(JournalError, TimeoutError):
                 async with asyncio.timeout(_LAST_WRITES):
                     await self._written()
-                    await self._keeper.give_back([letter.id for letter in self._ready])
+                    await self._keeper.give_back([letter.id for letter in (*self._found, *self._ready)])
         finally:
             await self._close()
 
@@ -156,6 +161,7 @@ class Deliverer:
     async def _close(self) -> None:
         for task in [*self._under_way, *([self._writing] if self._writing else ())]:
             task.cancel()
+        self._found.clear()
         self._ready.clear()
         self._is_ours = False
         keeper, self._keeper = self._keeper, Keeper(self._inbox)
@@ -169,10 +175,12 @@ class Deliverer:
         while not self._ending:
             if self._suspended:
                 await self._rest(math.inf)
+            elif self._found:
+                await self._send(emit, self._found)
             elif clock() >= self._look_at:
-                await self._look(emit)
+                await self._look()
             elif self._ready:
-                await self._send(emit, self._ready.popleft())
+                await self._send(emit, self._ready)
             else:
                 await self._rest()
 
@@ -180,52 +188,35 @@ class Deliverer:
         """Wait until nobody else delivers, and take over what they left."""
         if self._is_ours:
             return
-        told = False
+        tries = 0
         while not self._ending and not self._keeper.take_lock():
-            if not told:
-                told = True
-                _log.warning("the inbox %s belongs to another process until that ends", self._keeper.path)
+            tries += 1
+            # The first time it may be a command that only looks.
+            if tries == _PATIENCE:
+                _log.warning("the inbox %s belongs to another receiver until that ends", self._keeper.path)
             await self._rest(_LOCK_EVERY)
         if not self._ending:
             await self._keeper.take_over()
             # What was handed in before this line is not ours yet, but is found by the look that follows.
             self._is_ours = True
 
-    async def _look(self, emit: Emit) -> None:
-        """Deliver what is due in the file."""
+    async def _look(self) -> None:
+        """Find what is due in the file."""
         clock = asyncio.get_running_loop().time
         try:
-            entries, wait = await self._keeper.due()
+            letters, wait = await self._keeper.due()
         except JournalError as error:
             self._say(error)
             self._look_at = clock() + _PAUSE
             return
         self._look_at = clock() + min(wait, _LOOK_EVERY)
-        for at, entry in enumerate(entries):
-            if self._ending or self._suspended:
-                await self._keeper.give_back([each.id for each in entries[at:]])
-                # They come before those that were accepted since.
-                self._look_at = clock()
-                return
-            letter = await self._opened(entry)
-            if letter is not None:
-                await self._send(emit, letter)
+        self._found.extend(letters)
 
-    async def _opened(self, entry: Entry) -> Letter | None:
-        try:
-            event = unpacked(entry.body)
-        except (ValueError, TypeError) as error:
-            await self._keeper.bury(entry.id, f"it cannot be read: {error}")
-            return None
-        return Letter(entry.id, event, entry.attempts, entry.failures)
-
-    async def _send(self, emit: Emit, letter: Letter) -> None:
-        """Return when it is in its lane."""
-        try:
-            delivery = await emit(letter.event)
-        except Exception:
-            self._ready.appendleft(letter)
-            raise
+    async def _send(self, emit: Emit, letters: deque[Letter]) -> None:
+        """Return when the first of ``letters`` is in its lane."""
+        letter = letters[0]
+        delivery = await emit(letter.event)
+        letters.popleft()
         delivery.again(letter.attempt)
         task = asyncio.get_running_loop().create_task(self._follow(letter, delivery), name=f"inbox letter {letter.id}")
         self._under_way[task] = delivery

@@ -16,11 +16,12 @@ from lifecycle.journal import QUEUES, FileLock, Journal, Queue
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Iterator
 
     from lifecycle.journal import Entry
     from lifecycle.sources.inbox import Inbox
 
-__all__ = ["LETTERS", "Keeper", "Letter", "packed", "unpacked"]
+__all__ = ["LETTERS", "Keeper", "Letter", "lock_path", "packed", "unpacked"]
 
 #: Where webhooks are, in a file that others may use too.
 LETTERS = Queue("webhook")
@@ -38,6 +39,11 @@ class Letter(NamedTuple):
     failures: int = 0
 
 
+def lock_path(path: str | os.PathLike[str]) -> str:
+    """Where the lock of whoever delivers from the file at ``path`` is, whatever names lead to that."""
+    return f"{os.path.realpath(path)}-lock"
+
+
 def packed(event: WebhookEvent) -> bytes:
     """A line of JSON, and the body as it came."""
     head = json.dumps([event.method, event.path, event.headers, event.query, event.id])
@@ -51,7 +57,12 @@ def unpacked(letter: bytes) -> WebhookEvent:
         ValueError: for what is none.
     """
     head, _, body = letter.partition(b"\n")
-    method, path, headers, query, identity = json.loads(head)
+    try:
+        method, path, headers, query, identity = json.loads(head)
+    except (TypeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    if not (isinstance(path, str) and path.startswith("/")):
+        raise ValueError(f"{path!r} is no path")
     return WebhookEvent(method, path, headers, query, body, identity)
 
 
@@ -62,7 +73,7 @@ class Keeper:
         self.path = os.fspath(inbox.path)
         self._remember = inbox.dedupe
         self._journal = Journal(self.path, QUEUES)
-        self._lock = FileLock(f"{self.path}-lock")
+        self._lock = FileLock(lock_path(self.path))
         self.is_open = False
 
     async def open(self) -> None:
@@ -103,17 +114,21 @@ class Keeper:
         """Now that we have the lock: nobody else has anything."""
         await self._journal.run(LETTERS.release)
 
-    async def due(self) -> tuple[list[Entry], float]:
-        """The oldest of those that nobody has and that are due; and in how many seconds there may be more."""
+    async def due(self) -> tuple[list[Letter], float]:
+        """The oldest of those that nobody has and that are due; and in how many seconds there may be more.
+
+        What cannot be read becomes a dead letter on the way.
+        """
         now = time.time()
 
-        def look(db: sqlite3.Connection) -> tuple[list[Entry], float | None]:
+        def look(db: sqlite3.Connection) -> tuple[list[Entry], list[Letter], float | None]:
             LETTERS.forget(db, now=now)
-            return LETTERS.lease(db, now=now, limit=_BATCH), LETTERS.next_due(db, now=now)
+            entries = LETTERS.lease(db, now=now, limit=_BATCH)
+            return entries, list(_opened(db, entries)), LETTERS.next_due(db, now=now)
 
-        entries, later = await self._journal.run(look)
+        entries, letters, later = await self._journal.run(look)
         wait = math.inf if later is None else later - now
-        return entries, 0.0 if len(entries) == _BATCH else wait
+        return letters, 0.0 if len(entries) == _BATCH else wait
 
     async def done(self, numbers: list[int]) -> None:
         """They were handled."""
@@ -132,3 +147,13 @@ class Keeper:
         """We had them and did nothing with them."""
         if numbers:
             await self._journal.run(lambda db: LETTERS.give_back(db, *numbers))
+
+
+def _opened(db: sqlite3.Connection, entries: list[Entry]) -> Iterator[Letter]:
+    for entry in entries:
+        try:
+            event = unpacked(entry.body)
+        except ValueError as error:
+            LETTERS.bury(db, entry.id, error=f"it cannot be read: {error}")
+        else:
+            yield Letter(entry.id, event, entry.attempts, entry.failures)

@@ -7,39 +7,33 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
 
 from lifecycle.sources._http_hosts import is_local, unix_path, url_of
 from lifecycle.sources._http_paths import check_path
+from lifecycle.sources._http_rules import Rules
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from types import TracebackType
     from typing import Self
 
     from lifecycle.control.types import Emit
+    from lifecycle.sources._http_rules import Verify
     from lifecycle.sources._http_server import HttpServer
     from lifecycle.sources._inbox_delivering import Deliverer
     from lifecycle.sources.inbox import Inbox
     from lifecycle.sources.signatures import Verifier
 
-__all__ = ["Limits", "Rules", "WebhookSource"]
+__all__ = ["Limits", "WebhookSource"]
 
 #: Seconds that requests under way have to come to their end when the source is closed.
 _GRACE = 3.0
 
 #: The same when it is cancelled: nobody has time then.
 _LAST_GRACE = 0.3
-
-
-class Verify(Protocol):
-    """A verifier as a plain function, see ``signatures``."""
-
-    def __call__(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
-        """The id of the delivery, or ``""``; raises `VerificationError`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +69,14 @@ class Limits:
                 raise ValueError(f"rate={self.rate!r} would let nothing through; give (requests, seconds)")
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What a request must be like to be taken."""
-
-    verify: Verify | None
-    paths: frozenset[str] | None
-    methods: tuple[str, ...]
-    limits: Limits = field(default_factory=Limits)
-    dedupe: float = 0.0
-    #: Whether the answer comes when the handler has ended, and says how.
-    handled: bool = False
-
-
 class WebhookSource:
     """Sends a `WebhookEvent` for each request that is allowed, small enough and signed.
 
     A request is answered with 202 once its event is in its lane; while the lane is full the sender waits. With an
     `Inbox` it is answered once it is on disk, and then delivered in the order of acceptance. Errors are
     small JSON objects: 400 malformed, 401 not signed, 404 unknown path or nothing handles its topic, 405 with
-    ``Allow``, 408 too slow, 413 too large (before it is read whole), 429 and 503 with ``Retry-After``. What was
-    refused is logged at level info without its headers.
+    ``Allow``, 408 too slow, 413 too large (before it is read whole), 415 compressed, 429 and 503 with
+    ``Retry-After``. What was refused is logged at level info, without its query and headers.
 
     The path becomes the topic: ``/deploy`` is ``webhook/deploy``, and ``/`` is ``webhook``. Paths with empty
     segments, ``..`` or wildcards are 404. ``paths`` (None: any) and ``methods`` say what is served.
@@ -152,7 +133,15 @@ class WebhookSource:
         self.name = f"webhook {host}:{port}" if unix_path(host) is None else f"webhook {host}"
         self._host, self._port = host, port
         self._context = ssl_context
-        self._rules = Rules(_verify_of(verify), _paths(paths), _methods(methods), limits, dedupe, _waits(answer, inbox))
+        self._rules = Rules(
+            verify=_verify_of(verify),
+            paths=_paths(paths),
+            methods=_methods(methods),
+            limits=limits,
+            dedupe=dedupe,
+            handled=_waits(answer, inbox),
+            credential_header=_credential_of(verify),
+        )
         self._inbox = _deliverer_of(inbox)
         self._server: HttpServer | None = None
         self._suspended = False
@@ -261,6 +250,11 @@ def _verify_of(verify: Verifier | Verify | None) -> Verify | None:
     if not callable(own):
         raise TypeError(f"{verify!r} cannot verify; give GitHub(secret) or a function of (headers, body, *, now)")
     return cast("Verify", own)
+
+
+def _credential_of(verify: object) -> str:
+    named = getattr(verify, "credential_header", "")
+    return named if isinstance(named, str) else ""
 
 
 def _deliverer_of(inbox: Inbox | None) -> Deliverer | None:

@@ -11,9 +11,9 @@ import pytest
 from lifecycle.cli import main
 from lifecycle.cli.failures import FAILED, USAGE
 from lifecycle.events import WebhookEvent
-from lifecycle.journal import QUEUES
+from lifecycle.journal import QUEUES, FileLock
 from lifecycle.journal.databases import Database
-from lifecycle.sources._inbox_keeping import LETTERS, packed
+from lifecycle.sources._inbox_keeping import LETTERS, lock_path, packed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ EVENT = WebhookEvent(
     "POST",
     "/deploy",
     {"x-hub-signature-256": "sha256=abc", "authorization": "Bearer hush", "x-thing": "one\x1b[2J"},
-    {"ref": "main"},
+    {"ref": "main", "access_token": "hush"},
     b"line one\n\x1b]0;owned\x07 caf\xc3\xa9",
     "id-1",
 )
@@ -70,7 +70,7 @@ def test_a_letter_is_shown_whole_but_for_secrets_and_what_would_command_the_term
     out = capsys.readouterr().out
     for text in (
         "id        id-1",
-        "request   POST /deploy?ref=main",
+        "request   POST /deploy?ref=main&access_token=***",
         "x-hub-signature-256: ***",
         "authorization: ***",
         r"x-thing: one\x1b[2J",
@@ -107,9 +107,10 @@ def test_what_is_replayed_begins_anew(file: Path) -> None:
         (["drop", "{}", "1", "77"], FAILED, "there is no letter 77"),
         (["drop", "{}", "one"], USAGE, "'one' is no letter"),
         (["drop", "{}", "²"], USAGE, "is no letter"),
-        (["replay", "{}", "2"], FAILED, "being delivered at this moment"),
-        (["list", "{}.not"], USAGE, "is no inbox"),
-        (["drop", "{}.not", "1"], USAGE, "is no inbox"),
+        (["replay", "{}", "2"], FAILED, "with the receiver at this moment"),
+        (["list", "{}.not"], USAGE, "there is no file"),
+        (["drop", "{}.not", "1"], USAGE, "there is no file"),
+        (["list", "{}/.."], USAGE, "there is no file"),
     ],
 )
 def test_what_cannot_be_done_is_told_and_changes_nothing(
@@ -139,6 +140,40 @@ def test_an_inbox_of_a_newer_program_is_left_to_it(file: Path, capsys: pytest.Ca
         db.execute("UPDATE lifecycle_schemas SET version = 9")
     assert main(["inbox", "list", str(file)]) == FAILED
     assert "of version 9, and this program knows them up to 1" in capsys.readouterr().err
+
+
+def test_a_damaged_inbox_is_called_that_and_not_another_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    assert main(["inbox", "list", str(file)]) == FAILED
+    assert "it is damaged" in capsys.readouterr().err
+
+
+def test_what_a_receiver_had_that_is_no_more_waits_and_can_be_replayed(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was killed: the lock is free, whatever the file says."""
+    file.with_name("app.db-lock").touch()
+    assert main(["inbox", "list", str(file)]) == 0
+    assert "delivering" not in capsys.readouterr().out
+    assert main(["inbox", "replay", str(file), "2"]) == 0
+
+
+def test_what_a_receiver_has_is_known_by_whatever_name_the_file_is_called(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To take it for nobody's would deliver it twice."""
+    link = file.with_name("link.db")
+    link.symlink_to(file)
+    receiver = FileLock(lock_path(link))
+    assert receiver.take()
+    try:
+        for name in (file, link):
+            assert main(["inbox", "replay", str(name), "2"]) == FAILED
+        assert main(["inbox", "drop", str(link), "1", "2"]) == 0
+    finally:
+        receiver.release()
+    assert "the receiver already has 2, and may deliver that" in capsys.readouterr().err
 
 
 def test_an_empty_inbox_says_so(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

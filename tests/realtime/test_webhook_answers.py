@@ -110,6 +110,22 @@ async def test_who_waits_is_answered_when_the_receiver_stops() -> None:
         assert (await answer)[0] == 200
 
 
+async def test_who_waits_for_what_outlasts_the_receiver_is_not_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was taken and goes on while the router drains: 503 would have it handled twice."""
+    monkeypatch.setattr("lifecycle.sources.webhook._GRACE", 0.01)
+    monkeypatch.setattr("lifecycle.sources.webhook._LAST_GRACE", 0.01)
+    handler = Handler()
+    async with serving(handle=handler, **HANDLED) as served:
+        answer = asyncio.create_task(served.send())
+        await until(lambda: handler.calls)
+        served.router.stop()
+        status, _, headers = await answer
+        handler.go.set()
+    assert (status, "Retry-After" in headers) == (504, False)
+
+
 def test_other_answers_are_unknown_and_an_inbox_answers_itself(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="answer='later' is unknown; give 'accepted' or 'handled'"):
         WebhookSource(answer="later")  # type: ignore[arg-type]  # what is tested

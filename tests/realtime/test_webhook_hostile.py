@@ -198,7 +198,7 @@ async def test_a_body_too_large_is_refused_before_any_of_it_was_sent() -> None:
 async def test_a_chunked_body_is_cut_at_the_limit_while_it_is_still_being_sent() -> None:
     async with serving(limits=Limits(body=1000)) as served:
         wire = await served.connect()
-        wire.send(b"POST /deploy HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        wire.send(b"POST /deploy HTTP/1.1\r\nHost: x\r\nX-Hub-Signature-256: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         wire.send(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
         wire.send(b"1\r\nx\r\n")
         assert await wire.status() == 413
@@ -217,7 +217,7 @@ async def test_a_chunked_body_within_the_limit_is_taken() -> None:
 
 
 async def test_malformed_chunks_are_refused(quiet: pytest.LogCaptureFixture) -> None:
-    head = b"POST /deploy HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /deploy HTTP/1.1\r\nHost: x\r\nX-Hub-Signature-256: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with serving(limits=Limits(body_timeout=0.1)) as served:
         assert await served.ask(head + b"zz\r\n") == 400
         wire = await served.connect()
@@ -242,6 +242,43 @@ async def test_a_client_that_asks_before_sending_is_answered_first() -> None:
         assert await served.ask(expecting.replace(b"/deploy", b"/other")) == 404
         assert await served.ask(expecting.replace(b"100\r\n", b"10000000\r\n", 1)) == 413
         assert await served.ask(expecting.replace(b"100-continue", b"a miracle")) == 417
+
+
+@pytest.mark.parametrize(
+    ("line", "headers", "status"),
+    [
+        (b"POST /other", b"", 404),
+        (b"PUT /deploy", b"", 405),
+        (b"POST /deploy", b"Content-Encoding: gzip\r\n", 415),
+        (b"POST /deploy", b"", 401),
+        (b"POST /deploy", b"X-Hub-Signature: sha1=00\r\n", 401),
+    ],
+)
+async def test_who_is_refused_anyway_need_not_send_a_body(line: bytes, headers: bytes, status: int) -> None:
+    """Of a body that never comes, nothing is waited for."""
+    async with serving(paths=["deploy"], limits=Limits(body_timeout=3600.0)) as served:
+        assert (
+            await served.ask(line + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n" + headers + b"\r\n") == status
+        )
+
+
+async def test_a_web_page_is_refused_without_its_body() -> None:
+    head = b"POST /deploy HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\nOrigin: http://x\r\n\r\n"
+    async with serving(verify=None, limits=Limits(body_timeout=3600.0)) as served:
+        assert await served.ask(head) == 401
+
+
+async def test_the_body_of_who_shows_something_else_to_a_function_is_read() -> None:
+    def verify(headers: Any, body: bytes, *, now: float) -> str:
+        assert body == b"hello"
+        return "id"
+
+    async with serving(verify=verify) as served:
+        wire = await served.connect()
+        wire.send(b"POST /deploy HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
+        await asyncio.sleep(0.01)
+        wire.send(b"hello")
+        assert await wire.status() == 202
 
 
 # -- who does not end what they began ----------------------------------------------------------------------------

@@ -296,7 +296,10 @@ def test_an_hmac_that_cannot_be_is_refused_at_once() -> None:
         ({"header": "X-Sig", "algorithm": "sha257"}, "makes no HMAC"),
         ({"header": "X-Sig", "algorithm": "shake_128"}, "makes no HMAC"),
         ({"header": "X-Sig", "algorithm": ""}, "makes no HMAC"),
+        ({"header": "X-Sig", "algorithm": None}, "makes no HMAC"),
         ({"header": "X-Sig", "encoding": "base32"}, "give 'hex' or 'base64'"),
+        ({"header": "X-Sig", "prefix": " v="}, "fits into no header"),
+        ({"header": "X-Sig", "prefix": "v=\r\nX: "}, "fits into no header"),
     ]
     for options, said in cases:
         with pytest.raises(ValueError, match=said):
@@ -401,3 +404,22 @@ def test_text_is_no_body_and_bytes_are_no_header() -> None:
         refuse(make("hush"), {name: value.encode() for name, value in signed.items()})
         if make is not GitLab:
             refuse(make("hush"), signed, BODY.decode(), said="the body is no bytes but str")  # type: ignore[arg-type]
+
+
+def test_bytes_are_a_body_whatever_holds_them() -> None:
+    scattered = memoryview(bytes(each for byte in BODY for each in (byte, 0)))[::2]
+    for make in MAKERS:
+        signed = make("hush").sign(BODY, now=NOW, delivery_id="1")
+        for body in (BODY, bytearray(BODY), memoryview(BODY), scattered):
+            make("hush").verify(signed, body, now=NOW)
+
+
+def test_without_the_header_that_a_scheme_names_it_refuses_whatever_the_body_is() -> None:
+    """A source that does not see it reads no body."""
+    for make in MAKERS:
+        scheme = make("hush")
+        signed = scheme.sign(BODY, now=NOW, delivery_id="1")
+        assert scheme.credential_header in signed
+        del signed[scheme.credential_header]
+        for body in (BODY, b""):
+            refuse(scheme, signed, body, said="")

@@ -31,7 +31,8 @@ class Hmac:
     one that ``hashlib`` knows. Several secrets are for rotation: any of them will do. There is no delivery id.
 
     Raises:
-        ValueError: without a secret or with an empty one, and for a header, algorithm or encoding that cannot be.
+        ValueError: without a secret or with an empty one, and for a header, algorithm, encoding or prefix that cannot
+            be.
         TypeError: for a secret that is neither text nor bytes.
     """
 
@@ -45,10 +46,15 @@ class Hmac:
     ) -> None:
         self._keys = keys_of(secrets)
         self._header = _header_name(header)
+        #: Without this header, `verify` refuses whatever the body is. In lower case.
+        self.credential_header = self._header.lower()
         self._algorithm = _algorithm(algorithm)
         if encoding not in ("hex", "base64"):
             raise ValueError(f"encoding={encoding!r} is not known; give 'hex' or 'base64'")
         self._encoding = encoding
+        # Followed by a signature, space at its end gets through.
+        if _lost_on_the_way(f"{prefix}.".encode("utf-8", "surrogateescape")):
+            raise ValueError(f"prefix={prefix!r} begins with space or has control characters, and fits into no header")
         self._prefix = prefix
 
     def __repr__(self) -> str:
@@ -70,7 +76,7 @@ class Hmac:
 
     def sign(self, body: bytes, *, now: float = 0.0, delivery_id: str = "") -> dict[str, str]:  # noqa: ARG002  # as all
         """The headers of a request with this body, signed with the first secret."""
-        return {self._header.lower(): self._prefix + self._signature(self._keys[0], body).decode()}
+        return {self.credential_header: self._prefix + self._signature(self._keys[0], body).decode()}
 
     def _signature(self, key: bytes, body: bytes) -> bytes:
         digest = hmac.digest(key, body, self._algorithm)
@@ -87,6 +93,9 @@ class GitHub:
         ValueError: without a secret, or with an empty one.
         TypeError: for a secret that is neither text nor bytes.
     """
+
+    #: Without this header, `verify` refuses whatever the body is. In lower case.
+    credential_header = "x-hub-signature-256"
 
     def __init__(self, *secrets: str | bytes) -> None:
         self._secrets = len(secrets)
@@ -122,6 +131,9 @@ class GitLab:
         TypeError: for a token that is neither text nor bytes.
     """
 
+    #: Without this header, `verify` refuses whatever the body is. In lower case.
+    credential_header = _TOKEN.lower()
+
     def __init__(self, *tokens: str | bytes) -> None:
         self._tokens = keys_of(tokens)
         if any(_lost_on_the_way(token) for token in self._tokens):
@@ -146,8 +158,8 @@ class GitLab:
         return {_TOKEN.lower(): token, **({_GITLAB_IDS[0]: delivery_id} if delivery_id else {})}
 
 
-def _lost_on_the_way(token: bytes) -> bool:
-    return token != token.strip() or any(byte < ord(" ") or byte == 0x7F for byte in token)  # noqa: PLR2004  # DEL
+def _lost_on_the_way(value: bytes) -> bool:
+    return value != value.strip() or any(byte < ord(" ") or byte == 0x7F for byte in value)  # noqa: PLR2004  # DEL
 
 
 def _header_name(name: str) -> str:
@@ -159,6 +171,6 @@ def _header_name(name: str) -> str:
 def _algorithm(name: str) -> str:
     try:
         hmac.digest(b"key", b"", name)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, AttributeError):
         raise ValueError(f"algorithm={name!r} makes no HMAC; give one of hashlib's, such as 'sha256'") from None
     return name

@@ -34,6 +34,9 @@ class Stripe:
         TypeError: for a secret that is neither text nor bytes.
     """
 
+    #: Without this header, `verify` refuses whatever the body is. In lower case.
+    credential_header = _STRIPE.lower()
+
     def __init__(self, *secrets: str | bytes, tolerance: float = 300.0) -> None:
         self._keys = keys_of(secrets)
         self._tolerance = check_tolerance(tolerance)
@@ -69,6 +72,9 @@ class Slack:
         ValueError: without a secret, with an empty one, or for a tolerance that is not above 0.
         TypeError: for a secret that is neither text nor bytes.
     """
+
+    #: Without this header, `verify` refuses whatever the body is. In lower case.
+    credential_header = _SLACK.lower()
 
     def __init__(self, *secrets: str | bytes, tolerance: float = 300.0) -> None:
         self._keys = keys_of(secrets)

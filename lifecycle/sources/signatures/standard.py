@@ -36,6 +36,9 @@ class StandardWebhooks:
         ImportError: for ``whpk_…`` or ``whsk_…`` where the extra ``ed25519`` is not installed.
     """
 
+    #: Without this header, `verify` refuses whatever the body is. In lower case.
+    credential_header = _SIGNATURE
+
     def __init__(self, *secrets: str | bytes, tolerance: float = 300.0) -> None:
         self._keys = read_keys(secrets)
         self._tolerance = check_tolerance(tolerance)

@@ -11,7 +11,11 @@ __all__ = ["Verifier"]
 
 
 class Verifier(Protocol):
-    """What `WebhookSource` asks of its ``verify``."""
+    """What `WebhookSource` asks of its ``verify``.
+
+    One that also has the text ``credential_header``, the name in lower case of a header without which it refuses
+    whatever the body is, spares the source to read the bodies of strangers.
+    """
 
     def verify(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
         """The id of the delivery, or ``""``.

@@ -1,0 +1,36 @@
+"""What a webhook server goes by; set once, when its source is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lifecycle.sources.webhook import Limits
+
+__all__ = ["Rules", "Verify"]
+
+
+class Verify(Protocol):
+    """A verifier as a plain function, see ``signatures``."""
+
+    def __call__(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
+        """The id of the delivery, or ``""``; raises `VerificationError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a request must be like to be taken."""
+
+    verify: Verify | None
+    paths: frozenset[str] | None
+    methods: tuple[str, ...]
+    limits: Limits
+    dedupe: float
+    #: Whether the answer comes when the handler has ended, and says how.
+    handled: bool
+    #: The header without which ``verify`` refuses whatever the body is, if that is known.
+    credential_header: str
