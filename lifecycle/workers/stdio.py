@@ -142,11 +142,15 @@ class Inherited:
 
 
 class Reader:
-    """Reads a descriptor, which it owns, as it becomes readable; ``feed(b"")`` is called once, at its end."""
+    """Reads a descriptor, which it owns, as it becomes readable, at most ``chunk`` bytes at a time.
 
-    def __init__(self, fd: int, feed: Callable[[bytes], None]) -> None:
+    ``feed(b"")`` is called once, before it is closed.
+    """
+
+    def __init__(self, fd: int, feed: Callable[[bytes], None], *, chunk: int = _CHUNK) -> None:
         self._fd = fd
         self._feed = feed
+        self._chunk = chunk
         self._ended = asyncio.Event()
         os.set_blocking(fd, False)
         asyncio.get_running_loop().add_reader(fd, self._read)
@@ -168,19 +172,18 @@ class Reader:
         if self._ended.is_set():
             return
         self._ended.set()
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._fd)
-        # Who writes to a terminal waits at the same descriptor.
-        loop.remove_writer(self._fd)
-        os.close(self._fd)
-        self._feed(b"")
+        asyncio.get_running_loop().remove_reader(self._fd)
+        try:
+            self._feed(b"")
+        finally:
+            os.close(self._fd)
 
     def _read(self) -> bool:
         """Read once; False if there was nothing."""
         if self._ended.is_set():
             return False
         try:
-            data = os.read(self._fd, _CHUNK)
+            data = os.read(self._fd, self._chunk)
         except BlockingIOError:
             return False
         except OSError:
