@@ -22,6 +22,7 @@ LifecycleError
 ├── VerificationError           a webhook's signature is missing, wrong or too old
 ├── PoolError
 │   ├── RemoteError             the called function raised in its worker process
+│   ├── RemoteTraceback         its cause: the traceback there, as text
 │   ├── WorkerLost              the worker process died during the call
 │   ├── PoolBusy                the pool's queue is full
 │   ├── PoolFailed              the pool gave up
@@ -61,6 +62,7 @@ __all__ = [
     "PoolError",
     "PoolFailed",
     "RemoteError",
+    "RemoteTraceback",
     "RestartLimitReached",
     "RouteConflict",
     "RouteNotFound",
@@ -162,11 +164,58 @@ class PoolError(LifecycleError):
 
 
 class RemoteError(PoolError):
-    """The called function raised in its worker process; the cause carries the remote traceback."""
+    """The called function raised in its worker process; the cause carries the remote traceback.
+
+    Args:
+        type: the name of the exception's class, with its module unless that is ``builtins``.
+        message: what the exception said.
+        traceback: the remote traceback as text; empty where there is none.
+    """
+
+    def __init__(self, type: str, message: str, traceback: str = "") -> None:  # noqa: A002  # its name is promised
+        super().__init__(type, message, traceback)
+        self.type = type
+        self.message = message
+        self.traceback = traceback
+        # Python shows a cause before the error: the traceback of the other process is read as one's own.
+        self.__cause__ = RemoteTraceback(traceback) if traceback else None
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
+class RemoteTraceback(PoolError):
+    """The traceback of another process, as text; the cause of a `RemoteError`, never raised itself."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
 
 
 class WorkerLost(PoolError):
-    """The worker process died while it worked on the call."""
+    """The worker process died while it worked on the call.
+
+    Args:
+        message: what is known of its end.
+        exit_code: what it exited with, if it did.
+        signal: the number of the signal that killed it, if one did.
+        rss: bytes of memory that it had when it last told, if it did.
+        stderr: the end of what it wrote as errors.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        rss: int | None = None,
+        stderr: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.signal = signal
+        self.rss = rss
+        self.stderr = stderr
 
 
 class PoolBusy(PoolError):

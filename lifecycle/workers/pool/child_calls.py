@@ -1,0 +1,135 @@
+"""In a member: one call, from its first line to its outcome.
+
+A call is *open* while `Cancelled` may be raised in it, and closed while the runtime's own code runs: a frame is never
+cut in half, and nothing is raised where nobody expects it. The engines differ in how they interrupt a call that is
+open.
+"""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+from time import monotonic
+
+# Checkers know the name; see lifecycle._lazy.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from lifecycle.workers.pool.child_channel import Channel
+
+__all__ = ["Call", "Cancelled", "described", "perform", "send_outcome"]
+
+
+class Cancelled(BaseException):
+    """Raised in the function of a call that is not wanted any more; no ``except Exception`` catches it."""
+
+
+class Call:
+    """One call, asked for and not answered yet.
+
+    Args:
+        number: its id.
+        function: what is to be called.
+        args: with what.
+        kwargs: with what else.
+        window: how many chunks may be on their way; 0 for a call that is answered by one value.
+    """
+
+    __slots__ = ("args", "began", "cancelled", "credits", "function", "kwargs", "number", "open", "window")
+
+    def __init__(self, number: int, function: str, args: list[Any], kwargs: dict[str, Any], window: int) -> None:  # noqa: PLR0913, PLR0917  # a frame's items, in their order
+        self.number = number
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        self.window = window
+        self.began: float | None = None
+        self.cancelled = False
+        self.open = False
+        # What is granted besides the first window. A SimpleQueue waits where a signal wakes it.
+        self.credits: SimpleQueue[int] = SimpleQueue()
+
+    @property
+    def age(self) -> float:
+        """Seconds since it began; 0 before."""
+        return 0.0 if self.began is None else monotonic() - self.began
+
+    def enter(self) -> None:
+        """Let it be interrupted from here on."""
+        self.open = True
+        if self.cancelled:
+            raise Cancelled
+
+    def leave(self) -> None:
+        """Let it not be interrupted any more; any number of times."""
+        self.open = False
+
+
+def perform(call: Call, find: Callable[[str], Any], channel: Channel) -> list[Any]:
+    """Run ``call`` and stream what it streams: the frame that answers it."""
+    call.began = monotonic()
+    try:
+        try:
+            call.enter()
+            value = find(call.function)(*call.args, **call.kwargs)
+            if call.window:
+                _stream(call, value, channel)
+                value = None
+        finally:
+            call.leave()
+    except Cancelled:
+        # It may have been raised on the way into leave().
+        call.leave()
+        return ["error", call.number, "Cancelled", "", "", True]
+    except BaseException as error:  # noqa: BLE001  # whatever it is, it is the outcome
+        return described(call.number, error)
+    return ["end", call.number] if call.window else ["result", call.number, value]
+
+
+def _stream(call: Call, items: Iterable[Any], channel: Channel) -> None:
+    granted = call.window
+    iterator = iter(items)
+    try:
+        for item in iterator:
+            while not granted:
+                granted += call.credits.get()
+                call.enter()
+            granted -= 1
+            call.leave()
+            channel.send(["chunk", call.number, item])
+            call.enter()
+    finally:
+        if (close := getattr(iterator, "close", None)) is not None:
+            close()
+
+
+def send_outcome(channel: Channel, call: Call, frame: list[Any]) -> None:
+    """Answer ``call``; if its result cannot be sent, by an error that says so."""
+    try:
+        channel.send(frame)
+    except (TypeError, ValueError) as error:
+        message = f"{call.function!r} returned what cannot be sent: {error}"
+        channel.send(["error", call.number, type(error).__name__, _sound(message[:10_000]), "", False])
+
+
+def described(number: int, error: BaseException) -> list[Any]:
+    """The frame that tells of ``error``."""
+    import traceback  # noqa: PLC0415  # many a member never has an error
+
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        message = str(error)
+    except Exception as worse:  # noqa: BLE001  # user code
+        message = f"(its message cannot be had: {type(worse).__name__})"
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals is globals():
+        trace = trace.tb_next
+    text = "".join(traceback.format_exception(kind, error, trace))
+    return ["error", number, name, _sound(message), _sound(text), False]
+
+
+def _sound(text: str) -> str:
+    """``text`` as what every codec can carry."""
+    return text.encode(errors="replace").decode()

@@ -1,0 +1,233 @@
+"""In a member: its life, from the greeting to the end, and the thread that reads what it is sent.
+
+That thread answers pings and takes cancellations while a call runs. When it reads the end of its input, the parent is
+gone: what runs is cancelled, has a second, and then the whole process group is killed.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import faulthandler
+import os
+import signal
+import sys
+import time
+from queue import SimpleQueue
+
+from lifecycle.workers.pool.child_calls import Call, described, send_outcome
+from lifecycle.workers.pool.child_channel import Channel
+from lifecycle.workers.pool.codecs import codec
+from lifecycle.workers.pool.frames import CODEC, VERSION, ProtocolError
+
+# Checkers know the name; see lifecycle._lazy.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any, Protocol
+
+    class Engine(Protocol):
+        """Where calls run; see `lifecycle.workers.pool.child_engines`."""
+
+        kind: type[Call]
+
+        def run(self, start: Callable[[], None]) -> None: ...
+        def submit(self, call: Call) -> None: ...
+        def cancel(self, call: Call) -> None: ...
+        def credit(self, call: Call, number: int) -> None: ...
+        def close(self) -> None: ...
+
+
+__all__ = ["Life", "live"]
+
+#: Seconds that what was cancelled has, when the parent is gone.
+_LAST_SECONDS = 1.0
+
+
+def live() -> None:
+    """Greet, set up, do what is asked for, and end."""
+    # A Ctrl+C at the terminal is the parent's to hear.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = Channel(codec(os.environ[CODEC]))
+    life = Life(channel)
+    channel.send(["hello", VERSION, os.getpid(), f"python {sys.version.split()[0]}"])
+    _thread.start_new_thread(life.read, ())
+    # What a member prints is seen when it prints it, and what it was doing when it crashed, or is asked by SIGUSR2.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is the one that Python made
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    # The first to be registered is the last to be called.
+    atexit.register(life.end)
+    sys.exit(life.run())
+
+
+class Life:
+    """One member: what it was asked for, and where that runs."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._setups: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self._engine: Engine | None = None
+        # Those that are not answered yet, the oldest first.
+        self._calls: dict[int, Call] = {}
+        # Seconds that the parent leaves us when it says goodbye; None if it just went.
+        self._grace: float | None = None
+        self._orphaned = False
+        # The signal that asked us to end, if one did.
+        self._signal: int | None = None
+        # Held until the main thread has no more to do.
+        self._busy = _thread.allocate_lock()
+        self._busy.acquire()
+        self._takes: dict[str, Callable[..., None]] = {
+            "call": self._call,
+            "cancel": self._cancel,
+            "credit": self._credit,
+            "ping": self._ping,
+            "setup": self._setups.put,
+            "bye": self._bye,
+        }
+
+    # -- the main thread ------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Be set up, and do what comes: the exit status."""
+        setup = self._setups.get()
+        try:
+            if setup is not None:
+                self._serve(setup)
+        except BaseException as error:  # noqa: BLE001  # the parent is told, and we end
+            self._channel.send(described(0, error))
+            return 1
+        finally:
+            self._busy.release()
+        return 0
+
+    def _serve(self, setup: dict[str, Any]) -> None:
+        sys.path[:] = setup["path"]
+        from lifecycle.workers.pool.child_targets import Target  # noqa: PLC0415  # the greeting went first
+
+        target = Target(setup["target"])
+        engine = _engine(target.is_async, setup["concurrency"])(target.find, self._channel, self._done)
+
+        def start() -> None:
+            target.make(setup["init"])
+            self._engine = engine
+            signal.signal(signal.SIGTERM, self._terminated)
+            self._channel.send(["ready"])
+
+        engine.run(start)
+
+    def _done(self, call: Call, frame: list[Any]) -> None:
+        del self._calls[call.number]
+        send_outcome(self._channel, call, frame)
+
+    def _terminated(self, number: int, _frame: FrameType | None) -> None:
+        """End as the signal would have it, after the functions that run have cleaned up."""
+        self._signal = number
+        self._finish()
+        self._cancel_all()
+
+    def end(self) -> None:
+        """The last that is done: die of the signal that ended us; leave nothing behind if the parent is gone."""
+        if self._signal is not None:
+            signal.signal(self._signal, signal.SIG_DFL)
+            os.kill(os.getpid(), self._signal)
+        if self._orphaned:
+            _kill_group()
+
+    # -- the thread that reads ------------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Take what comes, to the end of it."""
+        try:
+            while (frames := self._channel.receive()) is not None:
+                self._take(frames)
+                # What a call was given is not kept until the next one comes.
+                del frames
+        except (OSError, ProtocolError) as error:
+            sys.stderr.write(f"lifecycle: {error}\n")
+        self._depart()
+
+    def _take(self, frames: list[list[Any]]) -> None:
+        for tag, *items in frames:
+            if self._engine is None and tag != "setup":
+                raise ProtocolError(f"a frame {tag!r} came before this member was ready")
+            self._takes[tag](*items)
+
+    def _call(
+        self, number: int, function: str, args: list[Any], kwargs: dict[str, Any], _budget: float | None, window: int
+    ) -> None:
+        engine = self._engine
+        assert engine is not None, "see _take"
+        call = self._calls[number] = engine.kind(number, function, args, kwargs, window)
+        engine.submit(call)
+
+    def _cancel(self, number: int, _reason: str) -> None:
+        # It may have been answered meanwhile.
+        if self._engine is not None and (call := self._calls.get(number)) is not None and not call.cancelled:
+            self._engine.cancel(call)
+
+    def _credit(self, number: int, chunks: int) -> None:
+        if self._engine is not None and (call := self._calls.get(number)) is not None:
+            self._engine.credit(call, chunks)
+
+    def _ping(self, number: int) -> None:
+        # In one step, since calls come and go in other threads.
+        call = next(iter(list(self._calls.values())), None)
+        busy, age = (None, 0.0) if call is None else (call.number, call.age)
+        self._channel.send(["pong", number, busy, age, _memory()])
+
+    def _bye(self, grace: float) -> None:
+        self._grace = grace
+        self._finish()
+
+    def _depart(self) -> None:
+        """See to it that this process ends, now that nobody asks for anything any more."""
+        self._orphaned = self._grace is None
+        self._finish()
+        if not self._busy.acquire(timeout=self._grace or 0):
+            self._cancel_all()
+            self._busy.acquire(timeout=_LAST_SECONDS)
+        time.sleep(_LAST_SECONDS)
+        _kill_group()
+
+    def _finish(self) -> None:
+        if self._engine is None:
+            self._setups.put(None)
+        else:
+            self._engine.close()
+
+    def _cancel_all(self) -> None:
+        for number in list(self._calls):
+            self._cancel(number, "")
+
+
+def _engine(is_async: bool, concurrency: int) -> Callable[..., Engine]:  # noqa: FBT001  # private
+    """The kind of engine; each is imported where it is needed only."""
+    if is_async:
+        from lifecycle.workers.pool.child_loop import InLoop  # noqa: PLC0415
+
+        return InLoop
+    if concurrency > 1:
+        from lifecycle.workers.pool.child_threads import InThreads  # noqa: PLC0415
+
+        return InThreads
+    from lifecycle.workers.pool.child_main import InMain  # noqa: PLC0415
+
+    return InMain
+
+
+def _memory() -> int:
+    """Bytes of memory that this process holds; 0 where nobody tells."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123  # pathlib would be a tenth of the start
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def _kill_group() -> None:
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

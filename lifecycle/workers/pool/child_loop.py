@@ -1,0 +1,114 @@
+"""In a member: where calls run, when the target is async."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.workers.pool.child_calls import Call, described
+from lifecycle.workers.pool.child_threads import InThreads, ThreadCall
+from lifecycle.workers.pool.child_targets import is_async
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.workers.pool.child_channel import Channel
+
+__all__ = ["InLoop"]
+
+
+class InLoop:
+    """Async functions, any number at a time, in a loop in the main thread; plain ones beside it, in threads.
+
+    It is given what `child_main.InMain` is.
+    """
+
+    kind: type[Call] = ThreadCall
+
+    def __init__(self, find: Callable[[str], Any], channel: Channel, done: Callable[[Call, list[Any]], None]) -> None:
+        self._find = find
+        self._channel = channel
+        self._done = done
+        self._threads = InThreads(find, channel, done)
+        self._runner = asyncio.Runner()
+        self._loop = self._runner.get_loop()
+        self._closed = asyncio.Event()
+        # The calls that are tasks, with what they may still send.
+        self._tasks: dict[Call, tuple[asyncio.Task[None], asyncio.Semaphore]] = {}
+
+    def run(self, start: Callable[[], None]) -> None:
+        """Start in the loop, and run it until it is closed and all is done."""
+        with self._runner:
+            self._runner.run(self._serve(start))
+        self._threads.join()
+
+    def submit(self, call: Call) -> None:
+        """Do ``call`` now."""
+        self._loop.call_soon_threadsafe(self._begin, call)
+
+    def cancel(self, call: Call) -> None:
+        """Cancel the task of ``call``, or interrupt its thread."""
+        self._loop.call_soon_threadsafe(self._cancel, call)
+
+    def credit(self, call: Call, number: int) -> None:
+        """Let ``call`` send ``number`` more chunks."""
+        self._loop.call_soon_threadsafe(self._grant, call, number)
+
+    def close(self) -> None:
+        """Take no more; `run` returns when what was submitted is done."""
+        self._loop.call_soon_threadsafe(self._closed.set)
+
+    async def _serve(self, start: Callable[[], None]) -> None:
+        start()
+        await self._closed.wait()
+        while self._tasks:
+            await asyncio.wait([task for task, _ in self._tasks.values()])
+
+    def _begin(self, call: Call) -> None:
+        try:
+            function = self._find(call.function)
+        except Exception as error:  # noqa: BLE001  # it is the outcome
+            self._done(call, described(call.number, error))
+            return
+        if is_async(function):
+            credit = asyncio.Semaphore(call.window)
+            self._tasks[call] = self._loop.create_task(self._work(call, function, credit)), credit
+        else:
+            self._threads.submit(call)
+
+    def _cancel(self, call: Call) -> None:
+        if call in self._tasks:
+            call.cancelled = True
+            self._tasks[call][0].cancel()
+        else:
+            self._threads.cancel(call)
+
+    def _grant(self, call: Call, number: int) -> None:
+        if call in self._tasks:
+            for _ in range(number):
+                self._tasks[call][1].release()
+        else:
+            self._threads.credit(call, number)
+
+    async def _work(self, call: Call, function: Callable[..., Any], credit: asyncio.Semaphore) -> None:
+        call.began = monotonic()
+        try:
+            frame = await self._perform(call, function, credit)
+        except BaseException as error:  # noqa: BLE001  # whatever it is, it is the outcome
+            frame = described(call.number, error)
+            frame[-1] = call.cancelled and isinstance(error, asyncio.CancelledError)
+        del self._tasks[call]
+        self._done(call, frame)
+
+    async def _perform(self, call: Call, function: Callable[..., Any], credit: asyncio.Semaphore) -> list[Any]:
+        value = function(*call.args, **call.kwargs)
+        if not call.window:
+            return ["result", call.number, await value]
+        try:
+            async for item in value:
+                await credit.acquire()
+                self._channel.send(["chunk", call.number, item])
+        finally:
+            await value.aclose()
+        return ["end", call.number]

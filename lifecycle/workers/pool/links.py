@@ -1,0 +1,342 @@
+"""The parent's side of one member: its standard streams as a `Stdio`, and what goes over them.
+
+Nothing here waits to write: what the pipe does not take is kept until it does, and calls bound how much that can be.
+Nothing here stops reading, either: the credits of a stream bound what can come, so a pong never waits behind chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from lifecycle.errors import RemoteError
+from lifecycle.workers.pool.frames import CODEC, FROM_MEMBER, VERSION, Decoder, ProtocolError, encode
+from lifecycle.workers.pool.requests import Cancelled, LinkClosed, Request
+from lifecycle.workers.receivers import Receiver
+from lifecycle.workers.stdio import DRAIN, Reader, popen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from lifecycle.workers.pool.codecs import Codec
+    from lifecycle.workers.stdio import Command
+
+__all__ = ["Hello", "Link", "Pong"]
+
+#: Bytes a read: what a pipe holds.
+_CHUNK: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a member says of itself."""
+
+    pid: int
+    #: What it is written in, such as ``python 3.13.1``.
+    language: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """What a member is about."""
+
+    #: The id of the oldest call that it has, and for how many seconds it has run; None and 0 when it is idle.
+    busy_id: int | None
+    busy_seconds: float
+    #: Bytes of memory; 0 where it cannot tell.
+    rss: int
+
+
+class Link:
+    """The streams of one member, for the one life that it has.
+
+    Args:
+        name: the member's; what it writes as errors goes to the log ``lifecycle.workers.<name>``.
+        codec: what frames are encoded with.
+        setup: what it is sent when it has greeted; see `lifecycle.workers.pool.targets.Target.setup`.
+        broken: called once, if it does not keep to the protocol; what it was asked for fails with `LinkClosed`.
+
+    Raises:
+        TypeError, ValueError: for a ``setup`` that the codec cannot carry.
+    """
+
+    def __init__(
+        self, name: str, codec: Codec, setup: Mapping[str, Any], *, broken: Callable[[ProtocolError], object]
+    ) -> None:
+        self._codec = codec
+        self._setup = encode(codec, ["setup", dict(setup)])
+        self._broken = broken
+        self._errors = Receiver(None, logging.getLogger(f"lifecycle.workers.{name}"))
+        self._decoder = Decoder(codec, FROM_MEMBER)
+        # Our ends of its streams, while they are open; the readers own theirs.
+        self._in: int | None = None
+        self._readers: list[Reader] = []
+        # What the pipe did not take, the oldest first.
+        self._backlog: deque[bytes | memoryview] = deque()
+        # Those that are not answered yet, each by its id; ids count from 1.
+        self._requests: dict[int, Request] = {}
+        self._count = 0
+        self._pings: dict[int, asyncio.Future[Pong]] = {}
+        self._pinged = 0
+        # Set by `spawn`: the greeting, once the member is ready.
+        self._ready: asyncio.Future[Hello] | None = None
+        self._hello: Hello | None = None
+        # Why nothing more can be asked for; None as long as it can.
+        self._closed: LinkClosed | None = None
+        self._takes: dict[str, Callable[..., None]] = {
+            "hello": self._take_hello,
+            "ready": self._take_ready,
+            "result": self._take_result,
+            "error": self._take_error,
+            "chunk": self._take_chunk,
+            "end": self._take_end,
+            "pong": self._take_pong,
+        }
+
+    @property
+    def busy(self) -> int:
+        """How many calls are not answered yet."""
+        return len(self._requests)
+
+    async def ready(self) -> Hello:
+        """Wait until the member can be called, once it was spawned.
+
+        Raises:
+            RemoteError: if its target could not be imported or made.
+            ProtocolError: if it does not keep to the protocol, or to another version of it.
+            LinkClosed: if it ended.
+        """
+        assert self._ready is not None, "it was spawned"
+        return await asyncio.shield(self._ready)
+
+    def call(
+        self, function: str, args: list[Any], kwargs: dict[str, Any], *, budget: float | None = None, window: int = 0
+    ) -> Request:
+        """Send a call, and wait for nothing.
+
+        Args:
+            function: its name, as the member knows it.
+            args: what it is given.
+            kwargs: what it is given by name.
+            budget: seconds that it has, which a member may or may not look at.
+            window: for a stream, how many chunks may be on their way.
+
+        Raises:
+            LinkClosed: if the member has ended.
+            TypeError, ValueError: for what the codec cannot carry; nothing was sent.
+        """
+        if self._closed is not None:
+            raise self._closed
+        number = self._count + 1
+        data = encode(self._codec, ["call", number, function, args, kwargs, budget, window])
+        self._count = number
+        request = self._requests[number] = Request(number, window, self._send)
+        self._write(data)
+        return request
+
+    async def ping(self) -> Pong:
+        """Ask what it is about; it answers while a call runs, unless that holds the interpreter.
+
+        Raises:
+            LinkClosed: if it ended.
+        """
+        if self._closed is not None:
+            raise self._closed
+        self._pinged = number = self._pinged + 1
+        future = self._pings[number] = asyncio.get_running_loop().create_future()
+        self._send(["ping", number])
+        try:
+            return await future
+        finally:
+            self._pings.pop(number, None)
+
+    def bye(self, grace: float) -> None:
+        """Ask it to end when it has finished what it does, for which it has ``grace`` seconds; any number of times."""
+        if self._in is not None:
+            self._send(["bye", grace])
+            self._backlog.append(b"")
+            self._flush()
+
+    # -- as a Stdio -----------------------------------------------------------------------------------------------
+
+    def spawn(self, command: Command) -> int:
+        """Start it in a session of its own, and read what it writes."""
+        command = replace(command, env={**command.env, CODEC: self._codec.name})
+        with ExitStack() as ours, ExitStack() as theirs:
+            given, self._in = _pipe(theirs, ours)
+            out, out_end = _pipe(ours, theirs)
+            err, err_end = _pipe(ours, theirs)
+            pid = popen(command, stdin=given, stdout=out_end, stderr=err_end, start_new_session=True)
+            ours.pop_all()
+        os.set_blocking(self._in, False)
+        self._ready = asyncio.get_running_loop().create_future()
+        feed_errors = partial(self._errors.feed, stream="stderr")
+        self._readers = [Reader(out, self._take, chunk=_CHUNK), Reader(err, feed_errors)]
+        return pid
+
+    async def drain(self) -> None:
+        """Read on to the end: a result that was written just before the end is delivered."""
+        until = asyncio.get_running_loop().time() + DRAIN
+        for reader in self._readers:
+            await reader.drain(until)
+
+    def close(self) -> None:
+        """Give back the descriptors; what is not answered fails with `LinkClosed`."""
+        self._hang_up()
+        for reader in self._readers:
+            reader.close()
+        self._fail(LinkClosed("the link to the member was closed"))
+
+    def tail(self) -> str:
+        """The end of what it wrote as errors."""
+        return self._errors.tail()
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def _send(self, frame: list[Any]) -> None:
+        self._write(encode(self._codec, frame))
+
+    def _write(self, data: bytes | memoryview) -> None:
+        if self._in is None:
+            return
+        if not self._backlog:
+            written = self._offer(self._in, data)
+            if written == len(data):
+                return
+            data = memoryview(data)[written:]
+            asyncio.get_running_loop().add_writer(self._in, self._flush)
+        self._backlog.append(data)
+
+    def _offer(self, fd: int, data: bytes | memoryview) -> int:
+        """Write what the pipe takes: how much that was."""
+        try:
+            return os.write(fd, data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            # It reads no more, so it is about to end; what it wrote before that is still to be read.
+            return len(data)
+
+    def _flush(self) -> None:
+        while self._backlog and self._in is not None:
+            data = self._backlog[0]
+            if not data:
+                self._hang_up()
+                return
+            written = self._offer(self._in, data)
+            if written < len(data):
+                self._backlog[0] = memoryview(data)[written:]
+                return
+            self._backlog.popleft()
+        if self._in is not None:
+            asyncio.get_running_loop().remove_writer(self._in)
+
+    def _hang_up(self) -> None:
+        if self._in is not None:
+            asyncio.get_running_loop().remove_writer(self._in)
+            os.close(self._in)
+            self._in = None
+        self._backlog.clear()
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> None:
+        if self._closed is not None:
+            return
+        if not data:
+            midway = " in the middle of a frame" if self._decoder.midway else ""
+            self._fail(LinkClosed(f"the member closed its output{midway}"))
+            return
+        try:
+            for frame in self._decoder.feed(data):
+                self._takes[frame[0]](*frame[1:])
+        except ProtocolError as error:
+            self._break(error)
+
+    def _break(self, error: ProtocolError) -> None:
+        self._settle_ready(error)
+        closed = LinkClosed(f"the member broke the protocol: {error}")
+        closed.__cause__ = error
+        self._fail(closed)
+        self._broken(error)
+
+    def _fail(self, closed: LinkClosed) -> None:
+        if self._closed is not None:
+            return
+        self._closed = closed
+        self._settle_ready(closed)
+        for request in self._requests.values():
+            request.settle(None, error=closed)
+        self._requests.clear()
+        for ping in self._pings.values():
+            if not ping.done():
+                ping.set_exception(closed)
+        self._pings.clear()
+
+    def _settle_ready(self, error: Exception) -> None:
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(error)
+            # Whoever waits hears of it; perhaps nobody does.
+            self._ready.exception()
+
+    def _take_hello(self, version: int, pid: int, language: str) -> None:
+        if self._hello is not None:
+            raise ProtocolError("it greeted twice")
+        if version != VERSION:
+            raise ProtocolError(f"it speaks version {version} of the protocol ({language}); this is version {VERSION}")
+        self._hello = Hello(pid, language)
+        self._write(self._setup)
+
+    def _take_ready(self) -> None:
+        if self._hello is None or self._ready is None or self._ready.done():
+            raise ProtocolError("it is ready at a time when that was not asked")
+        self._ready.set_result(self._hello)
+
+    def _take_result(self, number: int, value: Any) -> None:
+        self._request(number).take_result(value)
+        del self._requests[number]
+
+    def _take_end(self, number: int) -> None:
+        self._request(number).take_end()
+        del self._requests[number]
+
+    def _take_chunk(self, number: int, value: Any) -> None:
+        self._request(number).take_chunk(value)
+
+    def _take_error(self, number: int, kind: str, message: str, traceback: str, cancelled: bool) -> None:  # noqa: FBT001, PLR0913, PLR0917  # a frame's items, in their order
+        if number == 0 and self._ready is not None and not self._ready.done():
+            self._settle_ready(RemoteError(kind, message, traceback))
+            return
+        request = self._request(number)
+        if cancelled and not request.cancelled:
+            raise ProtocolError(f"call {number} was given up, and nobody asked for that")
+        del self._requests[number]
+        request.settle(None, error=Cancelled() if cancelled else RemoteError(kind, message, traceback))
+
+    def _take_pong(self, number: int, busy_id: int | None, busy_seconds: float, rss: int) -> None:
+        if not 0 < number <= self._pinged:
+            raise ProtocolError(f"it answered ping {number}, which was not sent")
+        # It may have been given up.
+        if (future := self._pings.get(number)) is not None and not future.done():
+            future.set_result(Pong(busy_id, busy_seconds, rss))
+
+    def _request(self, number: int) -> Request:
+        try:
+            return self._requests[number]
+        except KeyError:
+            raise ProtocolError(f"it answered call {number}, which it does not have") from None
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
+    """The ends to read and to write, each closed by its stack."""
+    ends = os.pipe()
+    reader.callback(os.close, ends[0])
+    writer.callback(os.close, ends[1])
+    return ends

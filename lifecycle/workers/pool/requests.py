@@ -1,0 +1,132 @@
+"""What one member was asked for: one request a call, which ends with the one frame that answers it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.workers.pool.frames import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Cancelled", "LinkClosed", "Request"]
+
+
+class LinkClosed(Exception):
+    """The member has closed its output, or the link was closed here; the cause is the `ProtocolError`, if one was."""
+
+
+class Cancelled(Exception):
+    """The member confirms that it runs the call no more: it is as sound as before."""
+
+
+class Request:
+    """A call that was sent.
+
+    Args:
+        number: its id.
+        window: how many chunks may be on their way; 0 for a call that is answered by one value.
+        send: sends a frame.
+    """
+
+    __slots__ = ("_chunks", "_consumed", "_more", "_send", "_unread", "_window", "cancelled", "future", "number")
+
+    def __init__(self, number: int, window: int, send: Callable[[list[Any]], None]) -> None:
+        self.number = number
+        #: What it comes to: the value (None for a stream), or `RemoteError`, `Cancelled` or `LinkClosed`.
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        #: Whether it was asked to be given up.
+        self.cancelled = False
+        self._send = send
+        self._window = window
+        self._chunks: deque[Any] = deque()
+        # How many chunks were taken that the member has no credit for yet, and how many it may still send.
+        self._consumed = 0
+        self._unread = window
+        self._more: asyncio.Future[None] | None = None
+
+    def cancel(self, reason: str) -> None:
+        """Ask the member to give it up; that is confirmed, or it was too late, when `future` is done."""
+        if not self.cancelled and not self.future.done():
+            self.cancelled = True
+            self._chunks.clear()
+            self._send(["cancel", self.number, reason])
+
+    async def next_chunk(self) -> Any:
+        """The next chunk; one at a time may wait.
+
+        Raises:
+            StopAsyncIteration: after the last one.
+            RemoteError, Cancelled, LinkClosed: as `future` has it, after the chunks that came before.
+        """
+        while not self._chunks:
+            if self.future.done():
+                self.future.result()
+                raise StopAsyncIteration
+            await self._wait()
+        self._consumed += 1
+        # Half a window at a time, so that credit is there before the member runs out of it, and is rarely sent.
+        if self._consumed * 2 >= self._window and not self.future.done():
+            self._send(["credit", self.number, self._consumed])
+            self._unread += self._consumed
+            self._consumed = 0
+        return self._chunks.popleft()
+
+    # -- by the link ----------------------------------------------------------------------------------------------
+
+    def take_chunk(self, value: Any) -> None:
+        """A chunk has come.
+
+        Raises:
+            ProtocolError: if it was not granted.
+        """
+        if not self._unread:
+            raise ProtocolError(f"call {self.number} sent more chunks than it was granted")
+        self._unread -= 1
+        if not self.cancelled:
+            self._chunks.append(value)
+            self._wake()
+
+    def take_end(self) -> None:
+        """The last chunk has come.
+
+        Raises:
+            ProtocolError: if it is no stream.
+        """
+        if not self._window:
+            raise ProtocolError(f"call {self.number} ended a stream that it is not")
+        self.settle(None)
+
+    def take_result(self, value: Any) -> None:
+        """The result has come.
+
+        Raises:
+            ProtocolError: if it is a stream.
+        """
+        if self._window:
+            raise ProtocolError(f"call {self.number} has a result, but was asked for a stream")
+        self.settle(value)
+
+    def settle(self, outcome: Any, *, error: BaseException | None = None) -> None:
+        """It has come to its end; whoever waits may have left."""
+        if not self.future.done():
+            if error is None:
+                self.future.set_result(outcome)
+            else:
+                self.future.set_exception(error)
+                # Nobody has to ask: who gave up does not want to know.
+                self.future.exception()
+        self._wake()
+
+    async def _wait(self) -> None:
+        self._more = asyncio.get_running_loop().create_future()
+        try:
+            await self._more
+        finally:
+            self._more = None
+
+    def _wake(self) -> None:
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
