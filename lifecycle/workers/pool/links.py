@@ -54,6 +54,10 @@ class Pong:
     rss: int
 
 
+def _nobody_asks() -> None:
+    """Nobody wants to know."""
+
+
 class Link:
     """The streams of one member, for the one life that it has.
 
@@ -62,17 +66,25 @@ class Link:
         codec: what frames are encoded with.
         setup: what it is sent when it has greeted; see `lifecycle.workers.pool.targets.Target.setup`.
         broken: called once, if it does not keep to the protocol; what it was asked for fails with `LinkClosed`.
+        ended: called once, before that, when nothing more can be asked for.
 
     Raises:
         TypeError, ValueError: for a ``setup`` that the codec cannot carry.
     """
 
     def __init__(
-        self, name: str, codec: Codec, setup: Mapping[str, Any], *, broken: Callable[[ProtocolError], object]
+        self,
+        name: str,
+        codec: Codec,
+        setup: Mapping[str, Any],
+        *,
+        broken: Callable[[ProtocolError], object],
+        ended: Callable[[], object] = _nobody_asks,
     ) -> None:
         self._codec = codec
         self._setup = encode(codec, ["setup", dict(setup)])
         self._broken = broken
+        self._ended = ended
         self._errors = Receiver(None, logging.getLogger(f"lifecycle.workers.{name}"))
         self._decoder = Decoder(codec, FROM_MEMBER)
         # Our ends of its streams, while they are open; the readers own theirs.
@@ -99,6 +111,11 @@ class Link:
             "end": self._take_end,
             "pong": self._take_pong,
         }
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be asked for any more."""
+        return self._closed is not None
 
     @property
     def busy(self) -> int:
@@ -271,6 +288,7 @@ class Link:
         if self._closed is not None:
             return
         self._closed = closed
+        self._ended()
         self._settle_ready(closed)
         for request in self._requests.values():
             request.settle(None, error=closed)

@@ -31,7 +31,19 @@ class Request:
         send: sends a frame.
     """
 
-    __slots__ = ("_chunks", "_consumed", "_more", "_send", "_unread", "_window", "cancelled", "future", "number")
+    __slots__ = (
+        "_answered",
+        "_chunks",
+        "_consumed",
+        "_more",
+        "_send",
+        "_settled",
+        "_unread",
+        "_window",
+        "cancelled",
+        "future",
+        "number",
+    )
 
     def __init__(self, number: int, window: int, send: Callable[[list[Any]], None]) -> None:
         self.number = number
@@ -46,13 +58,21 @@ class Request:
         self._consumed = 0
         self._unread = window
         self._more: asyncio.Future[None] | None = None
+        # Whether its end has come, which `future` does not say once who awaits it was cancelled; done when it comes.
+        self._answered = False
+        self._settled: asyncio.Future[None] | None = None
 
-    def cancel(self, reason: str) -> None:
-        """Ask the member to give it up; that is confirmed, or it was too late, when `future` is done."""
-        if not self.cancelled and not self.future.done():
-            self.cancelled = True
-            self._chunks.clear()
-            self._send(["cancel", self.number, reason])
+    def cancel(self, reason: str) -> asyncio.Future[None]:
+        """Ask the member to give it up; what is returned is done when it has confirmed that, or it was too late."""
+        if self._settled is None:
+            self._settled = asyncio.get_running_loop().create_future()
+            if self._answered:
+                self._settled.set_result(None)
+            else:
+                self.cancelled = True
+                self._chunks.clear()
+                self._send(["cancel", self.number, reason])
+        return self._settled
 
     async def next_chunk(self) -> Any:
         """The next chunk; one at a time may wait.
@@ -111,6 +131,9 @@ class Request:
 
     def settle(self, outcome: Any, *, error: BaseException | None = None) -> None:
         """It has come to its end; whoever waits may have left."""
+        self._answered = True
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
         if not self.future.done():
             if error is None:
                 self.future.set_result(outcome)
