@@ -435,6 +435,7 @@ class TestWebhook:
         seen.seen("up 1")
         [url] = seen.said(r"webhook at (http://127\.0\.0\.1:\d+)")
         assert self.post(url, "wrong") == 401
+        seen.said("refused POST '/deploy' from 127.0.0.1: 401, the signature in X-Hub-Signature-256 is wrong")
         assert self.post(url, self.SECRET) == 202
         seen.said("webhook: POST /deploy; restarting")
         seen.seen("up 1", times=2)
