@@ -14,14 +14,12 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
-from lifecycle.workers.rushes import after_the_rush
+from lifecycle.workers.rushes import Rush
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "exit_code",
@@ -68,7 +66,7 @@ async def group_end(pgid: int) -> None:
     The leader must not have been reaped, or `group_exists`: the number of the group must not be used again meanwhile.
     """
     seen: set[int] = {pgid}
-    while new := [pid for pid in await _members(pgid) if pid not in seen]:
+    while new := [pid for pid in (await _looks.ask(pgid))[pgid] if pid not in seen]:
         seen.update(new)
         watched = [fd for pid in new if (fd := _open_member(pid, pgid)) is not None]
         try:
@@ -137,30 +135,18 @@ def reap(pid: int) -> None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
 
 
-# Who asks at the same time shares one look at /proc: a hundred workers that end at once stay linear.
-_looks: WeakKeyDictionary[asyncio.AbstractEventLoop, list[asyncio.Future[dict[int, list[int]]]]] = WeakKeyDictionary()
-
-
-async def _members(pgid: int) -> list[int]:
-    """The members of a group, where /proc lists processes."""
-    loop = asyncio.get_running_loop()
-    asker: asyncio.Future[dict[int, list[int]]] = loop.create_future()
-    askers = _looks.setdefault(loop, [])
-    askers.append(asker)
-    if len(askers) == 1:
-        after_the_rush(askers.__len__, partial(_look, loop))
-    return (await asker).get(pgid, [])
-
-
-def _look(loop: asyncio.AbstractEventLoop) -> None:
-    groups: dict[int, list[int]] = {}
+def _look(wanted: Sequence[int]) -> dict[int, list[int]]:
+    """The members of the groups ``wanted``, where /proc lists processes."""
+    groups: dict[int, list[int]] = {pgid: [] for pgid in wanted}
     with suppress(FileNotFoundError):
         for entry in os.listdir("/proc"):  # noqa: PTH208  # a thousand Path objects for nothing
-            if entry.isdigit() and (group := _group_of(int(entry))) is not None:
-                groups.setdefault(group, []).append(int(entry))
-    for asker in _looks.pop(loop):
-        if not asker.done():
-            asker.set_result(groups)
+            if entry.isdigit() and (group := _group_of(int(entry))) in groups:
+                groups[group].append(int(entry))
+    return groups
+
+
+# Who asks at the same time shares one look at /proc: a hundred workers that end at once stay linear.
+_looks: Rush[int, dict[int, list[int]]] = Rush(_look)
 
 
 def _group_of(pid: int) -> int | None:

@@ -247,14 +247,16 @@ class ProcessWorker(BaseWorker):
 
         Until it is reaped, which comes last for this reason, no other group can have its number.
         """
-        kill = True
+        kill, empty = True, False
         try:
             await _platform.process_end(pid)
             # Now: if its group takes its time, whoever reaps orphans here may take the leader for one.
             code = _platform.exit_code(pid)
-            if self.status is Status.STOPPING and not self._bond.is_empty():
-                # Each member had the signal; it has until the grace period ends, when `_terminate` kills it.
-                await _platform.group_end(pid)
+            if self.status is Status.STOPPING:
+                empty = self._bond.is_empty()
+                if not empty:
+                    # Each member had the signal; it has until the grace period ends, when `_terminate` kills it.
+                    await _platform.group_end(pid)
             # One that is detached leaves behind what it likes, unless it is asked to end.
             kill = self.status is Status.STOPPING or self._bond.level is not Level.DETACHED
             if kill:
@@ -268,8 +270,7 @@ class ProcessWorker(BaseWorker):
         finally:
             self._group = None
             await self._bond.let_go(pid)
-            _platform.reap(pid)
-        if kill:
+        if kill and not empty:
             await self._see_off(pid)
         return code
 

@@ -128,9 +128,11 @@ class Terminal:
             self._complained = True
 
     def _hang_up(self) -> None:
-        self._ours = None
-        if self._room is not None:
+        """The reader is about to close the descriptor, whose number somebody else may have then."""
+        if self._room is not None and self._ours is not None:
+            asyncio.get_running_loop().remove_writer(self._ours)
             self._room.cancel()
+        self._ours = None
 
     async def _wait_for_room(self, fd: int) -> None:
         loop = asyncio.get_running_loop()
@@ -139,7 +141,6 @@ class Terminal:
         try:
             await asyncio.wait({self._room})
         finally:
-            # The reader took it out before it closed the descriptor, which may be somebody else's by now.
             if self._ours is not None:
                 loop.remove_writer(fd)
             self._room = None

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import WorkerFailed
+from lifecycle.workers import _platform
 from lifecycle.workers.containment import cookies, namespaces
 from lifecycle.workers.containment.cgroups import Cgroup
 from lifecycle.workers.containment.guards import guards, why_not
@@ -17,6 +18,7 @@ from lifecycle.workers.containment.levels import Level
 from lifecycle.workers.containment.moves import Move
 from lifecycle.workers.containment.sweepers import swept
 from lifecycle.workers.containment.sweeps import carries, family
+from lifecycle.workers.rushes import Rush
 
 if TYPE_CHECKING:
     from lifecycle.workers.containment.sweeps import Known
@@ -26,11 +28,14 @@ __all__ = ["Bond"]
 
 _log = logging.getLogger("lifecycle.workers")
 
+# To tell the guard of each end by itself costs more than the end does.
+_partings: Rush[int, None] = Rush(guards.remove)
+
 
 class Bond:
     """The bond of the worker ``name``, as strong as ``wanted``.
 
-    It is used in this order: `tie` before the start, `take` right after it, `let_go` before the leader is reaped, and
+    It is used in this order: `tie` before the start, `take` right after it, `let_go` when the leader has ended, and
     `clear` at the end, however far it came.
     """
 
@@ -127,11 +132,17 @@ class Bond:
             self._cgroup.kill()
 
     async def let_go(self, pid: int) -> None:
-        """Forget the number ``pid``, which others may have from now on."""
+        """Reap ``pid``, and before that have the number forgotten: others may have it from then on."""
         if self._moving is not None and not self._moving.done():
             await asyncio.wait({self._moving})
-        if self._holds_guard:
-            guards.remove(pid)
+        try:
+            if self._holds_guard:
+                await _partings.ask(pid)
+        except asyncio.CancelledError:
+            guards.remove([pid])
+            raise
+        finally:
+            _platform.reap(pid)
 
     async def clear(self, *, started: bool = True) -> None:
         """Kill everything that is left, wherever it went."""

@@ -15,7 +15,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lifecycle.workers import _platform
 from lifecycle.workers.containment import cookies
@@ -24,6 +24,11 @@ from lifecycle.workers.stdio import Command, popen
 
 __all__ = ["Guard", "Guards", "guards", "why_not"]
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: Lines at once, at most: a pipe takes all of PIPE_BUF bytes (4,096) or nothing.
+_LINES: Final = 256
 _PROGRAM: Final = Path(__file__).with_name("watchman.py")
 
 
@@ -82,7 +87,7 @@ class Guard:
         return not poll.poll(0)
 
     def tell(self, line: str) -> bool:
-        """Tell it something; False if it does not listen any more."""
+        """Tell it something, a line or several; False if it does not listen any more."""
         try:
             # A program may close whatever is open; by now the number may be that of a file of its own.
             if os.fstat(self._pipe).st_ino != self._inode:
@@ -159,11 +164,13 @@ class Guards:
             self._groups[pgid] = leader.born
             self._tell(f"+{pgid} {leader.born}")
 
-    def remove(self, pgid: int) -> None:
-        """Have it forget the group; this is to be said before the leader is reaped."""
+    def remove(self, pgids: Iterable[int]) -> None:
+        """Have it forget the groups; this is to be said before the leaders are reaped."""
         with self._lock:
-            if self._groups.pop(pgid, None) is not None and self._guard is not None:
-                self._guard.tell(f"-{pgid}")
+            lines = [f"-{pgid}" for pgid in pgids if self._groups.pop(pgid, None) is not None]
+            if self._guard is not None:
+                for first in range(0, len(lines), _LINES):
+                    self._guard.tell("\n".join(lines[first : first + _LINES]))
 
     def add_place(self, path: str) -> None:
         """Have it kill all in the cgroup ``path``. Raises OSError if there can be no guard."""
