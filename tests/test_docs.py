@@ -5,6 +5,7 @@ before a block say otherwise:
 
 ``<!-- prints -->``            the text is what the block before it printed
 ``<!-- file: NAME -->``        a program of its own; a test here runs it
+``<!-- module: NAME -->``      a file beside the reader, which can be imported from then on
 ``<!-- change: NAME -->``      what the reader changes in that program
 ``<!-- not run: REASON -->``   not run, for this reason
 ``<!-- runs in real time -->`` anywhere on a page: it needs sockets or processes
@@ -105,6 +106,9 @@ class Reader:
         self.names: dict[str, Any] = {"__name__": "__docs__"}
 
     def run(self, block: Block) -> None:
+        if block.mark.startswith("module: "):
+            Path(block.mark.removeprefix("module: ")).write_text(block.text, encoding="utf-8")
+            return
         # The line numbers of the page, for tracebacks.
         tree = ast.parse("\n" * (block.line - 1) + block.text, str(self.page))
         code = compile(tree, str(self.page), "exec", flags=_AWAIT)
@@ -117,6 +121,7 @@ class Reader:
 @pytest.fixture
 def reader(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     real = "<!-- runs in real time -->" in page.read_text(encoding="utf-8")
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop if real else VirtualLoop
     with asyncio.Runner(loop_factory=factory) as runner:
@@ -136,7 +141,7 @@ def test_the_code_runs_and_prints_what_is_shown(page: Path, reader: Reader, caps
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_marks_say_something_that_is_understood(page: Path) -> None:
     for block in blocks(page, "python", "text"):
-        assert re.fullmatch(r"|prints|(file|change): \w+\.py|not run: .+|runs in real time", block.mark), block
+        assert re.fullmatch(r"|prints|(file|change|module): \w+\.py|not run: .+|runs in real time", block.mark), block
 
 
 # -- programs --------------------------------------------------------------------------------------------------
@@ -177,7 +182,7 @@ PROGRAMS = {
 def test_every_program_is_run_by_a_test_below() -> None:
     marks = {relative(page): {block.mark for block in blocks(page, "python")} for page in PAGES}
     named = {
-        page: {mark.partition(": ")[2] for mark in of if ": " in mark and "not run" not in mark}
+        page: {mark.partition(": ")[2] for mark in of if mark.startswith(("file: ", "change: "))}
         for page, of in marks.items()
     }
     assert {page: names for page, names in named.items() if names} == PROGRAMS
