@@ -49,9 +49,8 @@ class HttpServer:
         await self._listener.hand_over()
 
     def refuse(self) -> None:
-        """Accept neither connections nor requests from now on; what is under way goes on."""
+        """Answer requests with 503 from now on; what is under way goes on, and who connects is told."""
         self._requests.stop()
-        self._listener.refuse()
 
     async def wait_rest(self, seconds: float) -> None:
         """Wait until no request is under way, but not longer than ``seconds``."""
