@@ -16,13 +16,15 @@ __all__ = ["Call", "adapted", "is_async", "trimmed"]
 Call: TypeAlias = "Callable[..., Awaitable[Any]]"
 
 
-def adapted(fn: Callable[..., Any], role: str, *offered: str) -> Call:
+def adapted(fn: Callable[..., Any], role: str, *offered: str, untold: int = 0) -> Call:
     """``fn`` as something to await that takes the arguments named ``offered``, or as many of the first as it takes.
+
+    One that does not tell how many that is, as some written in C (`dict.update`), gets ``untold`` of them.
 
     Raises:
         TypeError: when ``fn`` cannot be called with any number of them; ``role`` says what it was meant for.
     """
-    trim = trimmed(fn, role, *offered)
+    trim = trimmed(fn, role, *offered, untold=untold)
 
     async def call(*arguments: Any) -> Any:
         result = trim(*arguments)
@@ -31,11 +33,11 @@ def adapted(fn: Callable[..., Any], role: str, *offered: str) -> Call:
     return call
 
 
-def trimmed(fn: Callable[..., Any], role: str, *offered: str) -> Callable[..., Any]:
+def trimmed(fn: Callable[..., Any], role: str, *offered: str, untold: int = 0) -> Callable[..., Any]:
     """As `adapted`, but called as ``fn`` is: what an async function gives is still to be awaited."""
     if not callable(fn):
         raise TypeError(f"{fn!r} cannot be {role}: give a function, async or plain")
-    taken = _taken(fn, role, offered)
+    taken = _taken(fn, role, offered, untold)
     return lambda *arguments: fn(*arguments[:taken])
 
 
@@ -44,12 +46,12 @@ def is_async(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
-def _taken(fn: Callable[..., Any], role: str, offered: tuple[str, ...]) -> int:
+def _taken(fn: Callable[..., Any], role: str, offered: tuple[str, ...], untold: int) -> int:
     """How many of the offered arguments ``fn`` takes, at most."""
     try:
         signature = inspect.signature(fn)
-    except ValueError:  # some callables written in C have none
-        return 0
+    except ValueError:
+        return untold
     for count in range(len(offered), -1, -1):
         try:
             signature.bind(*offered[:count])

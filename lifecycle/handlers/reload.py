@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from lifecycle.events import Topical
+    from lifecycle.handlers._calls import Call
 
 __all__ = ["ReloadHandler", "ReloadState"]
 
@@ -86,8 +87,7 @@ class ReloadHandler:
             raise ValueError(f"ReloadHandler(timeout={timeout!r}) leaves no time; give seconds above 0, or None")
         self._prepare = trimmed(prepare, "prepare", "event")
         self._in_thread = commit is not None and not is_async(prepare)
-        self._commit = None if commit is None else adapted(commit, "commit", "what prepare returned")
-        self._rollback = None if rollback is None else adapted(rollback, "rollback", "what prepare returned")
+        self._commit, self._rollback = _taker(commit, "commit"), _taker(rollback, "rollback")
         self._timeout = timeout
         self._current: _Run | None = None
         # Asked for while another runs; it has not begun, so it serves whoever asks now.
@@ -148,7 +148,8 @@ class ReloadHandler:
                 await self._swap(run)
         except BaseException as error:
             self._result = f"{type(error).__name__}: {error}".removesuffix(": ")
-            _log.warning("reload failed, generation %d stays: %s", self._generation, self._result)
+            level = logging.DEBUG if isinstance(error, asyncio.CancelledError) else logging.WARNING
+            _log.log(level, "reload failed, generation %d stays: %s", self._generation, self._result)
             raise
         else:
             self._generation += 1
@@ -176,7 +177,7 @@ class ReloadHandler:
             raise
 
     async def _prepare_and_commit(self, run: _Run) -> None:
-        if self._late is not None:
+        if self._late is not None and not self._late.done():
             await asyncio.wait({self._late})
         made = await self._call_in_thread(run.event) if self._in_thread else self._prepare(run.event)
         run.new = await made if inspect.isawaitable(made) else made
@@ -212,3 +213,8 @@ class ReloadHandler:
         except Exception as second:  # noqa: BLE001  # the first error is the one to tell
             _log.exception("the rollback of a reload failed")
             error.add_note(f"and the rollback failed: {second!r}")
+
+
+def _taker(fn: Callable[..., Any] | None, role: str) -> Call | None:
+    """Gets what ``prepare`` returned, if it takes an argument."""
+    return None if fn is None else adapted(fn, role, "what prepare returned", untold=1)

@@ -62,6 +62,21 @@ async def test_what_was_prepared_is_committed(clock: Clock) -> None:
     assert (state.generation, state.last_result, state.duration, state.running) == (1, "ok", 1.0, False)
 
 
+async def test_a_function_written_in_c_that_has_no_signature_gets_what_was_prepared() -> None:
+    settings: dict[str, str] = {}
+    await ReloadHandler(lambda: {"colour": "blue"}, settings.update)(EVENT)
+    assert settings == {"colour": "blue"}
+
+    thrown_away: set[str] = set()
+
+    def fail() -> None:
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        await ReloadHandler(lambda: ["blue"], fail, thrown_away.update)(EVENT)
+    assert thrown_away == {"blue"}
+
+
 async def test_a_prepare_that_fails_leaves_the_old() -> None:
     config = Config()
 
@@ -188,7 +203,10 @@ async def test_a_time_out_of_what_prepare_asked_is_told_as_it_is(clock: Clock) -
     assert handler.state().last_result == "TimeoutError: the database does not answer"
 
 
-async def test_who_cancels_a_commit_gets_the_new_thrown_away(clock: Clock) -> None:
+async def test_who_cancels_a_commit_gets_the_new_thrown_away_and_no_warning(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "lifecycle")
     config = Config()
 
     async def hang(_: int) -> None:
@@ -202,6 +220,7 @@ async def test_who_cancels_a_commit_gets_the_new_thrown_away(clock: Clock) -> No
         await running
     assert config.thrown_away == [1]
     assert (handler.state().generation, handler.state().last_result) == (0, "CancelledError")
+    assert not caplog.records
 
 
 async def test_a_rollback_that_hangs_is_given_up(clock: Clock) -> None:
@@ -329,6 +348,20 @@ async def test_a_thread_that_was_given_up_and_fails_is_no_matter_of_the_next() -
     go_on.set()
     await handler(EVENT)
     assert handler.state().generation == 1
+
+
+def test_a_handler_may_outlive_the_loop_in_which_a_thread_was_given_up() -> None:
+    it = Blocking()
+    handler = ReloadHandler(it.prepare, it.commit, timeout=0.05)
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await handler(EVENT)
+        it.go_on.set()
+
+    asyncio.run(give_up())
+    asyncio.run(handler(EVENT))
+    assert (it.now, handler.state().generation) == (2, 1)
 
 
 #: What somebody does: ask for a reload, give up the n-th request, or let time pass.
