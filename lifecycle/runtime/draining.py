@@ -31,6 +31,8 @@ class Draining:
         self._running: dict[asyncio.Future[Any], Drainable] = {}
         # Seconds that those want who tell others that this is not ready any more.
         self._delays: list[float] = []
+        # Until when they want it, by the loop's clock; None before the stop.
+        self._until: float | None = None
 
     def connect(self) -> Callable[[], None]:
         """Begin to adopt routers; returns what ends it."""
@@ -49,18 +51,26 @@ class Draining:
 
     @contextmanager
     def delayed(self, seconds: float) -> Generator[None]:
-        """While the block runs, let `drain` wait ``seconds`` first, for instance for a load balancer to notice."""
+        """While the block runs, let a stop wait ``seconds`` first, for instance for a load balancer to notice."""
         self._delays.append(seconds)
         try:
             yield
         finally:
             self._delays.remove(seconds)
 
+    def delay(self, left: Callable[[], float]) -> float:
+        """Seconds for which everything has still to go on as before the stop, at most ``left()``."""
+        # Of what has never been up, nobody has to notice the end.
+        if not self._delays or not self._life.is_up:
+            return 0.0
+        now = self._life.loop.time()
+        if self._until is None:
+            self._until = now + max(self._delays)
+        return min(max(0.0, self._until - now), left())
+
     async def drain(self, left: Callable[[], float]) -> None:
         """Let all end by themselves, after the longest delay: sources stop, windows flush, lanes run empty."""
-        delay = min(max(self._delays, default=0.0), left())
-        # Of what has never been up, nobody has to notice the end.
-        if delay > 0 and self._life.is_up:
+        if (delay := self.delay(left)) > 0:
             await asyncio.sleep(delay)
         running = dict(reversed(tuple(self._running.items())))
         for drainable in running.values():

@@ -114,7 +114,7 @@ class Life:
         # A lifetime inside another is ended by whoever owns the code around it, in that one's order.
         if self.outer is None or self.outer.reason is Reason.NONE:
             # After those who wait for the stop: a `sleep` in the block is interrupted rather than cancelled.
-            self.loop.call_soon(self.interrupt)
+            self.loop.call_soon(self.loop.call_later, self.draining.delay(self.left_for_work), self.interrupt)
 
     async def wait_stopping(self) -> None:
         """Return when the shutdown has begun."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lifecycle import HealthCheckSource, Router, run
-from lifecycle.runtime import current, shutdown
+from lifecycle.runtime import current, lifetime, shutdown
 from lifecycle.sources.probes import ProbeServer
 from lifecycle.testing.virtual import VirtualLoop
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lifecycle.control import Emit
+    from lifecycle.testing import Clock
 
 run_virtual = functools.partial(run, loop_factory=VirtualLoop)
 
@@ -64,6 +66,32 @@ def test_sources_stay_open_and_mains_run_on_until_it_can_be_known_that_the_end_c
 
 def test_without_a_delay_there_is_none() -> None:
     assert closed_after(shutdown) == (0, 0)
+
+
+@pytest.mark.parametrize("as_task", [False, True])
+async def test_a_block_goes_on_until_it_can_be_known_that_the_end_comes(clock: Clock, *, as_task: bool) -> None:
+    """Neither less nor twice as long, whoever runs the server."""
+    probes = ProbeServer(port=0, drain_delay=7)
+    async with lifetime(signals=False) as life, AsyncExitStack() as held:
+        if as_task:
+            life.go(probes.run)
+            await probes.wait_running()
+        else:
+            await held.enter_async_context(probes)
+        stopped_at = clock.time()
+        life.shutdown()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            assert clock.time() == stopped_at + 7
+    assert clock.time() == stopped_at + 7
+
+
+async def test_a_block_that_has_ended_waits_for_nobody(clock: Clock) -> None:
+    async with lifetime(signals=False) as life, ProbeServer(port=0, drain_delay=7):
+        life.shutdown()
+        stopped_at = clock.time()
+    assert clock.time() == stopped_at
 
 
 def test_a_delay_leaves_the_hooks_their_part_of_the_time() -> None:
