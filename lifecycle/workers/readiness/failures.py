@@ -29,7 +29,7 @@ def unready(name: str, ready: Readiness, life: asyncio.Future[End | None], patie
     end = End.of(life)
     how = "exited with status 0" if end.error is None else str(end.error).removeprefix(f"{name!r} ")
     words = f"; its last words:\n{_last(end.stderr)}" if end.stderr.strip() else ""
-    failed = WorkerFailed(f"{name!r} ended before it was ready to {ready}: it {how}{news}{words}")
+    failed = WorkerFailed(f"{name!r} ended before it was ready: it {how}, and did not {ready}{news}{words}")
     failed.__cause__ = end.error
     return failed
 
