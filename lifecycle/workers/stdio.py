@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.receivers import Stream
 
-__all__ = ["DRAIN", "Audible", "Command", "Inherited", "Output", "Pipes", "Reader", "Stdio", "popen"]
+__all__ = ["DRAIN", "Audible", "Command", "Inherited", "Output", "Pipes", "Reader", "Stdio", "pipe", "popen"]
 
 #: Bytes a read: small enough that a child that floods us with empty lines does not hold the loop.
 _CHUNK = 16 * 1024
@@ -94,7 +94,7 @@ class Pipes:
     def spawn(self, command: Command) -> int:
         """Start it in a new session."""
         with ExitStack() as ours, ExitStack() as theirs:
-            (out, out_end), (err, err_end) = (_pipe(ours, theirs) for _ in range(2))
+            (out, out_end), (err, err_end) = (pipe(ours, theirs) for _ in range(2))
             pid = popen(command, stdin=subprocess.DEVNULL, stdout=out_end, stderr=err_end, start_new_session=True)
             ours.pop_all()
         self._readers = [self._reader(out, "stdout"), self._reader(err, "stderr")]
@@ -196,7 +196,7 @@ class Reader:
         return bool(data)
 
 
-def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
+def pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
     """The ends to read and to write, each closed by its stack."""
     ends = os.pipe()
     ours.callback(os.close, ends[0])

@@ -17,7 +17,7 @@ def main() -> None:
         room = os.path.dirname(room)  # noqa: PTH120  # the same
     sys.path.insert(0, room)
 
-    from lifecycle.workers.pool.child_life import live  # noqa: PLC0415  # it is found from here on
+    from lifecycle.workers.pool.child_life import live  # it is found from here on
 
     live()
 

@@ -7,7 +7,7 @@ open.
 
 from __future__ import annotations
 
-from queue import SimpleQueue
+from _queue import SimpleQueue
 from time import monotonic
 
 # Checkers know the name; see lifecycle._lazy.
@@ -38,7 +38,9 @@ class Call:
 
     __slots__ = ("args", "began", "cancelled", "credits", "function", "kwargs", "number", "open", "window")
 
-    def __init__(self, number: int, function: str, args: list[Any], kwargs: dict[str, Any], window: int) -> None:  # noqa: PLR0913, PLR0917  # a frame's items, in their order
+    def __init__(
+        self, number: int, function: str, args: list[Any], kwargs: dict[str, Any], window: int
+    ) -> None:  # a frame's items, in their order
         self.number = number
         self.function = function
         self.args = args
@@ -115,7 +117,7 @@ def send_outcome(channel: Channel, call: Call, frame: list[Any]) -> None:
 
 def described(number: int, error: BaseException) -> list[Any]:
     """The frame that tells of ``error``."""
-    import traceback  # noqa: PLC0415  # many a member never has an error
+    import traceback  # many a member never has an error
 
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

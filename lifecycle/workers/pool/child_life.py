@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from queue import SimpleQueue
+from _queue import SimpleQueue
 
 from lifecycle.workers.pool.child_calls import Call, described, send_outcome
 from lifecycle.workers.pool.child_channel import Channel
@@ -105,7 +105,7 @@ class Life:
 
     def _serve(self, setup: dict[str, Any]) -> None:
         sys.path[:] = setup["path"]
-        from lifecycle.workers.pool.child_targets import Target  # noqa: PLC0415  # the greeting went first
+        from lifecycle.workers.pool.child_targets import Target  # the greeting went first
 
         target = Target(setup["target"])
         engine = _engine(target.is_async, setup["concurrency"])(target.find, self._channel, self._done)
@@ -203,17 +203,17 @@ class Life:
             self._cancel(number, "")
 
 
-def _engine(is_async: bool, concurrency: int) -> Callable[..., Engine]:  # noqa: FBT001  # private
+def _engine(is_async: bool, concurrency: int) -> Callable[..., Engine]:  # private
     """The kind of engine; each is imported where it is needed only."""
     if is_async:
-        from lifecycle.workers.pool.child_loop import InLoop  # noqa: PLC0415
+        from lifecycle.workers.pool.child_loop import InLoop
 
         return InLoop
     if concurrency > 1:
-        from lifecycle.workers.pool.child_threads import InThreads  # noqa: PLC0415
+        from lifecycle.workers.pool.child_threads import InThreads
 
         return InThreads
-    from lifecycle.workers.pool.child_main import InMain  # noqa: PLC0415
+    from lifecycle.workers.pool.child_main import InMain
 
     return InMain
 

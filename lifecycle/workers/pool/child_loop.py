@@ -7,8 +7,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.workers.pool.child_calls import Call, described
-from lifecycle.workers.pool.child_threads import InThreads, ThreadCall
 from lifecycle.workers.pool.child_targets import is_async
+from lifecycle.workers.pool.child_threads import InThreads, ThreadCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable

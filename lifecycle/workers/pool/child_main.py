@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import _thread
 import signal
-from queue import SimpleQueue
+from _queue import SimpleQueue
 
 from lifecycle.workers.pool.child_calls import Call, Cancelled, perform
 

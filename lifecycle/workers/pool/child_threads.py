@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import ctypes
 import threading
-from queue import SimpleQueue
+from _queue import SimpleQueue
 
 from lifecycle.workers.pool.child_calls import Call, Cancelled, perform
 

@@ -85,7 +85,7 @@ def _import_msgpack() -> Any:
     if hidden:
         sys.modules["typing_extensions"] = None  # type: ignore[assignment]  # what cannot be imported
     try:
-        from msgspec import msgpack  # noqa: PLC0415  # only where it is used
+        from msgspec import msgpack  # only where it is used
     finally:
         if hidden:
             del sys.modules["typing_extensions"]
@@ -93,7 +93,7 @@ def _import_msgpack() -> Any:
 
 
 def _json() -> Codec:
-    import json  # noqa: PLC0415  # only where it is used
+    import json  # only where it is used
 
     # Text that is no Unicode (a lone surrogate) is escaped; what is no number in JSON is refused.
     encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -114,7 +114,7 @@ def _json() -> Codec:
 
 
 def _pickle() -> Codec:
-    import pickle  # noqa: PLC0415, S403  # only where somebody chose it
+    import pickle  # only where somebody chose it
 
     def dumps(value: object) -> bytes:
         try:

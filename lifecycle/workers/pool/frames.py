@@ -29,16 +29,16 @@ FROM_MEMBER: dict[str, tuple[Any, ...]] = {
     "error": (int, str, str, str, bool),  # id, type, message, traceback, whether it was cancelled
     "chunk": (int, object),  # id, value
     "end": (int,),  # id
-    "pong": (int, (int, type(None)), (int, float), int),  # number, id of the running call, its age, bytes of memory
+    "pong": (int, int | None, int | float, int),  # number, id of the running call, its age, bytes of memory
 }
 #: The frames that the parent sends.
 FROM_PARENT: dict[str, tuple[Any, ...]] = {
     "setup": (dict,),
-    "call": (int, str, list, dict, (int, float, type(None)), int),  # id, function, args, kwargs, budget, window
+    "call": (int, str, list, dict, int | float | None, int),  # id, function, args, kwargs, budget, window
     "cancel": (int, str),  # id, reason
     "credit": (int, int),  # id, number of chunks
     "ping": (int,),  # number
-    "bye": ((int, float),),  # seconds to finish in
+    "bye": (int | float,),  # seconds to finish in
 }
 
 
@@ -122,6 +122,9 @@ class Decoder:
             raise ProtocolError(f"{body[:40]!r} is no {self._codec}: {error}") from error
         if type(frame) is not list or not frame:
             raise ProtocolError(f"{frame!r:.200} is no frame; a frame is an array that begins with its tag")
+        return self._checked(frame)  # pyright: ignore[reportUnknownArgumentType]  # anything may be in it
+
+    def _checked(self, frame: list[Any]) -> list[Any]:
         types = self._known.get(frame[0]) if type(frame[0]) is str else None
         if types is None:
             raise ProtocolError(f"{frame[0]!r:.200} is no tag that may come; they are {', '.join(self._known)}")
@@ -131,6 +134,5 @@ class Decoder:
 
 
 def _described(types: tuple[Any, ...]) -> str:
-    return ", ".join(
-        " or ".join(each.__name__ for each in (one if isinstance(one, tuple) else (one,))) for one in types
-    )
+    """The items that a frame has, in words."""
+    return ", ".join(getattr(each, "__name__", str(each)) for each in types)

@@ -8,50 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import subprocess
-from collections import deque
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.errors import RemoteError
 from lifecycle.workers.pool.frames import CODEC, FROM_MEMBER, VERSION, Decoder, ProtocolError, encode
-from lifecycle.workers.pool.requests import Cancelled, LinkClosed, Request
+from lifecycle.workers.pool.outlets import Outlet
+from lifecycle.workers.pool.requests import Cancelled, Hello, LinkClosed, Pong, Request
 from lifecycle.workers.receivers import Receiver
-from lifecycle.workers.stdio import DRAIN, Reader, popen
+from lifecycle.workers.stdio import DRAIN, Reader, pipe, popen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from lifecycle.workers.pool.codecs import Codec
     from lifecycle.workers.stdio import Command
 
-__all__ = ["Hello", "Link", "Pong"]
+__all__ = ["Link"]
 
 #: Bytes a read: what a pipe holds.
 _CHUNK: Final = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """What a member says of itself."""
-
-    pid: int
-    #: What it is written in, such as ``python 3.13.1``.
-    language: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pong:
-    """What a member is about."""
-
-    #: The id of the oldest call that it has, and for how many seconds it has run; None and 0 when it is idle.
-    busy_id: int | None
-    busy_seconds: float
-    #: Bytes of memory; 0 where it cannot tell.
-    rss: int
 
 
 def _nobody_asks() -> None:
@@ -87,11 +65,9 @@ class Link:
         self._ended = ended
         self._errors = Receiver(None, logging.getLogger(f"lifecycle.workers.{name}"))
         self._decoder = Decoder(codec, FROM_MEMBER)
-        # Our ends of its streams, while they are open; the readers own theirs.
-        self._in: int | None = None
+        # Our ends of its streams, from `spawn` on.
+        self._outlet: Outlet | None = None
         self._readers: list[Reader] = []
-        # What the pipe did not take, the oldest first.
-        self._backlog: deque[bytes | memoryview] = deque()
         # Those that are not answered yet, each by its id; ids count from 1.
         self._requests: dict[int, Request] = {}
         self._count = 0
@@ -134,9 +110,14 @@ class Link:
         return await asyncio.shield(self._ready)
 
     def call(
-        self, function: str, args: list[Any], kwargs: dict[str, Any], *, budget: float | None = None, window: int = 0
+        self,
+        function: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        budget: float | None = None,
+        window: int = 0,
     ) -> Request:
-        """Send a call, and wait for nothing.
+        """Send a call, and wait for nothing; where the link is closed, it fails with `LinkClosed` like the others.
 
         Args:
             function: its name, as the member knows it.
@@ -146,16 +127,17 @@ class Link:
             window: for a stream, how many chunks may be on their way.
 
         Raises:
-            LinkClosed: if the member has ended.
             TypeError, ValueError: for what the codec cannot carry; nothing was sent.
         """
-        if self._closed is not None:
-            raise self._closed
         number = self._count + 1
-        data = encode(self._codec, ["call", number, function, args, kwargs, budget, window])
+        data = encode(self._codec, ["call", number, function, [*args], {**kwargs}, budget, window])
         self._count = number
-        request = self._requests[number] = Request(number, window, self._send)
-        self._write(data)
+        request = Request(number, window, self._send)
+        if self._closed is not None:
+            request.settle(None, error=self._closed)
+        else:
+            self._requests[number] = request
+            self._write(data)
         return request
 
     async def ping(self) -> Pong:
@@ -167,7 +149,8 @@ class Link:
         if self._closed is not None:
             raise self._closed
         self._pinged = number = self._pinged + 1
-        future = self._pings[number] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Pong] = asyncio.get_running_loop().create_future()
+        self._pings[number] = future
         self._send(["ping", number])
         try:
             return await future
@@ -176,10 +159,9 @@ class Link:
 
     def bye(self, grace: float) -> None:
         """Ask it to end when it has finished what it does, for which it has ``grace`` seconds; any number of times."""
-        if self._in is not None:
-            self._send(["bye", grace])
-            self._backlog.append(b"")
-            self._flush()
+        self._send(["bye", grace])
+        if self._outlet is not None:
+            self._outlet.end()
 
     # -- as a Stdio -----------------------------------------------------------------------------------------------
 
@@ -187,12 +169,12 @@ class Link:
         """Start it in a session of its own, and read what it writes."""
         command = replace(command, env={**command.env, CODEC: self._codec.name})
         with ExitStack() as ours, ExitStack() as theirs:
-            given, self._in = _pipe(theirs, ours)
-            out, out_end = _pipe(ours, theirs)
-            err, err_end = _pipe(ours, theirs)
+            given, given_end = pipe(theirs, ours)
+            out, out_end = pipe(ours, theirs)
+            err, err_end = pipe(ours, theirs)
             pid = popen(command, stdin=given, stdout=out_end, stderr=err_end, start_new_session=True)
             ours.pop_all()
-        os.set_blocking(self._in, False)
+        self._outlet = Outlet(given_end)
         self._ready = asyncio.get_running_loop().create_future()
         feed_errors = partial(self._errors.feed, stream="stderr")
         self._readers = [Reader(out, self._take, chunk=_CHUNK), Reader(err, feed_errors)]
@@ -206,7 +188,8 @@ class Link:
 
     def close(self) -> None:
         """Give back the descriptors; what is not answered fails with `LinkClosed`."""
-        self._hang_up()
+        if self._outlet is not None:
+            self._outlet.close()
         for reader in self._readers:
             reader.close()
         self._fail(LinkClosed("the link to the member was closed"))
@@ -215,52 +198,12 @@ class Link:
         """The end of what it wrote as errors."""
         return self._errors.tail()
 
-    # -- writing --------------------------------------------------------------------------------------------------
-
     def _send(self, frame: list[Any]) -> None:
         self._write(encode(self._codec, frame))
 
-    def _write(self, data: bytes | memoryview) -> None:
-        if self._in is None:
-            return
-        if not self._backlog:
-            written = self._offer(self._in, data)
-            if written == len(data):
-                return
-            data = memoryview(data)[written:]
-            asyncio.get_running_loop().add_writer(self._in, self._flush)
-        self._backlog.append(data)
-
-    def _offer(self, fd: int, data: bytes | memoryview) -> int:
-        """Write what the pipe takes: how much that was."""
-        try:
-            return os.write(fd, data)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            # It reads no more, so it is about to end; what it wrote before that is still to be read.
-            return len(data)
-
-    def _flush(self) -> None:
-        while self._backlog and self._in is not None:
-            data = self._backlog[0]
-            if not data:
-                self._hang_up()
-                return
-            written = self._offer(self._in, data)
-            if written < len(data):
-                self._backlog[0] = memoryview(data)[written:]
-                return
-            self._backlog.popleft()
-        if self._in is not None:
-            asyncio.get_running_loop().remove_writer(self._in)
-
-    def _hang_up(self) -> None:
-        if self._in is not None:
-            asyncio.get_running_loop().remove_writer(self._in)
-            os.close(self._in)
-            self._in = None
-        self._backlog.clear()
+    def _write(self, data: bytes) -> None:
+        if self._outlet is not None:
+            self._outlet.write(data)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -328,7 +271,9 @@ class Link:
     def _take_chunk(self, number: int, value: Any) -> None:
         self._request(number).take_chunk(value)
 
-    def _take_error(self, number: int, kind: str, message: str, traceback: str, cancelled: bool) -> None:  # noqa: FBT001, PLR0913, PLR0917  # a frame's items, in their order
+    def _take_error(
+        self, number: int, kind: str, message: str, traceback: str, cancelled: bool
+    ) -> None:  # a frame's items, in their order
         if number == 0 and self._ready is not None and not self._ready.done():
             self._settle_ready(RemoteError(kind, message, traceback))
             return
@@ -350,11 +295,3 @@ class Link:
             return self._requests[number]
         except KeyError:
             raise ProtocolError(f"it answered call {number}, which it does not have") from None
-
-
-def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
-    """The ends to read and to write, each closed by its stack."""
-    ends = os.pipe()
-    reader.callback(os.close, ends[0])
-    writer.callback(os.close, ends[1])
-    return ends

@@ -1,9 +1,10 @@
-"""What one member was asked for: one request a call, which ends with the one frame that answers it."""
+"""What one member is asked for and answers: a request for each call ends with the one frame that answers it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.workers.pool.frames import ProtocolError
@@ -11,7 +12,27 @@ from lifecycle.workers.pool.frames import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Cancelled", "LinkClosed", "Request"]
+__all__ = ["Cancelled", "Hello", "LinkClosed", "Pong", "Request"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a member says of itself."""
+
+    pid: int
+    #: What it is written in, such as ``python 3.13.1``.
+    language: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """What a member is about."""
+
+    #: The id of the oldest call that it has, and for how many seconds it has run; None and 0 when it is idle.
+    busy_id: int | None
+    busy_seconds: float
+    #: Bytes of memory; 0 where it cannot tell.
+    rss: int
 
 
 class LinkClosed(Exception):

@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 from dataclasses import dataclass
+from types import ModuleType, NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.workers.commands import words
@@ -55,7 +56,7 @@ def read_target(name: str, target: str | Sequence[str | os.PathLike[str]]) -> Ta
         return Target((sys.executable, "-P", _PROGRAM), target)
     if not isinstance(target, (list, tuple)):
         raise TypeError(f"target={target!r} of {name!r} names nothing to call; {_FORMS}")
-    return Target(tuple(words(name, target)), None)
+    return Target(words(name, tuple(target)), None)
 
 
 def function_name(function: str | Callable[..., Any]) -> str:
@@ -92,16 +93,23 @@ def _why_not(target: Any) -> str | None:
     module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if module is None or qualname is None:
         return "this has none; give the name of a function or class that a module has"
-    if "<lambda>" in qualname:
-        return "a lambda has none; make it a function of a module"
-    if "<locals>" in qualname:
-        return "this one is made inside of a function, and has none outside; move it to the top of a module"
-    if module == "__main__":
-        return "__main__ is this program, which no other process imports; move it to a module of its own"
-    if not isinstance(getattr(target, "__self__", None), (type, type(sys), type(None))):
+    if (why := _why_no_name(module, qualname)) is not None:
+        return why
+    if not isinstance(getattr(target, "__self__", None), (type, ModuleType, NoneType)):
         return f"this one is bound to an object of this process; give the method's name, {target.__name__!r}"
     if _found(module, qualname) != target:
         return f"what {f'{module}:{qualname}'!r} names is something else; give the name of what is meant"
+    return None
+
+
+def _why_no_name(module: str, qualname: str) -> str | None:
+    """Why no other process could find what is called that."""
+    if "<lambda>" in qualname:
+        return "a lambda has none; make it a function of a module"
+    if "<locals>" in qualname:
+        return "what is made inside of a function has none outside; move it to the top of a module"
+    if module == "__main__":
+        return "__main__ is this program, which no other process imports; move it to a module of its own"
     return None
 
 
@@ -114,11 +122,7 @@ def _found(module: str, qualname: str) -> Any:
 
 def _check_name(given: str, name: str) -> None:
     module, _, qualname = name.partition(":")
-    if "<lambda>" in qualname or "<locals>" in qualname:
-        raise ValueError(
-            f"{given} is made inside of a function and cannot be found by name; move it to the top of a module"
-        )
+    if (why := _why_no_name(module, qualname)) is not None:
+        raise ValueError(f"{given} is found by its name, and {why}")
     if not all(part.isidentifier() for dotted in (module, qualname) for part in dotted.split(".")):
         raise ValueError(f"{given} is no such name; {_FORMS}")
-    if module == "__main__":
-        raise ValueError(f"{given} is in this program, which no other process imports; move it to a module of its own")
