@@ -10,6 +10,8 @@ from __future__ import annotations
 from _queue import SimpleQueue
 from time import monotonic
 
+from lifecycle.workers.pool.child_targets import is_async
+
 # Checkers know the name; see lifecycle._lazy.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ def perform(call: Call, find: Callable[[str], Any], channel: Channel) -> list[An
     try:
         try:
             call.enter()
-            value = find(call.function)(*call.args, **call.kwargs)
+            value = _plain(find(call.function))(*channel.unseal(call.args), **channel.unseal(call.kwargs))
             if call.window:
                 _stream(call, value, channel)
                 value = None
@@ -89,6 +91,17 @@ def perform(call: Call, find: Callable[[str], Any], channel: Channel) -> list[An
     return ["end", call.number] if call.window else ["result", call.number, value]
 
 
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, if it is no async one.
+
+    Raises:
+        TypeError: if it is: there is no loop for it.
+    """
+    if is_async(function):
+        raise TypeError(f"{function!r} is async, and the target of this pool is not; it has no loop for it")
+    return function
+
+
 def _stream(call: Call, items: Iterable[Any], channel: Channel) -> None:
     granted = call.window
     iterator = iter(items)
@@ -99,7 +112,7 @@ def _stream(call: Call, items: Iterable[Any], channel: Channel) -> None:
                 call.enter()
             granted -= 1
             call.leave()
-            channel.send(["chunk", call.number, item])
+            channel.send(["chunk", call.number, channel.seal(item)])
             call.enter()
     finally:
         if (close := getattr(iterator, "close", None)) is not None:
@@ -109,6 +122,8 @@ def _stream(call: Call, items: Iterable[Any], channel: Channel) -> None:
 def send_outcome(channel: Channel, call: Call, frame: list[Any]) -> None:
     """Answer ``call``; if its result cannot be sent, by an error that says so."""
     try:
+        if frame[0] == "result":
+            frame[2] = channel.seal(frame[2])
         channel.send(frame)
     except (TypeError, ValueError) as error:
         message = f"{call.function!r} returned what cannot be sent: {error}"

@@ -28,6 +28,8 @@ class Channel:
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
+        #: What a value is put into a frame by, and taken out of it; see `Codec`.
+        self.seal, self.unseal = codec.seal, codec.unseal
         self._decoder = Decoder(codec, FROM_PARENT)
         self._in, self._out = os.dup(0), os.dup(1)
         # One writer at a time: a frame is whole, or it is not there.

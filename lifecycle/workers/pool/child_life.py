@@ -74,6 +74,8 @@ class Life:
         # Seconds that the parent leaves us when it says goodbye; None if it just went.
         self._grace: float | None = None
         self._orphaned = False
+        # Whether nothing more is to be begun.
+        self._finished = False
         # The signal that asked us to end, if one did.
         self._signal: int | None = None
         # Held until the main thread has no more to do.
@@ -111,8 +113,10 @@ class Life:
         engine = _engine(target.is_async, setup["concurrency"])(target.find, self._channel, self._done)
 
         def start() -> None:
-            target.make(setup["init"])
+            target.make(self._channel.unseal(setup["init"]))
             self._engine = engine
+            if self._finished:
+                engine.close()
             signal.signal(signal.SIGTERM, self._terminated)
             self._channel.send(["ready"])
 
@@ -147,11 +151,12 @@ class Life:
                 del frames
         except (OSError, ProtocolError) as error:
             sys.stderr.write(f"lifecycle: {error}\n")
-        self._depart()
+        finally:
+            self._depart()
 
     def _take(self, frames: list[list[Any]]) -> None:
         for tag, *items in frames:
-            if self._engine is None and tag != "setup":
+            if self._engine is None and tag not in {"setup", "bye"}:
                 raise ProtocolError(f"a frame {tag!r} came before this member was ready")
             self._takes[tag](*items)
 
@@ -193,6 +198,7 @@ class Life:
         _kill_group()
 
     def _finish(self) -> None:
+        self._finished = True
         if self._engine is None:
             self._setups.put(None)
         else:

@@ -80,7 +80,9 @@ class InLoop:
     def _cancel(self, call: Call) -> None:
         if call in self._tasks:
             call.cancelled = True
-            self._tasks[call][0].cancel()
+            # A task that is cancelled before its first step would never take it, and nobody would answer.
+            if call.began is not None:
+                self._tasks[call][0].cancel()
         else:
             self._threads.cancel(call)
 
@@ -102,13 +104,15 @@ class InLoop:
         self._done(call, frame)
 
     async def _perform(self, call: Call, function: Callable[..., Any], credit: asyncio.Semaphore) -> list[Any]:
-        value = function(*call.args, **call.kwargs)
+        if call.cancelled:
+            raise asyncio.CancelledError
+        value = function(*self._channel.unseal(call.args), **self._channel.unseal(call.kwargs))
         if not call.window:
             return ["result", call.number, await value]
         try:
             async for item in value:
                 await credit.acquire()
-                self._channel.send(["chunk", call.number, item])
+                self._channel.send(["chunk", call.number, self._channel.seal(item)])
         finally:
             await value.aclose()
         return ["end", call.number]

@@ -24,17 +24,27 @@ class Codec:
         name: what it is called: ``"msgpack"``, ``"json"`` or ``"pickle"``.
         dumps: makes bytes of a value; raises TypeError or ValueError for what it cannot carry.
         loads: makes a value of bytes; raises ValueError for what it cannot read.
+        sealed: whether what a caller or a function gave is made bytes of its own within a frame: then one that cannot
+            be read there (its class cannot be imported) spoils one call, and not the frame, of which nothing is known.
     """
 
-    __slots__ = ("dumps", "loads", "name")
+    __slots__ = ("dumps", "loads", "name", "seal", "unseal")
 
-    def __init__(self, name: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any]) -> None:
+    def __init__(
+        self, name: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any], *, sealed: bool = False
+    ) -> None:
         self.name = name
         self.dumps = dumps
         self.loads = loads
+        self.seal: Callable[[Any], Any] = dumps if sealed else _as_it_is
+        self.unseal: Callable[[Any], Any] = loads if sealed else _as_it_is
 
     def __repr__(self) -> str:
         return f"Codec({self.name!r})"
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def codec(name: str) -> Codec:
@@ -129,7 +139,7 @@ def _pickle() -> Codec:
         except Exception as error:
             raise ValueError(f"pickle cannot read it: {type(error).__name__}: {error}") from error
 
-    return Codec("pickle", dumps, loads)
+    return Codec("pickle", dumps, loads, sealed=True)
 
 
 #: What makes each codec.

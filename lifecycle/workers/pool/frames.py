@@ -34,7 +34,14 @@ FROM_MEMBER: dict[str, tuple[Any, ...]] = {
 #: The frames that the parent sends.
 FROM_PARENT: dict[str, tuple[Any, ...]] = {
     "setup": (dict,),
-    "call": (int, str, list, dict, int | float | None, int),  # id, function, args, kwargs, budget, window
+    "call": (
+        int,
+        str,
+        list | bytes,
+        dict | bytes,
+        int | float | None,
+        int,
+    ),  # id, function, args, kwargs, budget, window
     "cancel": (int, str),  # id, reason
     "credit": (int, int),  # id, number of chunks
     "ping": (int,),  # number

@@ -60,7 +60,7 @@ class Link:
         ended: Callable[[], object] = _nobody_asks,
     ) -> None:
         self._codec = codec
-        self._setup = encode(codec, ["setup", dict(setup)])
+        self._setup = encode(codec, ["setup", {**setup, "init": codec.seal(setup["init"])}])
         self._broken = broken
         self._ended = ended
         self._errors = Receiver(None, logging.getLogger(f"lifecycle.workers.{name}"))
@@ -130,9 +130,10 @@ class Link:
             TypeError, ValueError: for what the codec cannot carry; nothing was sent.
         """
         number = self._count + 1
-        data = encode(self._codec, ["call", number, function, [*args], {**kwargs}, budget, window])
+        seal = self._codec.seal
+        data = encode(self._codec, ["call", number, function, seal([*args]), seal({**kwargs}), budget, window])
         self._count = number
-        request = Request(number, window, self._send)
+        request = Request(number, window, self._send, self._codec.unseal)
         if self._closed is not None:
             request.settle(None, error=self._closed)
         else:

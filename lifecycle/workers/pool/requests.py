@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lifecycle.errors import RemoteError
 from lifecycle.workers.pool.frames import ProtocolError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Request:
         number: its id.
         window: how many chunks may be on their way; 0 for a call that is answered by one value.
         send: sends a frame.
+        unseal: reads what was sealed in one; see `Codec`.
     """
 
     __slots__ = (
@@ -60,19 +62,23 @@ class Request:
         "_send",
         "_settled",
         "_unread",
+        "_unseal",
         "_window",
         "cancelled",
         "future",
         "number",
     )
 
-    def __init__(self, number: int, window: int, send: Callable[[list[Any]], None]) -> None:
+    def __init__(
+        self, number: int, window: int, send: Callable[[list[Any]], None], unseal: Callable[[Any], Any]
+    ) -> None:
         self.number = number
         #: What it comes to: the value (None for a stream), or `RemoteError`, `Cancelled` or `LinkClosed`.
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         #: Whether it was asked to be given up.
         self.cancelled = False
         self._send = send
+        self._unseal = unseal
         self._window = window
         self._chunks: deque[Any] = deque()
         # How many chunks were taken that the member has no credit for yet, and how many it may still send.
@@ -101,6 +107,7 @@ class Request:
         Raises:
             StopAsyncIteration: after the last one.
             RemoteError, Cancelled, LinkClosed: as `future` has it, after the chunks that came before.
+            RemoteError: for a chunk that cannot be read here; the stream goes on.
         """
         while not self._chunks:
             if self.future.done():
@@ -113,7 +120,7 @@ class Request:
             self._send(["credit", self.number, self._consumed])
             self._unread += self._consumed
             self._consumed = 0
-        return self._chunks.popleft()
+        return self._read(self._chunks.popleft())
 
     # -- by the link ----------------------------------------------------------------------------------------------
 
@@ -148,7 +155,10 @@ class Request:
         """
         if self._window:
             raise ProtocolError(f"call {self.number} has a result, but was asked for a stream")
-        self.settle(value)
+        try:
+            self.settle(self._read(value))
+        except RemoteError as error:
+            self.settle(None, error=error)
 
     def settle(self, outcome: Any, *, error: BaseException | None = None) -> None:
         """It has come to its end; whoever waits may have left."""
@@ -163,6 +173,12 @@ class Request:
                 # Nobody has to ask: who gave up does not want to know.
                 self.future.exception()
         self._wake()
+
+    def _read(self, value: Any) -> Any:
+        try:
+            return self._unseal(value)
+        except ValueError as error:
+            raise RemoteError(type(error).__name__, f"what it sent cannot be read here: {error}") from error
 
     async def _wait(self) -> None:
         self._more = asyncio.get_running_loop().create_future()
