@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from lifecycle.sources.webhook import Limits
 
@@ -34,3 +34,5 @@ class Rules:
     handled: bool
     #: The header without which ``verify`` refuses whatever the body is, if that is known.
     credential_header: str
+    #: What a verified request without an id is known by when it is repeated, if anything.
+    replay_key: Callable[[Mapping[str, str], bytes], str] | None

@@ -26,15 +26,16 @@ class Inbox:
 
     A request is on disk before it is answered with 202, and stays there until its handler has returned, through a
     debounce window too. What a crash or a shutdown left is delivered again at the next start, in the order in which it
-    was accepted, with a higher ``delivery().attempt``: at least once, so handlers should not mind a second time.
+    was accepted, with a higher ``delivery().attempt``: at least once, so handlers should not mind a second time. An
+    attempt is counted when the receiver takes a letter up, also where its handler was never reached.
 
     A handler that raises gets the event again after ``backoff``, whose figures for restarts have no meaning here, and
     others go first meanwhile. After ``max_attempts`` failures the event is a dead letter, which stays in the file
     until somebody replays or drops it (``lifecycle inbox``); so is, at once, one that no route wants. What a crash cut
     short is no failure. What a route gave up on purpose (``busy="drop"``, ``busy="restart"``) is done.
 
-    The id that a verifier gave is remembered for ``dedupe`` seconds, together with the path: a request that repeats it
-    is answered like the first and not delivered. 0 remembers nothing.
+    The id that a verifier gave (of Stripe and Slack: the signed time and body) is remembered for ``dedupe`` seconds,
+    together with the path: a request that repeats it is answered like the first and not delivered. 0 remembers nothing.
 
     One process at a time delivers from a file. Another one accepts meanwhile, and goes on with everything that is
     left when the first has ended. ``<path>-lock`` beside the file is for that.

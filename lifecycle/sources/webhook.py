@@ -87,10 +87,10 @@ class WebhookSource:
     With ``answer="handled"`` the answer comes when the handler has ended: 200, or 500 if it raised, or 504 if it still
     runs after ``limits.answer_timeout``. Many senders give up after ten seconds and come again.
 
-    A delivery id that a verifier gave is remembered for ``dedupe`` seconds (0: not at all) in memory, at most 65,536 of
-    them, together with the path; a request that repeats it is answered like the first and not delivered again. What
-    was answered with an error may come again, except where its handler still runs: the repetition waits for that. An
-    inbox remembers ids itself, as its own ``dedupe`` says.
+    A delivery id that a verifier gave (of Stripe and Slack: the signed time and body) is remembered for ``dedupe``
+    seconds (0: not at all) in memory, at most 65,536 of them, together with the path; a request that repeats it is
+    answered like the first and not delivered again. What was answered with an error may come again, except where its
+    handler still runs: the repetition waits for that. An inbox remembers ids itself, as its own ``dedupe`` says.
 
     Suspended, it answers 503 and gives the router nothing; ``SuspendHandler.manage(source)`` does that.
 
@@ -140,7 +140,8 @@ class WebhookSource:
             limits=limits,
             dedupe=dedupe,
             handled=_waits(answer, inbox),
-            credential_header=_credential_of(verify),
+            credential_header=getattr(verify, "credential_header", ""),
+            replay_key=getattr(verify, "replay_key", None),
         )
         self._inbox = _deliverer_of(inbox)
         self._server: HttpServer | None = None
@@ -250,11 +251,6 @@ def _verify_of(verify: Verifier | Verify | None) -> Verify | None:
     if not callable(own):
         raise TypeError(f"{verify!r} cannot verify; give GitHub(secret) or a function of (headers, body, *, now)")
     return cast("Verify", own)
-
-
-def _credential_of(verify: object) -> str:
-    named = getattr(verify, "credential_header", "")
-    return named if isinstance(named, str) else ""
 
 
 def _deliverer_of(inbox: Inbox | None) -> Deliverer | None:

@@ -18,7 +18,7 @@ from lifecycle import Backoff, Dropped, NotHandled, Router, SuspendHandler, Webh
 from lifecycle.cli import main
 from lifecycle.errors import SourceFailed
 from lifecycle.journal import FileLock
-from lifecycle.sources import GitHub, Inbox, Limits, WebhookSource
+from lifecycle.sources import GitHub, Inbox, Limits, Slack, Stripe, WebhookSource
 from lifecycle.sources._inbox_keeping import LETTERS, packed, unpacked
 from lifecycle.testing import Recorder, running
 
@@ -581,6 +581,23 @@ async def test_without_an_inbox_ids_are_remembered_in_memory() -> None:
     async with without_inbox(seen := Recorder(), dedupe=0) as send:
         assert [await send("one", "id-1") for _ in range(3)] == [202] * 3
         await until(lambda: len(seen.events) == 3)
+
+
+@pytest.mark.parametrize("scheme", [Stripe("hush"), Slack("hush")])
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_signed_time_and_body_are_taken_once_although_they_have_no_id(
+    scheme: Stripe | Slack, durable: bool, path: Path
+) -> None:
+    source, router, seen = WebhookSource(port=0, verify=scheme, inbox=Inbox(path) if durable else None), Router(), []
+    router.add_source(source)
+    router.handle("webhook", lambda event: seen.append(event.text()))
+    captured = scheme.sign(b"pay", now=time.time() - 2)
+    async with running(router), aiohttp.ClientSession() as client:
+        for headers in (captured, captured, scheme.sign(b"pay", now=time.time())):
+            async with client.post(source.url, data=b"pay", headers=headers) as answer:
+                assert answer.status == 202
+        await until(lambda: len(seen) == 2)
+    assert seen == ["pay", "pay"]
 
 
 async def test_a_repetition_waits_for_the_first_and_takes_its_place_if_that_goes_away() -> None:

@@ -423,3 +423,18 @@ def test_without_the_header_that_a_scheme_names_it_refuses_whatever_the_body_is(
         del signed[scheme.credential_header]
         for body in (BODY, b""):
             refuse(scheme, signed, body, said="")
+
+
+def test_a_repetition_is_known_by_what_is_signed_however_its_header_is_written() -> None:
+    """Who repeats a request of others may write into the header what nobody signed."""
+    for make in (Stripe, Slack):
+        scheme = make("new", "old")
+        signed = make("old").sign(BODY, now=NOW)
+        keys = {scheme.replay_key(signed, BODY), scheme.replay_key(make("new").sign(BODY, now=NOW), BODY)}
+        if make is Stripe:
+            padded = {"stripe-signature": signed["stripe-signature"] + ",v1=00,v0=x"}
+            scheme.verify(padded, BODY, now=NOW)
+            keys.add(scheme.replay_key(padded, BODY))
+        assert len(keys) == 1
+        assert scheme.replay_key(make("old").sign(BODY, now=NOW + 1), BODY) not in keys
+        assert scheme.replay_key(signed, BODY + b" ") not in keys

@@ -1,6 +1,6 @@
 """Schemes that sign the time with the body, each in its own way: Stripe's and Slack's.
 
-What they sign has no delivery id; a request that is repeated within the tolerance is taken again.
+What they sign has no delivery id: that a request is repeated can be told by what is signed.
 """
 
 from __future__ import annotations
@@ -56,6 +56,11 @@ class Stripe:
         check_matches([_stripe(key, stamp, content) for key in self._keys], given, _STRIPE)
         return ""
 
+    def replay_key(self, headers: Mapping[str, str], body: bytes) -> str:
+        """The same for each request that signs this time and body, however its header is written; of a verified one."""
+        stamp, _ = _stripe_parts(header(headers, _STRIPE))
+        return _stripe(self._keys[0], stamp, body).decode()
+
     def sign(self, body: bytes, *, now: float, delivery_id: str = "") -> dict[str, str]:  # noqa: ARG002  # it has none
         """The headers of a request with this body, signed with the first secret."""
         stamp = str(int(now))
@@ -94,6 +99,10 @@ class Slack:
         content = unchanged(body)
         check_matches([_slack(key, stamp, content) for key in self._keys], [encoded(given)], _SLACK)
         return ""
+
+    def replay_key(self, headers: Mapping[str, str], body: bytes) -> str:
+        """The same for each request that signs this time and body; of a verified one."""
+        return _slack(self._keys[0], header(headers, _SLACK_TIME), body).decode()
 
     def sign(self, body: bytes, *, now: float, delivery_id: str = "") -> dict[str, str]:  # noqa: ARG002  # it has none
         """The headers of a request with this body, signed with the first secret."""

@@ -13,8 +13,9 @@ __all__ = ["Verifier"]
 class Verifier(Protocol):
     """What `WebhookSource` asks of its ``verify``.
 
-    One that also has the text ``credential_header``, the name in lower case of a header without which it refuses
-    whatever the body is, spares the source to read the bodies of strangers.
+    Two things it may have besides: the text ``credential_header``, the name in lower case of a header without which it
+    refuses whatever the body is, so that the bodies of strangers need not be read; and, where it gives no ids,
+    ``replay_key(headers, body)``, a text by which a repetition of a verified request is known.
     """
 
     def verify(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
