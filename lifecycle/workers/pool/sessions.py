@@ -149,8 +149,8 @@ class _Ageing:
         return len(self._entries)
 
     def put(self, session: str, member: str, now: float) -> None:
+        assert session not in self._entries, "it would keep its place in the row"
         self._entries[session] = member, now
-        self._entries.move_to_end(session)
 
     def get(self, session: str, now: float) -> str | None:
         """Its member, unless it is too old."""

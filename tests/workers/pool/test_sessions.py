@@ -336,3 +336,4 @@ def test_the_book_agrees_with_a_slow_truth(mode: str, limit: int, steps: list[An
         assert evicted == truth.evicted
         for session in "abcdef":
             assert sessions.find(session, now) == truth.find(session, now)
+        assert sessions._members.keys() == {member for member, _ in truth.bound.values()}, "nothing is left of others"
