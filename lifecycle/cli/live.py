@@ -1,13 +1,15 @@
 """What tells open pages in browsers to reload themselves: a stream of server-sent events, and the script that reads it.
 
-A page takes part by one script tag. Each run of the command that is ready gets a number; the script knows the one that
-it was fetched with, and reloads the page when it hears another, as soon as the server of the page answers.
+A page takes part by one script tag. The script says how long ago the page was answered, and hears when a run of the
+command is, or has since become, ready: so it does not matter when it was fetched, or how often it has to ask. Then it
+reloads the page, as soon as the server of the page answers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
+import math
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -25,20 +27,35 @@ _MOST: Final = 200
 #: Seconds for the head of a request, and for what is sent to be taken.
 _PATIENCE: Final = 10.0
 
-# Where nobody answers yet, a reload would show the browser's own page, which never comes back.
+# Where nobody answers yet, or the answer is an error, a reload would show a page without the script, which never comes
+# back. All times are of the page's own clock, which begins with its navigation.
 _SCRIPT: Final = """\
 (() => {
-  const events = new EventSource(new URL("/events", document.currentScript.src));
-  const reload = () => fetch(location.href, { method: "HEAD", cache: "no-store" })
-    .then(() => location.reload(), () => setTimeout(reload, 200));
-  events.onmessage = (event) => {
-    if (event.data !== "GENERATION") {
-      events.close();
-      reload();
-    }
+  const url = new URL("/events", document.currentScript.src);
+  let answered = performance.getEntriesByType("navigation")[0]?.responseStart ?? 0;
+  const listen = () => {
+    url.searchParams.set("age", Math.floor(performance.now() - answered));
+    const events = new EventSource(url);
+    events.onmessage = () => { events.close(); reload(); };
+    events.onerror = () => { events.close(); setTimeout(listen, 500); };
   };
+  const look = ({ status, body }) => {
+    body?.cancel();
+    if (status === 500) listen();
+    else if (status >= 502 && status <= 504) setTimeout(reload, 500);
+    else location.reload();
+  };
+  const reload = () => {
+    answered = performance.now();
+    if (location.protocol === "file:") location.reload();
+    else fetch(location.href, { cache: "no-store", redirect: "manual" }).then(look, () => setTimeout(reload, 200));
+  };
+  listen();
 })();
 """
+
+#: Asks for the stream; with the milliseconds since the page was answered.
+_EVENTS: Final = re.compile(rb"/events(?:\?age=(\d{1,15}))?")
 
 
 class LiveReload:
@@ -48,16 +65,15 @@ class LiveReload:
         self.name = f"live reload on port {port}"
         self._port = port
         self._say = say
-        # Nobody mistakes a number of another `lifecycle watch` for one of ours.
-        self._start = secrets.token_hex(4)
-        self._number = 0
+        # When the last run became ready, by the loop's clock; set with the next one.
+        self._ready_at = -math.inf
         self._next = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
 
     def tell(self) -> None:
         """Another run is ready."""
-        self._number += 1
+        self._ready_at = asyncio.get_running_loop().time()
         self._next.set()
         self._next = asyncio.Event()
 
@@ -109,34 +125,31 @@ class LiveReload:
 
     async def _answer(self, words: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         match words:
-            case [b"GET", b"/events", _] if len(self._clients) <= _MOST:
-                await self._stream(reader, writer)
             case [b"GET", b"/live.js", _]:
-                script = _SCRIPT.replace("GENERATION", self._generation)
-                await _send(writer, _head("200 OK", "text/javascript") + script)
-            case [b"GET", b"/events", _]:
-                await _send(writer, _head("503 Service Unavailable", "text/plain") + "too many pages\n")
+                await _send(writer, _head("200 OK", "text/javascript") + _SCRIPT)
+            case [b"GET", path, _] if asked := _EVENTS.fullmatch(path):
+                if len(self._clients) > _MOST:
+                    await _send(writer, _head("503 Service Unavailable", "text/plain") + "too many pages\n")
+                else:
+                    await self._stream(int(asked[1] or 0) / 1000, reader, writer)
             case _:
                 await _send(writer, _head("404 Not Found", "text/plain") + "GET /live.js or /events\n")
 
-    async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Say which run is there, now and whenever that changes, until nobody hears it any more."""
-        await _send(writer, _head("200 OK", "text/event-stream") + "retry: 500\n\n")
+    async def _stream(self, age: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Say it when a run is ready that the page, answered ``age`` seconds ago, is not of; or until it is closed."""
+        answered = asyncio.get_running_loop().time() - age
+        # The comment is for who wants to see that it works.
+        await _send(writer, _head("200 OK", "text/event-stream") + ": waiting for a run that is ready\n\n")
         gone = asyncio.create_task(reader.read(1), name="end of a page")
         try:
-            while not gone.done():
-                # What is told while this is sent is not missed.
-                news = self._next
-                await _send(writer, f"data: {self._generation}\n\n")
-                await _first(gone, asyncio.create_task(news.wait(), name="news for a page"))
+            if answered >= self._ready_at:
+                await _first(gone, asyncio.create_task(self._next.wait(), name="news for a page"))
+            if not gone.done():
+                await _send(writer, "data: reload\n\n")
         finally:
             gone.cancel()
             with suppress(asyncio.CancelledError, OSError):
                 await gone
-
-    @property
-    def _generation(self) -> str:
-        return f"{self._start}-{self._number}"
 
 
 def _head(status: str, kind: str) -> str:

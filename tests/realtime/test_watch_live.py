@@ -21,24 +21,23 @@ if TYPE_CHECKING:
 
 __all__ = ["here", "watch"]  # fixtures
 
-#: Says which of its pages hears of reloads: where it was only fetched, the script may not have been.
+#: Says which of its pages was shown: where it was only fetched, that may be to look whether there is one.
 PAGES = """\
 import socket
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 class Page(BaseHTTPRequestHandler):
     def do_GET(self):
-        body = b"<!doctype html>TAG<script>fetch('/heard')</script>" if self.path == "/" else b""
-        self.do_HEAD(len(body))
-        self.wfile.write(body)
-        if self.path == "/heard":
-            print("page", VALUE, flush=True)
-
-    def do_HEAD(self, size=0):
-        self.send_response(200)
+        body = {"/": b"<!doctype html>TAG<script>fetch('/shown')</script>", "/run": b"%d" % VALUE}.get(self.path, b"")
+        self.send_response(STATUS)
         self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(size))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.wfile.write(body)
+        if self.path == "/shown":
+            print("page", VALUE, flush=True)
+        elif STATUS != 200:
+            print("refused", VALUE, flush=True)
 
     def log_message(self, *_):
         pass
@@ -48,6 +47,17 @@ server.socket.close()
 server.socket = socket.socket(fileno=3)
 print("up", VALUE, flush=True)
 server.serve_forever()
+"""
+
+#: Waits until another run answers before it asks for the script.
+LATE = """\
+<script>
+const wait = () => fetch('/run').then((answer) => answer.text()).then((run) => {
+  if (run === 'VALUE') return setTimeout(wait, 20);
+  document.head.append(Object.assign(document.createElement('script'), {src: 'SOURCE'}));
+}, () => setTimeout(wait, 20));
+wait();
+</script>
 """
 
 _OPTIONS = (
@@ -79,6 +89,10 @@ def browser(url: str, profile: Path) -> Iterator[None]:
                 os.killpg(started.pid, signal.SIGKILL)
 
 
+def served(value: int, tag: str, *, status: int = 200) -> str:
+    return f"VALUE = {value}\nSTATUS = {status}\n" + PAGES.replace("TAG", tag.replace('"', '\\"').replace("\n", "\\n"))
+
+
 @pytest.mark.parametrize("options", [(), ("--keep-old", "--ready", "line:^up", "--stop-timeout", "1")])
 def test_an_open_page_reloads_after_an_edit_and_survives_a_broken_one(
     watch: Any, here: Path, tmp_path: Path, options: tuple[str, ...]
@@ -86,18 +100,28 @@ def test_an_open_page_reloads_after_an_edit_and_survives_a_broken_one(
     if shutil.which("chromium") is None:
         pytest.skip("chromium is not installed; `make engines` installs it")
     seen = watch("--postpone", "--live", "0", "--socket", "127.0.0.1:0", *options)
-    [tag] = seen.said(r"put this into your pages: (<script .*</script>)")
-    pages = PAGES.replace("TAG", tag.replace('"', '\\"'))
-    write(here / "app.py", "VALUE = 1\n" + pages)
+    [(tag, source)] = seen.said(r'put this into your pages: (<script src="(.*)"></script>)')
+    app = here / "app.py"
+    write(app, served(1, tag))
     seen.seen("up 1")
     with browser(f"http://127.0.0.1:{port_of(seen)}/", tmp_path / "profile"):
         seen.seen("page 1")
-        write(here / "app.py", "VALUE = 2\n" + pages)
+        write(app, served(2, tag))
         seen.seen("page 2")
-        write(here / "app.py", "VALUE = = 3\n")
+        write(app, "VALUE = = 3\n")
         seen.said("SyntaxError")
-        write(here / "app.py", "raise SystemExit(3)\n")
+        write(app, "raise SystemExit(3)\n")
         seen.said("exited with status 3|the old process goes on", times=2)
-        write(here / "app.py", "VALUE = 4\n" + pages)
+        write(app, served(4, tag))
         seen.seen("page 4")
+        # An error page has no tag, and is not shown.
+        write(app, served(5, tag, status=500))
+        seen.seen("refused 5")
+        write(app, served(6, tag))
+        seen.seen("page 6")
+        # One that asks for the script only when it is out of date already.
+        write(app, served(7, LATE.replace("VALUE", "7").replace("SOURCE", source)))
+        seen.seen("page 7")
+        write(app, served(8, tag))
+        seen.seen("page 8")
     until(lambda: len(seen.children()) == 1)
