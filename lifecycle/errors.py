@@ -222,8 +222,8 @@ class PoolBusy(PoolError):
     """The queue of the pool is full."""
 
 
-class PoolFailed(PoolError):
-    """The pool gave up: its members die faster than its intensity allows."""
+class PoolFailed(PoolError, WorkerFailed):
+    """The pool gave up: its members die faster than its intensity allows; the cause says of what."""
 
 
 class PoolClosed(PoolError):

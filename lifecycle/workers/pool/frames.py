@@ -34,14 +34,8 @@ FROM_MEMBER: dict[str, tuple[Any, ...]] = {
 #: The frames that the parent sends.
 FROM_PARENT: dict[str, tuple[Any, ...]] = {
     "setup": (dict,),
-    "call": (
-        int,
-        str,
-        list | bytes,
-        dict | bytes,
-        int | float | None,
-        int,
-    ),  # id, function, args, kwargs, budget, window
+    # id, function, args, kwargs, budget, window; a codec that seals makes bytes of the arguments
+    "call": (int, str, (list, bytes), (dict, bytes), int | float | None, int),
     "cancel": (int, str),  # id, reason
     "credit": (int, int),  # id, number of chunks
     "ping": (int,),  # number

@@ -1,0 +1,109 @@
+"""Asks members after their health, each in its own time, and draws the conclusions."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from lifecycle import hooks
+from lifecycle.workers.pool.requests import Pong
+from lifecycle.workers.pool.requests import LinkClosed
+from lifecycle.workers.records import ProbeResult
+from lifecycle.workers.status import Status
+
+if TYPE_CHECKING:
+    from lifecycle.workers.pool.leavers import Leavers
+    from lifecycle.workers.pool.members import Member
+    from lifecycle.workers.pool.phases import Reason
+    from lifecycle.workers.pool.seats import Seats
+    from lifecycle.workers.pool.settings import Heartbeat
+
+__all__ = ["Checks", "Judge"]
+
+#: How much longer than usual it is until one that gave a bad answer is asked again: 5 s where that is 2.
+_LONGER: Final = 2.5
+
+
+class Judge(Protocol):
+    """Who does something about members that are not well."""
+
+    def degraded(self, member: Member, error: Exception) -> None:
+        """It is not to be given calls."""
+        ...
+
+    def kill(self, member: Member, reason: Reason, trouble: str, *, counted: bool = False) -> None:
+        """It is beyond hope."""
+        ...
+
+
+class Checks:
+    """The checks of a pool.
+
+    Args:
+        pool: who sends what the hooks announce.
+        heartbeat: when to ask, and what is a bad answer.
+        seats: where one that feels well again can be had.
+        leavers: who have to know how much memory members have.
+    """
+
+    def __init__(self, pool: Any, heartbeat: Heartbeat, *, seats: Seats, leavers: Leavers) -> None:
+        self._pool = pool
+        self._heartbeat = heartbeat
+        self._seats = seats
+        self._leavers = leavers
+        #: Set before there is anything to judge.
+        self.judge: Judge | None = None
+
+    async def watch(self, member: Member) -> None:
+        """Ask ``member`` again and again; cancelled when it ends."""
+        while not member.link.closed:
+            often = self._heartbeat.every * (1 if member.sound else _LONGER)
+            await asyncio.sleep(often * random.uniform(0.9, 1.1))  # noqa: S311  # no secret
+            await self.check(member)
+
+    async def check(self, member: Member) -> ProbeResult:
+        """Ask ``member`` once."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        pong = await self._asked(member)
+        healthy = isinstance(pong, Pong)
+        late = f"no answer within {self._heartbeat.timeout:g} s"
+        result = ProbeResult(healthy, "" if healthy else "the link is closed" if member.link.closed else late)
+        hooks.health_checked.announce(self._pool, member=member.id, result=result, duration=loop.time() - began)
+        if member.status is not Status.RUNNING or member.link.closed:
+            # What is to be done about that is seen to elsewhere.
+            return result
+        if isinstance(pong, Pong):
+            self._well(member, pong)
+        elif not self._excused(member, loop.time()):
+            self._unwell(member, TimeoutError(f"{member.id!r} gave {late}"))
+        return result
+
+    async def _asked(self, member: Member) -> Pong | None:
+        try:
+            async with asyncio.timeout(self._heartbeat.timeout):
+                return await member.link.ping()
+        except (TimeoutError, LinkClosed):
+            return None
+
+    def _well(self, member: Member, pong: Pong) -> None:
+        member.felt_well(pong)
+        self._leavers.worn(member)
+        if member.going is None:
+            self._seats.book.offer(member)
+
+    def _unwell(self, member: Member, error: Exception) -> None:
+        assert self.judge is not None, "it was set before the first member was started"
+        member.felt_unwell()
+        if member.failures >= self._heartbeat.misses:
+            times = f"{member.failures} time{'s'[: member.failures != 1]} in a row"
+            trouble = f"it did not answer within {self._heartbeat.timeout:g} s, {times}"
+            self.judge.kill(member, "health_limit", trouble, counted=True)
+        else:
+            self.judge.degraded(member, error)
+
+    def _excused(self, member: Member, now: float) -> bool:
+        """Whether it may just have a call that holds its interpreter: the call's own deadline sees to that."""
+        return bool(member.link.busy) and now < member.busy_until < math.inf

@@ -1,0 +1,133 @@
+"""Members that go as planned: they have worked enough, are too many, or of a generation that is over.
+
+Nobody suffers from it: who has a call finishes it, and the one in its place is wished for at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from typing import TYPE_CHECKING
+
+from lifecycle.workers.status import UNSTARTED, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.workers.pool.members import Member
+    from lifecycle.workers.pool.phases import Reason
+    from lifecycle.workers.pool.rosters import Roster
+    from lifecycle.workers.pool.seats import Seats
+    from lifecycle.workers.pool.settings import Recycle
+
+__all__ = ["Leavers"]
+
+
+class Leavers:
+    """Decides who goes, and when.
+
+    Args:
+        recycle: how much work is enough.
+        roster: the members.
+        seats: where calls get them.
+        adjust: called when somebody goes: another may be needed.
+    """
+
+    def __init__(self, recycle: Recycle, roster: Roster, *, seats: Seats, adjust: Callable[[], None]) -> None:
+        self._recycle = recycle
+        self._roster = roster
+        self._seats = seats
+        self._adjust = adjust
+        self._loop = asyncio.get_running_loop()
+        # Runs while there may be members that are idle for too long.
+        self._idle: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Have nobody go any more."""
+        if self._idle is not None:
+            self._idle.cancel()
+
+    # -- how they go ------------------------------------------------------------------------------------------------
+
+    def dismiss(self, member: Member, reason: Reason) -> None:
+        """Give it no more calls, and have it end when it has none."""
+        if not member.phase.alive:
+            return
+        member.going = reason
+        self._seats.book.withdraw(member)
+        if not member.leases:
+            member.go(reason)
+        self._adjust()
+
+    def vacated(self, member: Member) -> None:
+        """A seat on it is about to be given back."""
+        if member.leases > 1:
+            return
+        if member.going is not None:
+            member.go(member.going)
+        else:
+            member.idle_since = self._loop.time()
+            self._await_idleness()
+
+    # -- those who have worked enough -------------------------------------------------------------------------------
+
+    def welcome(self, member: Member) -> None:
+        """It is ready: how much is enough for it is drawn now."""
+        recycle = self._recycle
+        member.ready_at = member.idle_since = self._loop.time()
+        # Never more than was said, and where that is a small number not less, either.
+        member.most_calls = math.inf if recycle.calls is None else math.ceil(recycle.calls * _share())
+        member.most_rss = math.inf if recycle.rss_bytes is None else recycle.rss_bytes * _share()
+        if recycle.age is not None:
+            member.timers.append(self._loop.call_later(recycle.age * _share(), self.dismiss, member, "recycle"))
+        self._await_idleness()
+
+    def worn(self, member: Member) -> None:
+        """It was given another call, or said how much memory it has; that may be its last call."""
+        if member.going is None and (member.calls >= member.most_calls or (member.rss or 0) > member.most_rss):
+            self.dismiss(member, "recycle")
+
+    # -- those who are too many -------------------------------------------------------------------------------------
+
+    def shrink(self) -> None:
+        """Have those go that are more than the most."""
+        for member in self._roster.in_excess():
+            self.dismiss(member, "shutdown")
+
+    def _await_idleness(self) -> None:
+        if self._idle is None and self._recycle.idle is not None and len(self._roster.members) > self._roster.low:
+            self._idle = self._loop.call_later(self._recycle.idle, self._look_for_idle)
+
+    def _look_for_idle(self) -> None:
+        self._idle = None
+        assert self._recycle.idle is not None, "there is a timer only where there is a time"
+        for member in self._seats.book.idle():
+            if self._roster.size <= self._roster.low:
+                return
+            due = member.idle_since + self._recycle.idle
+            if due > self._loop.time():
+                self._idle = self._loop.call_at(due, self._look_for_idle)
+                return
+            self.dismiss(member, "idle_timeout")
+
+    # -- those who are outdated -------------------------------------------------------------------------------------
+
+    def renew(self) -> None:
+        """Have those go that are of a generation that is over, as their successors come: one for one."""
+        outdated = self._roster.outdated
+        if not outdated:
+            return
+        coming = any(member.status in UNSTARTED or member.status is Status.STARTING for member in self._roster)
+        outdated.sort(key=_leases)
+        for member in outdated[:1] if coming else outdated:
+            self.dismiss(member, "replaced")
+
+
+def _share() -> float:
+    """Up to a tenth less than all, so that those that began together do not go together."""
+    return 1 - 0.1 * random.random()  # noqa: S311  # no secret
+
+
+def _leases(member: Member) -> int:
+    return member.leases

@@ -1,0 +1,45 @@
+"""A member that is no more, put into words for those who waited for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lifecycle.errors import WorkerLost
+
+if TYPE_CHECKING:
+    from lifecycle.workers.pool.members import Member
+    from lifecycle.workers.records import Exit
+
+__all__ = ["how_it_ended", "loss", "lost"]
+
+_MIB = 1024 * 1024
+
+
+def lost(member: Member, function: str, end: Exit) -> WorkerLost:
+    """What the caller of ``function`` is told of ``member``, which ended with it."""
+    said = f"\nthe last of its stderr:\n{end.stderr.strip()}" if end.stderr.strip() else ""
+    return WorkerLost(
+        f"{member.id!r} was lost while it worked on {function!r}: {how_it_ended(member, end)}{said}",
+        exit_code=end.exit_code,
+        signal=end.signal,
+        rss=member.rss,
+        stderr=end.stderr,
+    )
+
+
+def loss(message: str, member: Member) -> WorkerLost:
+    """The loss of ``member``, whose end is not known yet or does not matter."""
+    return WorkerLost(message, rss=member.rss, stderr=member.link.tail())
+
+
+def how_it_ended(member: Member, end: Exit) -> str:
+    """How ``member`` ended, in a few words."""
+    memory = "" if member.rss is None else f"; it last had {member.rss / _MIB:.0f} MiB of memory"
+    if member.trouble:
+        return f"{member.trouble}, and it was killed{memory}"
+    if end.signal is not None:
+        out = ", perhaps out of memory" if end.signal == 9 else ""  # noqa: PLR2004  # not every system has a name for it
+        return f"it was killed by signal {end.signal}{out}{memory}"
+    if end.exit_code is not None:
+        return f"it exited with status {end.exit_code}{memory}"
+    return f"it {end.status}{memory}"

@@ -1,0 +1,261 @@
+"""`Member`: one process of a pool, with what the pool knows of it.
+
+Its phase is read off its status, its leases and its health, and kept nowhere; what is kept is how it went.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from lifecycle import hooks
+from lifecycle.errors import WorkerFailed
+from lifecycle.workers.pool.requests import LinkClosed
+from lifecycle.workers.pool.phases import REASONS, Phase, PhaseLog, phase_of
+from lifecycle.workers.process import ProcessWorker
+from lifecycle.workers.records import ProbeResult
+from lifecycle.workers.status import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lifecycle.workers.pool.links import Link
+    from lifecycle.workers.pool.phases import PhaseChange, Reason
+    from lifecycle.workers.pool.requests import Pong
+    from lifecycle.workers.pool.settings import Process
+    from lifecycle.workers.records import WorkerState
+
+__all__ = ["Health", "Member"]
+
+
+class Health(StrEnum):
+    """What is known of the health of a member."""
+
+    UNKNOWN = "unknown"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+
+
+class Member(ProcessWorker):
+    """One process of a pool: it answers calls, one at a time or as many as the pool's concurrency says.
+
+    It belongs to its pool: read it, and leave its starting and stopping to the pool.
+
+    Args:
+        name: the name of the pool and a number; it is its id, too.
+        argv: the command.
+        link: its streams.
+        process: how it is started and ended.
+        pool: who sends what the hooks announce of it.
+        generation: of the pool, when it was wished for.
+        first_probe: seconds in which it has to answer for the first time once it is ready.
+    """
+
+    kind: ClassVar[str] = "member"
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        link: Link,
+        process: Process,
+        pool: object,
+        generation: int,
+        first_probe: float,
+    ) -> None:
+        super().__init__(
+            name,
+            *argv,
+            env=process.environment,
+            cwd=process.cwd,
+            stop_timeout=process.stop_timeout,
+            start_timeout=process.start_timeout,
+            contain=process.contain,
+            stdio=link,
+        )
+        #: What tells it from all other members that its pool had and will have.
+        self.id = name
+        self.generation = generation
+        self.link = link
+        #: How many calls it has now.
+        self.leases = 0
+        #: How many calls it has been given.
+        self.calls = 0
+        #: Bytes of memory that it had when it last said so; None before.
+        self.rss: int | None = None
+        self.health = Health.UNKNOWN
+        #: How many bad answers it has given in a row.
+        self.failures = 0
+        #: Why it goes, if we have decided that it does: it gets no more calls.
+        self.going: Reason | None = None
+        #: Why it was lost, in words, where the exit code does not say it.
+        self.trouble = ""
+        #: How many members in its place have failed in a row before it.
+        self.attempt = 0
+        #: Whether it has ever answered a call.
+        self.proven = False
+        #: When it was ready, by the loop's clock.
+        self.ready_at = math.inf
+        #: When its last call ended, and the latest deadline of those that it was given, by the loop's clock.
+        self.idle_since = self.busy_until = 0.0
+        #: How many calls, and how many bytes of memory, are enough.
+        self.most_calls = self.most_rss = math.inf
+        #: What is to happen to it at some time.
+        self.timers: list[asyncio.TimerHandle] = []
+        self._pool = pool
+        self._first_probe = first_probe
+        self._loop = asyncio.get_running_loop()
+        self._log = PhaseLog(name, self._loop.time())
+        # How an end of the start is called.
+        self._start_failure: Reason = "init_failed"
+        self.on_change(self._status_changed)
+
+    @property
+    def pid(self) -> int | None:
+        """The number of its process; None before it has one."""
+        return self._pid
+
+    @property
+    def phase(self) -> Phase:
+        """Where it is, in the words of pools."""
+        return self._phase(self._machine.state)
+
+    @property
+    def history(self) -> tuple[PhaseChange, ...]:
+        """Its last 32 moves from phase to phase, the newest first."""
+        return self._log.changes
+
+    @property
+    def sound(self) -> bool:
+        """Whether it is not known to be unhealthy."""
+        return self.health is not Health.UNHEALTHY
+
+    def state_as(self, name: str, **known: Any) -> WorkerState:
+        """Its state, with what it last answered."""
+        state = super().state_as(name, **known)
+        if state.health is None and self.health is not Health.UNKNOWN:
+            return replace(state, health=ProbeResult(self.sound, str(self.phase)))
+        return state
+
+    async def probe(self) -> ProbeResult:
+        """What it last answered; the pool asks it in its own time."""
+        return ProbeResult(self.sound and self.phase.alive, f"is {self.phase}")
+
+    # -- leases -----------------------------------------------------------------------------------------------------
+
+    def check_out(self, session: str | None) -> None:
+        """It is given a call."""
+        self.leases += 1
+        if self.leases == 1:
+            self._moved(Phase.READY, "checkout", **({} if session is None else {"session": session}))
+
+    def check_in(self) -> None:
+        """A call of it is over."""
+        self.leases -= 1
+        if self.leases == 0 and self._machine.state is Status.RUNNING:
+            self._moved(Phase.BUSY, "checkin" if self.sound else "checkin_error")
+
+    # -- health -----------------------------------------------------------------------------------------------------
+
+    def felt_well(self, pong: Pong) -> None:
+        """It answered."""
+        before = self.phase
+        self.rss = pong.rss
+        self.failures, self.health = 0, Health.HEALTHY
+        self._moved(before, "health_restored")
+
+    def felt_unwell(self) -> None:
+        """It did not answer in time, or not well."""
+        before = self.phase
+        self.failures, self.health = self.failures + 1, Health.UNHEALTHY
+        self._moved(before, "health_check_failed")
+
+    # -- the life ---------------------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """It is wished for, and waits for its start."""
+        self._machine.to(Status.PENDING)
+
+    def go(self, reason: Reason, timeout: float | None = None) -> None:
+        """Ask it to end because of ``reason``; the first that it is asked for is the one that is remembered."""
+        if self.phase.alive:
+            self.going = reason
+        self.ask_to_stop(timeout)
+
+    def cancel_timers(self) -> None:
+        """Have nothing happen to it any more."""
+        for timer in self.timers:
+            timer.cancel()
+
+    async def _until_ready(self) -> None:
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                await self.link.ready()
+                await self._answer_first()
+        except TimeoutError as error:
+            self._start_failure = "init_timeout"
+            raise WorkerFailed(f"{self.name!r} was not ready within {self._start_timeout:g} s") from error
+        except LinkClosed as error:
+            self._start_failure = "exited"
+            raise WorkerFailed(f"{self.name!r} ended before it was ready") from error
+
+    async def _answer_first(self) -> None:
+        try:
+            async with asyncio.timeout(self._first_probe):
+                self.felt_well(await self.link.ping())
+        except TimeoutError:
+            self.felt_unwell()
+
+    def _ask(self, *, force: bool) -> None:
+        if force or self._started_at is None:
+            super()._ask(force=force)
+        else:
+            # It ends by itself, with what it has to do about that; a group that is stopped could not.
+            self.link.bye(self.stop_timeout)
+
+    # -- how it went ------------------------------------------------------------------------------------------------
+
+    def _phase(self, status: Status) -> Phase:
+        return phase_of(status, leased=self.leases > 0, sound=self.sound)
+
+    def _status_changed(self, old: Status, new: Status) -> None:
+        before, after = self._phase(old), self._phase(new)
+        if before is not after:
+            self._moved(before, self._reason(before, after))
+
+    def _moved(self, before: Phase, reason: Reason, **meta: object) -> None:
+        after = self.phase
+        if after is before:
+            return
+        self._log.record(before, after, reason, now=self._loop.time(), **meta)
+        if hooks.member_changed.receivers:
+            hooks.member_changed.announce(self._pool, member=self, change=self._log.newest)
+
+    def _reason(self, before: Phase, after: Phase) -> Reason:
+        """Why its status took it from ``before`` to ``after``."""
+        if after is Phase.TERMINATED:
+            if before is Phase.INITIALIZING:
+                return self._start_failure
+            return "killed" if self._machine.state is Status.KILLED else "exited"
+        if after is Phase.TERMINATING:
+            return _fitting(self.going or "shutdown", REASONS[before, after])
+        return "init_complete" if self.sound else "init_degraded"
+
+
+#: What to say in place of a wish that a move has not among its reasons; in the end, all have "shutdown".
+_INSTEAD: Final[Mapping[Reason, Reason]] = {
+    "error": "health_limit",
+    "timeout": "health_limit",
+    "replaced": "recycle",
+    "recycle": "cancelled",
+}
+
+
+def _fitting(wish: Reason, reasons: frozenset[Reason]) -> Reason:
+    while wish not in reasons:
+        wish = _INSTEAD.get(wish, "shutdown")
+    return wish

@@ -1,0 +1,55 @@
+"""What somebody wants of a pool: one call, with the time that it has in all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+__all__ = ["Order"]
+
+
+class Order:
+    """One call as it was wished for.
+
+    Args:
+        pool: the name of the pool, for messages.
+        function: what is called.
+        args, kwargs: with what.
+        session: whose member it wants.
+        deadline: seconds that it has from now on, in all.
+        patient: whether it waits however many wait.
+    """
+
+    __slots__ = ("args", "began", "deadline", "function", "kwargs", "patient", "pool", "session", "until")
+
+    def __init__(  # noqa: PLR0913  # each is a field of the record
+        self,
+        pool: str,
+        function: str,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        session: str | None,
+        deadline: float,
+        patient: bool = False,
+    ) -> None:
+        self.pool = pool
+        self.function = function
+        self.args = list(args)
+        self.kwargs = kwargs or {}
+        self.session = session
+        self.deadline = deadline
+        self.patient = patient
+        self.begin()
+
+    def begin(self) -> None:
+        """Its time begins now."""
+        self.began = asyncio.get_running_loop().time()
+        #: When it is up, by the loop's clock.
+        self.until = self.began + self.deadline
+
+    def overdue(self, member: str | None) -> TimeoutError:
+        """What to raise when its time is up, and it was running on ``member`` or still queued."""
+        session = "" if self.session is None else f" of session {self.session!r}"
+        where = f"queued in {self.pool!r}" if member is None else f"running on {member!r}"
+        return TimeoutError(f"{self.function!r}{session} was not done in {self.deadline:g} s: it was {where}")

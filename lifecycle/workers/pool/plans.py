@@ -1,0 +1,121 @@
+"""What a pool was told, checked when it is made, and how a member is made of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lifecycle.backoff import Intensity
+from lifecycle.workers.pool.codecs import codec
+from lifecycle.workers.pool.links import Link
+from lifecycle.workers.pool.members import Member
+from lifecycle.workers.pool.rosters import check_size
+from lifecycle.workers.pool.settings import Heartbeat, Process, Recycle, Sessions
+from lifecycle.workers.pool.targets import read_target
+
+if TYPE_CHECKING:
+    from lifecycle.workers.pool.codecs import Codec
+    from lifecycle.workers.pool.targets import Target
+
+__all__ = ["Listener", "Plan", "check_deadline"]
+
+
+class Listener(Protocol):
+    """Who hears of what befalls a member."""
+
+    def hung_up(self, member: Member) -> None:
+        """Its link is closed."""
+        ...
+
+    def broke(self, member: Member, error: Exception) -> None:
+        """It broke the protocol."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The settings of a pool.
+
+    Raises:
+        TypeError, ValueError: for settings that cannot work; the message names them.
+    """
+
+    name: str
+    target: Target
+    size: tuple[int, int]
+    init: tuple[Any, ...]
+    queue: int
+    deadline: float
+    concurrency: int
+    codec: Codec
+    recycle: Recycle
+    sessions: Sessions
+    heartbeat: Heartbeat
+    process: Process
+    intensity: Intensity
+
+    def __post_init__(self) -> None:
+        check_size(self.name, *self.size)
+        check_deadline(self.name, self.deadline)
+        for what, least in (("queue", 0), ("concurrency", 1)):
+            given = getattr(self, what)
+            if isinstance(given, bool) or not isinstance(given, int):
+                raise TypeError(f"{what}={given!r} of {self.name!r} is no whole number; give {least} or more")
+            if given < least:
+                raise ValueError(f"{what}={given!r} of {self.name!r} is too little; give {least} or more")
+        for what, kind in _RECORDS.items():
+            if not isinstance(given := getattr(self, what), kind):
+                raise TypeError(f"{what}={given!r} of {self.name!r} is no {kind.__name__}; give one")
+        # What cannot be sent is refused here and now, not by each member.
+        self._link(lambda _: None, lambda: None, self.name)
+
+    @classmethod
+    def read(cls, name: str, target: Any, *, codec_name: str, size: Any, init: Any, **settings: Any) -> Plan:
+        """The plan of what users wrote."""
+        if isinstance(init, str) or not hasattr(init, "__iter__"):
+            raise TypeError(f"init={init!r} of {name!r} are no arguments; give a tuple of them")
+        if not isinstance(size, (tuple, list)) or len(size) != 2:  # noqa: PLR2004  # a pair
+            raise TypeError(f"size={size!r} of {name!r} is no pair; give the least and the most members, as (1, 4)")
+        return cls(
+            name, read_target(name, target), size=tuple(size), init=tuple(init), codec=codec(codec_name), **settings
+        )
+
+    def member(self, name: str, listener: Listener, *, pool: object, generation: int) -> Member:
+        """A member, not started yet."""
+        made: list[Member] = []
+        link = self._link(lambda error: listener.broke(made[0], error), lambda: listener.hung_up(made[0]), name)
+        made.append(
+            Member(
+                name,
+                self.target.argv,
+                link=link,
+                process=self.process,
+                pool=pool,
+                generation=generation,
+                first_probe=self.heartbeat.timeout,
+            )
+        )
+        return made[0]
+
+    def _link(self, broken: Any, ended: Any, name: str) -> Link:
+        setup = self.target.setup(self.init, concurrency=self.concurrency)
+        return Link(name, self.codec, setup, broken=broken, ended=ended)
+
+
+_RECORDS = {
+    "recycle": Recycle,
+    "sessions": Sessions,
+    "heartbeat": Heartbeat,
+    "process": Process,
+    "intensity": Intensity,
+}
+
+
+def check_deadline(name: str, deadline: float) -> None:
+    """Raise for what is no deadline of a call of the pool ``name``."""
+    if isinstance(deadline, bool) or not isinstance(deadline, int | float):
+        raise TypeError(f"deadline={deadline!r} of {name!r} is no number of seconds; give more than 0, or math.inf")
+    if not deadline > 0:
+        raise ValueError(f"deadline={deadline!r} of {name!r} leaves no time; give more than 0 seconds, or math.inf")

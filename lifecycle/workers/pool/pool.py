@@ -1,0 +1,320 @@
+"""`Pool`: what is asked of a pool from outside; how it does that is in the modules around this one.
+
+`works` puts its parts together: `seats` gives calls their members, `calls` carries them out, `keepers` has members
+come, `leavers` has them go, `checks` asks how they feel.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from lifecycle.backoff import Intensity
+from lifecycle.errors import PoolClosed
+from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.pool.loans import Lease
+from lifecycle.workers.pool.maps import outcomes
+from lifecycle.workers.pool.orders import Order
+from lifecycle.workers.pool.plans import Plan, check_deadline
+from lifecycle.workers.pool.rosters import check_size
+from lifecycle.workers.pool.settings import Heartbeat, Process, Recycle, Sessions
+from lifecycle.workers.pool.streams import Stream
+from lifecycle.workers.pool.targets import function_name
+from lifecycle.workers.pool.works import Works
+from lifecycle.workers.records import ProbeResult
+from lifecycle.workers.status import AT_WORK, Status
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+
+    from lifecycle.workers.pool.figures import PoolStats
+    from lifecycle.workers.pool.members import Member
+    from lifecycle.workers.records import End, WorkerState
+
+__all__ = ["Pool"]
+
+
+class Pool(BaseWorker):
+    """Processes that answer calls, and keep what they have loaded between them.
+
+    Each member imports ``target`` once; if that is a class, it also constructs it once, with ``init``. A call goes to a
+    member that is free, or waits for one; further members are started while calls wait. A call can be cancelled while
+    it runs; a member that does not break off in time is killed and replaced, and one that dies fails the one call that
+    it had. Calls to another pool, and to another loop, know nothing of each other.
+
+    It is a worker: ``async with pool`` starts the least number of members and stops all, and a `Supervisor` may have
+    it. To stop it lets calls that run finish for ``process.stop_timeout`` seconds, and refuses all others. Suspended,
+    it lets them finish, too, and holds all others back.
+
+    Args:
+        name: what it is called in messages and states; members have its name and a number.
+        target: ``"module:function"``, ``"module:Class"``, or the command of a program that speaks the protocol, as a
+            list of words.
+        size: the least and the most members.
+        init: what the class is constructed with, or the first message of the program.
+        queue: how many calls may wait for a member that has other work; one more gets `PoolBusy`.
+        deadline: seconds that a call has where it does not say, from the moment it is awaited to its result.
+        concurrency: how many calls a member has at a time; more than one runs them in threads, or, of async functions,
+            in one loop.
+        codec: how values are sent: ``"msgpack"``, ``"json"``, or ``"pickle"``, which trusts the member.
+        recycle: when a member has worked enough.
+        sessions: how calls of one session find the member that has its state.
+        heartbeat: how it is noticed that a member is no longer itself.
+        process: how members are started and ended.
+        intensity: how many members may be lost in which time, before the pool gives up and is FAILED.
+
+    Raises:
+        ValueError, TypeError: for settings that cannot work, before anything is started.
+        ModuleNotFoundError: if the codec is not installed.
+    """
+
+    kind: ClassVar[str] = "pool"
+    # Members that are killed have a second each, all at once.
+    _last_wait: ClassVar[float] = 5.0
+
+    def __init__(  # noqa: PLR0913  # the names are promised; each has a default
+        self,
+        name: str,
+        target: str | Sequence[str | os.PathLike[str]],
+        *,
+        size: tuple[int, int] = (1, 4),
+        init: Sequence[Any] = (),
+        queue: int = 100,
+        deadline: float = 60.0,
+        concurrency: int = 1,
+        codec: str = "msgpack",
+        recycle: Recycle = Recycle(),
+        sessions: Sessions = Sessions(),
+        heartbeat: Heartbeat = Heartbeat(),
+        process: Process = Process(),
+        intensity: Intensity = Intensity(5, 30.0),
+    ) -> None:
+        super().__init__(name)
+        self._plan = Plan.read(
+            name,
+            target,
+            size=size,
+            init=init,
+            queue=queue,
+            deadline=deadline,
+            concurrency=concurrency,
+            codec_name=codec,
+            recycle=recycle,
+            sessions=sessions,
+            heartbeat=heartbeat,
+            process=process,
+            intensity=intensity,
+        )
+        self.stop_timeout = process.stop_timeout
+        # From the start on.
+        self._works: Works | None = None
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        function: str | Callable[..., Any],
+        /,
+        *args: Any,
+        session: str | None = None,
+        deadline: float | None = None,
+        idempotent: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Call ``function`` in a member, and return what it returns.
+
+        Whoever is cancelled here has the call broken off, and waits until it is: for ``process.grace`` seconds, then
+        the member is killed.
+
+        Args:
+            function: the name of a method of the target, or of the target itself; ``"module:function"`` or a function
+                of a module, for any other.
+            args: what it is given.
+            session: whose member is wanted; see `Sessions`.
+            deadline: seconds that it has in all; `math.inf` for no limit.
+            idempotent: whether it does no harm to call it twice: it is tried once more if its member is lost.
+            kwargs: what it is given by name.
+
+        Raises:
+            RemoteError: if it raised.
+            WorkerLost: if its member ended meanwhile.
+            TimeoutError: if its time was up; the message says where it was.
+            PoolBusy: if too many calls wait.
+            SessionLost: if the session's member is gone, or, with ``Sessions(mode="fail")``, busy.
+            PoolClosed: if the pool does not run.
+            PoolFailed: if it has given up; the cause says why.
+            TypeError, ValueError: for what cannot be sent; nothing has been, then.
+        """
+        order = self._order(function, args, kwargs, session=session, deadline=deadline)
+        return await self._running().caller.call(order, idempotent=idempotent)
+
+    def stream(
+        self,
+        function: str | Callable[..., Any],
+        /,
+        *args: Any,
+        session: str | None = None,
+        deadline: float | None = None,
+        **kwargs: Any,
+    ) -> Stream:
+        """Call the generator ``function`` in a member; an async iterator of what it yields.
+
+        Arguments and errors are those of `call`; the errors are raised by the iterator.
+        """
+        order = self._order(function, args, kwargs, session=session, deadline=deadline)
+        return Stream(self._running().caller, order)
+
+    def lease(self, session: str | None = None, *, deadline: float | None = None) -> Lease:
+        """A member for several calls: ``async with pool.lease() as worker``, then ``await worker.call(…)``.
+
+        Args:
+            session: whose member is wanted.
+            deadline: seconds to wait for it. Calls have their own.
+        """
+        order = self._order("lease", (), {}, session=session, deadline=deadline)
+        return Lease(self._running().caller, order, self._plan.deadline)
+
+    def map(
+        self,
+        function: str | Callable[..., Any],
+        rows: Iterable[Any],
+        *,
+        ordered: bool = True,
+        deadline: float | None = None,
+    ) -> AsyncGenerator[Any, None]:
+        """Call ``function`` with each of ``rows``; an async iterator of the results.
+
+        Rows are read as members come free, and calls of a map wait for them however long the queue is. The first error
+        is raised, and ends it; use `contextlib.aclosing` to end it early.
+
+        Args:
+            function: as for `call`.
+            rows: one argument each.
+            ordered: whether results come in the order of the rows, or as they are ready.
+            deadline: seconds that each call has.
+        """
+        works = self._running()
+        name = function_name(function)
+
+        async def call(row: Any) -> Any:
+            order = self._order(name, (row,), {}, session=None, deadline=deadline, patient=True)
+            return await works.caller.call(order, idempotent=False)
+
+        # Each member has its next call at hand.
+        limit = 2 * works.roster.high * works.roster.concurrency
+        return cast("AsyncGenerator[Any, None]", outcomes(call, rows, ordered=ordered, limit=limit))
+
+    # -- the pool -----------------------------------------------------------------------------------------------------
+
+    def members(self) -> tuple[Member, ...]:
+        """The members, the oldest first, with those that come and go."""
+        return () if self._works is None else tuple(self._works.roster)
+
+    def stats(self) -> PoolStats:
+        """How much there is to do, and how long that takes."""
+        return self._running().stats()
+
+    async def refresh(self) -> None:
+        """Replace all members, as their successors are ready; returns when the last of them has ended.
+
+        No call suffers from it.
+
+        Raises:
+            PoolClosed, PoolFailed: if the pool ends before that.
+        """
+        await self._running().refresh()
+
+    async def resize(self, low: int, high: int) -> None:
+        """Have at least ``low`` and at most ``high`` members; returns when the least are there.
+
+        Those that are too many finish their calls first.
+
+        Raises:
+            TypeError, ValueError: for numbers that cannot work.
+            PoolClosed, PoolFailed: if the pool ends before that.
+        """
+        await self._running().resize(*check_size(self.name, low, high))
+
+    def unbind(self, session: str) -> None:
+        """Forget which member ``session`` has, or that it was lost; nothing happens if there is nothing to forget."""
+        self._running().seats.sessions.unbind(session)
+
+    async def suspend(self) -> None:
+        """Give members no calls until `resume`; those that run finish. Nothing happens if it is suspended.
+
+        Raises:
+            InvalidTransition: if it does not run.
+        """
+        if self.status is not Status.SUSPENDED:
+            self._machine.to(Status.SUSPENDED)
+            self._running().seats.book.pause()
+
+    async def resume(self) -> None:
+        """Give members calls again, first those that have waited. Nothing happens if it runs.
+
+        Raises:
+            InvalidTransition: if it is neither suspended nor running.
+        """
+        if self.status is not Status.RUNNING:
+            self._machine.require_suspended()
+            self._machine.to(Status.RUNNING)
+            self._running().seats.book.resume()
+
+    async def probe(self) -> ProbeResult:
+        """Whether it is of use: it runs, and not all of its members are unwell."""
+        if self.status not in AT_WORK:
+            return ProbeResult(healthy=False, message=f"is {self.status}")
+        stats = self.stats()
+        return ProbeResult(
+            healthy=stats.degraded < max(1, stats.size),
+            message=f"{stats.idle} idle, {stats.busy} busy, {stats.starting} starting, {stats.degraded} degraded",
+        )
+
+    # -- the life -----------------------------------------------------------------------------------------------------
+
+    async def _launch(self) -> Awaitable[End | None]:
+        self._works = Works(self, self._plan)
+        return self._works.keeper.run()
+
+    async def _until_ready(self) -> None:
+        await self._running().filled()
+
+    def _ask(self, *, force: bool) -> None:
+        keeper = self._running().keeper
+        keeper.close(partial(_closed, self.name))
+        if force:
+            keeper.kill_all()
+
+    def _children(self) -> tuple[WorkerState, ...]:
+        return tuple(member.state() for member in self.members())
+
+    # -- how ----------------------------------------------------------------------------------------------------------
+
+    def _running(self) -> Works:
+        if self._works is None:
+            raise PoolClosed(f"the pool {self.name!r} is {self.status}; start it first, with 'async with pool'")
+        return self._works
+
+    def _order(
+        self,
+        function: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        session: str | None,
+        deadline: float | None,
+        patient: bool = False,
+    ) -> Order:
+        if deadline is None:
+            deadline = self._plan.deadline
+        else:
+            check_deadline(self.name, deadline)
+        if session is not None and not isinstance(session, str):
+            raise TypeError(f"session={session!r} is no text; give the session's name")
+        name = function_name(function)
+        return Order(self.name, name, args, kwargs, session=session, deadline=deadline, patient=patient)
+
+
+def _closed(name: str) -> PoolClosed:
+    return PoolClosed(f"the pool {name!r} is closed, or about to be; calls go to one that runs")

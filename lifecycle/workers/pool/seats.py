@@ -1,0 +1,218 @@
+"""Where a call gets its member: at once if it can, else in its turn, and where its session is.
+
+Who may have which seat is the lease book's matter, and which member has which session that of the session book; here
+the two meet, and here a call waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any
+
+from lifecycle import hooks
+from lifecycle.errors import PoolBusy, SessionLost
+from lifecycle.workers.pool.leases import LeaseBook
+from lifecycle.workers.pool.sessions import SessionBook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from lifecycle.workers.pool.members import Member
+    from lifecycle.workers.pool.orders import Order
+    from lifecycle.workers.pool.settings import Sessions
+
+__all__ = ["Seats"]
+
+
+class Seats:
+    """The seats of a pool: who has one, and who waits for one.
+
+    Args:
+        pool: who sends what the hooks announce.
+        sessions: how sessions find their member.
+        capacity: how many seats a member has.
+        members: those that there are, by their ids.
+        room: how many may wait.
+        joined: called when somebody has begun to wait: there may have to be another member.
+    """
+
+    def __init__(
+        self,
+        pool: Any,
+        sessions: Sessions,
+        *,
+        capacity: int,
+        members: Mapping[str, Member],
+        room: Callable[[], int],
+        joined: Callable[[], None],
+    ) -> None:
+        self.book: LeaseBook[Member] = LeaseBook(capacity)
+        self.sessions = SessionBook(sessions, evicted=self._evicted)
+        self._pool = pool
+        self._mode = sessions.mode
+        self._members = members
+        self._room = room
+        self._joined = joined
+        self._loop = asyncio.get_running_loop()
+        # Makes what those get who want a seat when there will be none any more; None as long as there may be one.
+        self.refusal: Callable[[], Exception] | None = None
+
+    def refuse(self, error: Callable[[], Exception]) -> None:
+        """Give no seat to anybody from now on: an ``error`` to who waits and who comes."""
+        if self.refusal is None:
+            self.refusal = error
+            self.book.dismiss(error)
+
+    # -- getting one ------------------------------------------------------------------------------------------------
+
+    def take(self, session: str | None) -> Member | None:
+        """A member with a seat taken for ``session``, at once; None if one has to wait for it.
+
+        Raises:
+            PoolClosed, PoolFailed: if there will be none any more.
+            SessionLost: if the member of the session is gone, or, where that is to fail, busy.
+        """
+        if self.refusal is not None:
+            raise self.refusal()
+        if session is None:
+            return self.book.take()
+        now = self._loop.time()
+        bound = self._bound(session, now)
+        if bound is not None and self.book.take(session, bound) is not None:
+            self._hit(session, bound, now)
+            return bound
+        if bound is not None and self._mode == "strict":
+            return None
+        if bound is not None and self._mode == "fail":
+            raise SessionLost(
+                f"{bound.id!r}, which has the session {session!r}, is {bound.phase} and cannot take a call; "
+                "wait for it with Sessions(mode='strict')"
+            )
+        return self._miss(session, self.book.take(session), now)
+
+    async def wait(self, order: Order) -> Member:
+        """A member with a seat taken for ``order``, in its turn.
+
+        Raises:
+            PoolBusy: if too many wait.
+            TimeoutError: if its time is up.
+            PoolClosed, PoolFailed, SessionLost: as `take`, also later.
+        """
+        session = order.session
+        self._check_room(order)
+        hooks.call_queued.announce(self._pool, function=order.function, session=session)
+        while True:
+            bound = None if session is None or self._mode != "strict" else self._bound(session, self._loop.time())
+            member = await self._granted(order, bound)
+            if session is None:
+                return member
+            now = self._loop.time()
+            # Another call of the session, that came before, may have bound it meanwhile.
+            bound = self._bound(session, now)
+            if bound is member:
+                self._hit(session, member, now)
+                return member
+            if bound is None or self._mode == "hint":
+                self._miss(session, member, now)
+                return member
+            self.book.release(member)
+            if (taken := self.take(session)) is not None:
+                return taken
+
+    def release(self, member: Member, session: str | None) -> None:
+        """Give a seat back."""
+        self.forget(session)
+        self.book.release(member)
+
+    def forget(self, session: str | None) -> None:
+        """A call of ``session`` is over, and its member with it."""
+        if session is not None:
+            self.sessions.unpin(session, self._loop.time())
+
+    # -- members ----------------------------------------------------------------------------------------------------
+
+    def hold(self, member: Member) -> None:
+        """Have ``member``, which is not well, given to nobody until it is offered again."""
+        self.book.withdraw(member)
+        if self._mode == "hint":
+            self.sessions.drop(member.id, self._loop.time())
+
+    def gone(self, member: Member) -> None:
+        """``member`` ends, and its sessions with it; any number of times."""
+        self.book.withdraw(member)
+        now = self._loop.time()
+        for session in self.sessions.drop(member.id, now):
+            hooks.session_lost.announce(self._pool, session=session, member=member.id)
+
+        def lost(session: str | None) -> Exception:
+            # It is told of its loss here.
+            self.sessions.take_loss(session or "", now)
+            return _loss(session, member.id)
+
+        self.book.dismiss_from(member, lost)
+
+    # -- how ----------------------------------------------------------------------------------------------------------
+
+    async def _granted(self, order: Order, bound: Member | None) -> Member:
+        """A seat on ``bound``, or on any, in the order of those who want that."""
+        future: asyncio.Future[Member] = self._loop.create_future()
+        waiter = self.book.wait(future, order.session, bound)
+        timer = None if order.until == math.inf else self._loop.call_at(order.until, self._overdue, future, order)
+        try:
+            self._joined()
+            return await future
+        except asyncio.CancelledError:
+            # It may have been given one in the very turn of the loop in which it was cancelled.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self.book.release(future.result())
+            raise
+        finally:
+            self.book.give_up(waiter)
+            if timer is not None:
+                timer.cancel()
+
+    def _overdue(self, future: asyncio.Future[Member], order: Order) -> None:
+        if not future.done():
+            future.set_exception(order.overdue(None))
+
+    def _check_room(self, order: Order) -> None:
+        queued = self.book.waiting + self.book.waiting_strictly
+        if queued < self._room() or order.patient:
+            return
+        hooks.pool_saturated.announce(self._pool, queued=queued, function=order.function)
+        raise PoolBusy(
+            f"{queued} calls wait for a member of {self._pool.name!r}, and no more may; "
+            "call later, or give the pool more members or a longer queue"
+        )
+
+    def _bound(self, session: str, now: float) -> Member | None:
+        """The member of ``session``; None if it has none yet."""
+        member = self.sessions.find(session, now)
+        if member is not None:
+            return self._members[member]
+        if (lost := self.sessions.take_loss(session, now)) is not None:
+            raise _loss(session, lost)
+        return None
+
+    def _hit(self, session: str, member: Member, now: float) -> None:
+        self.sessions.pin(session, now)
+        hooks.session_hit.announce(self._pool, session=session, member=member.id)
+
+    def _miss(self, session: str, member: Member | None, now: float) -> Member | None:
+        if member is not None:
+            before = self.sessions.find(session, now)
+            self.sessions.pin(session, now)
+            self.sessions.bind(session, member.id, now)
+            hooks.session_missed.announce(self._pool, session=session, member=before)
+            hooks.session_bound.announce(self._pool, session=session, member=member.id)
+        return member
+
+    def _evicted(self, session: str, member: str) -> None:
+        hooks.session_evicted.announce(self._pool, session=session, member=member)
+
+
+def _loss(session: str | None, member: str) -> SessionLost:
+    return SessionLost(
+        f"the session {session!r} was lost with {member!r}, which has ended; what it had there has to be made anew"
+    )
