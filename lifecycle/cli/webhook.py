@@ -1,4 +1,4 @@
-"""A webhook that says where it listens once it does: the port may have been any."""
+"""A webhook that says where it listens once it does, as the port may have been any, and whom it lets in."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ class SpokenWebhook(WebhookSource):
     def __init__(self, host: str, port: int, *, verify: Verifier | None, say: Callable[[str], object]) -> None:
         super().__init__(host, port, verify=verify)
         self._say = say
+        self._open = "" if verify else "; any program or web page here may ask, signed or not: --secret-env NAME stops that"
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self._say(f"webhook at {self.url}")
+        self._say(f"webhook at {self.url}{self._open}")
         return self

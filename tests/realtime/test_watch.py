@@ -438,6 +438,7 @@ class TestWebhook:
         seen.said("refused POST '/deploy' from 127.0.0.1: 401, the signature in X-Hub-Signature-256 is wrong")
         assert self.post(url, self.SECRET) == 202
         seen.said("webhook: POST /deploy; restarting")
+        assert "signed or not" not in seen.err.read_text()
         seen.seen("up 1", times=2)
         assert self.post(url, self.SECRET, "/") == 202
         seen.said("webhook: POST /; restarting")
