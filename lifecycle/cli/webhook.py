@@ -21,7 +21,9 @@ class SpokenWebhook(WebhookSource):
     def __init__(self, host: str, port: int, *, verify: Verifier | None, say: Callable[[str], object]) -> None:
         super().__init__(host, port, verify=verify)
         self._say = say
-        self._open = "" if verify else "; any program or web page here may ask, signed or not: --secret-env NAME stops that"
+        self._open = (
+            "" if verify else "; any program or web page here may ask, signed or not: --secret-env NAME stops that"
+        )
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
