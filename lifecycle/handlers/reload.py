@@ -68,7 +68,8 @@ class ReloadHandler:
     waits for it, and what it makes in the end is thrown away.
 
     Only one reload runs at a time. Calls that come meanwhile become one more, which gets the newest event and which
-    all of them wait for. Give its route a ``concurrency`` above 1, or they come one after the other.
+    all of them wait for. A route lets in as many calls at once as its ``concurrency`` says: with 1 they come one after
+    the other, with 100 so many become one more.
 
     Raises:
         TypeError: when one of them is no function of at most one argument.

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifecycle.control import Event, ReloadEvent
+from lifecycle.control import Event, ReloadEvent, Router
 from lifecycle.handlers import ReloadHandler
+from lifecycle.testing import running
 from lifecycle.testing.virtual import VirtualLoop
 
 if TYPE_CHECKING:
@@ -136,6 +137,15 @@ async def test_requests_during_a_run_become_one_more(clock: Clock) -> None:
     assert config.made == 2
     assert clock.time() == 2
     assert handler.state().generation == 2
+
+
+async def test_behind_a_route_they_do_so_as_far_as_its_concurrency_goes(clock: Clock) -> None:
+    config, router = Config(), Router()
+    router.handle(ReloadEvent, ReloadHandler(config.prepare, config.commit), concurrency=100)
+    async with running(router):
+        for delivery in [await router.emit(EVENT) for _ in range(6)]:
+            await delivery
+    assert config.made == 2
 
 
 async def test_those_who_share_a_run_share_its_error(clock: Clock) -> None:
