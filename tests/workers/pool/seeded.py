@@ -1,0 +1,41 @@
+"""What the pools of `test_seed` call into."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+__all__ = ["Commands", "Patience"]
+
+
+class Commands:
+    """The seed's commands, and the ways in which they go wrong."""
+
+    def test_command(self, **_arguments: object) -> dict[str, int]:
+        """Say who answers."""
+        return {"worker_id": os.getpid()}
+
+    def fail(self) -> None:
+        """Raise what any program may raise."""
+        raise ValueError("no such command")
+
+    def wait_for(self, path: str) -> None:
+        """Be busy until there is a file of that name."""
+        while not Path(path).exists():
+            time.sleep(0.005)
+
+    def touch(self, path: str) -> None:
+        """Leave a trace."""
+        Path(path).touch()
+
+    def exit(self, code: int) -> None:
+        """Be gone."""
+        os._exit(code)
+
+
+class Patience:
+    """Not ready until there is a file of that name."""
+
+    def __init__(self, path: str) -> None:
+        Commands().wait_for(path)

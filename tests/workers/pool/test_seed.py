@@ -1,0 +1,530 @@
+"""What the seed of the pool says, fact by fact, with what was wrong in it put right.
+
+The five tests of the seed come first and have its names; below are its facts that no other test has. `FACTS` says of
+each of F1 to F39 what holds here, and which test holds it to that; "corrected" says where the seed was wrong, with the
+number of the defect in the design of the pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle.errors import InvalidTransition, PoolError, PoolFailed, RemoteError, WorkerLost
+from lifecycle.workers import Intensity
+from lifecycle.workers.pool import Health, Heartbeat, Member, Phase, Pool, Process
+from lifecycle.workers.pool.phases import PhaseLog, phase_of
+from lifecycle.workers.status import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+_PHASES, _SESSIONS, _HERE = "test_phases", "test_sessions", "test_seed"
+
+#: Fact: what holds, and where that is tested (a module beside this one, and a test in it).
+FACTS: dict[str, tuple[str, str, str]] = {
+    "F1": (
+        "six phases; a new member is initializing, its health unknown, its history empty",
+        _HERE,
+        "test_valid_state_transitions",
+    ),
+    "F2": (
+        "the table of moves; corrected (B31): five more, to die at any time and to be stopped while starting",
+        _PHASES,
+        "test_the_table_is_the_recommended_one",
+    ),
+    "F3": ("what is recorded of a move cannot be changed", _PHASES, "test_what_happened_cannot_be_changed"),
+    "F4": (
+        "a move is recorded with all that belongs to it, newest first; corrected (B24): the last 32",
+        _PHASES,
+        "test_a_log_says_what_happened_newest_first",
+    ),
+    "F5": (
+        "corrected (B24): meta stays with its move and is not merged into anything",
+        _PHASES,
+        "test_a_log_says_what_happened_newest_first",
+    ),
+    "F6": (
+        "a move that there is not leaves no trace; corrected: it raises InvalidTransition, which names both phases",
+        _PHASES,
+        "test_a_move_that_there_is_not_is_refused_and_not_noted",
+    ),
+    "F7": (
+        "corrected (B26): each move has a closed set of reasons",
+        _PHASES,
+        "test_each_move_has_the_reasons_of_the_file_and_no_other",
+    ),
+    "F8": (
+        "who takes work and who is to be removed; corrected: ready already implies sound health",
+        _PHASES,
+        "test_the_predicates_are_those_of_the_file",
+    ),
+    "F9": (
+        "health has three values; corrected (B3, B27): what it says shows in the phase at once",
+        _HERE,
+        "test_health_status_updates",
+    ),
+    "F10": (
+        "each move is logged in one line; corrected (B25): calls at DEBUG, bad news as warnings",
+        _PHASES,
+        "test_calls_are_told_at_debug_bad_news_as_warnings_and_the_rest_at_info",
+    ),
+    "F11": ("no two members have the same id, also one after the other", _HERE, "test_no_two_members_have_the_same_id"),
+    "F12": ("a member that has started is ready and healthy", _HERE, "test_a_member_that_has_started_is_healthy"),
+    "F13": (
+        "who fails to start is never ready; corrected (B28): its pool gives up in the end, and says why",
+        _HERE,
+        "test_who_fails_to_start_is_never_ready_and_leaves_nothing",
+    ),
+    "F14": (
+        "who cannot take work gets none; corrected (B4): it is not removed for being asked",
+        _HERE,
+        "test_worker_health_check_recovery",
+    ),
+    "F15": (
+        "a call moves its member from ready to busy, with its session",
+        _HERE,
+        "test_a_call_makes_its_member_busy_and_then_ready",
+    ),
+    "F16": (
+        "corrected (B6): there is no port to hand over; a caller that is gone before its call began costs nothing",
+        _HERE,
+        "test_a_caller_who_is_gone_before_it_has_a_member_costs_none",
+    ),
+    "F17": (
+        "after a call its member is ready again",
+        _HERE,
+        "test_a_call_makes_its_member_busy_and_then_ready",
+    ),
+    "F18": (
+        "corrected (B11): an error that the function raised is a result, and says nothing of the member",
+        _HERE,
+        "test_an_error_of_the_function_is_no_failure_of_the_member",
+    ),
+    "F19": ("who has a member may say that it is of no more use", _HERE, "test_a_member_is_closed_by_its_client"),
+    "F20": (
+        "corrected (B2): members are asked after their health by the clock, whether they have calls or not",
+        _HERE,
+        "test_worker_health_check_recovery",
+    ),
+    "F21": (
+        "a check has a time to be answered; corrected (B32): the answer carries the number of the question",
+        _HERE,
+        "test_worker_health_check_recovery",
+    ),
+    "F22": (
+        "a good answer makes a degraded member ready; corrected (B3): and healthy in the same step, so that it serves",
+        _HERE,
+        "test_worker_health_check_recovery",
+    ),
+    "F23": (
+        "bad answers are counted, and are its end at the limit; corrected (B27): the first makes it degraded",
+        _HERE,
+        "test_who_does_not_answer_is_replaced_at_the_limit",
+    ),
+    "F24": (
+        "an idle member whose process exits is removed; corrected: and replaced",
+        _HERE,
+        "test_an_idle_member_whose_process_exits_is_replaced",
+    ),
+    "F25": (
+        "a stop asks, waits, kills and always succeeds; corrected (B7, B8): in any state, all members at once",
+        _HERE,
+        "test_a_stop_succeeds_in_every_state",
+    ),
+    "F26": (
+        "a session has one member, a member many sessions",
+        _SESSIONS,
+        "test_a_session_has_one_member_and_a_member_many_sessions",
+    ),
+    "F27": (
+        "a session lives for its ttl; corrected (B16, B17): from the end of its last call, by one predicate",
+        _SESSIONS,
+        "test_its_age_is_too_great_when_it_is_the_ttl",
+    ),
+    "F28": (
+        "a member takes all its sessions along and no others, forgetting twice is no error",
+        _SESSIONS,
+        "test_a_member_takes_its_sessions_along_and_no_others",
+    ),
+    "F29": (
+        "what is too old is forgotten; corrected: when it is asked for or room is needed, so that no timer is",
+        _SESSIONS,
+        "test_what_is_too_old_makes_room_without_being_evicted",
+    ),
+    "F30": (
+        "two calls of a session use one member",
+        _HERE,
+        "test_session_affinity_maintained_across_operations",
+    ),
+    "F31": (
+        "many sessions are bound and found quickly; corrected: not by the clock, by what it takes",
+        _SESSIONS,
+        "test_it_takes_no_longer_when_there_are_a_hundred_times_as_many",
+    ),
+    "F32": (
+        "a call has 60 s; corrected (B14): in all, not 60 and 5",
+        _HERE,
+        "test_a_call_has_one_budget_of_sixty_seconds",
+    ),
+    "F33": (
+        "a session's member is looked up first; corrected (B12): and then used",
+        _HERE,
+        "test_session_affinity_maintained_across_operations",
+    ),
+    "F34": ("a session is bound when its call gets a member", _HERE, "test_a_session_is_bound_when_its_call_begins"),
+    "F35": (
+        "corrected (B11): see F18; the counter of bad answers is not touched by calls",
+        _HERE,
+        "test_an_error_of_the_function_is_no_failure_of_the_member",
+    ),
+    "F36": (
+        "a time-out names the session and the function; corrected (B15): and nothing of the call runs any more",
+        _HERE,
+        "test_a_time_out_names_what_was_called_and_for_whom",
+    ),
+    "F37": ("moves are announced with their duration", _HERE, "test_what_happens_is_announced"),
+    "F38": ("health checks are announced with their duration", _HERE, "test_what_happens_is_announced"),
+    "F39": ("sessions are announced as hit or missed", _HERE, "test_what_happens_is_announced"),
+}
+
+
+def test_every_fact_has_its_test() -> None:
+    assert list(FACTS) == [f"F{number}" for number in range(1, 40)]
+    missing = [
+        f"{fact}: {module}.{test}"
+        for fact, (_, module, test) in FACTS.items()
+        if not callable(getattr(importlib.import_module(f"{__package__}.{module}"), test, None))
+    ]
+    assert not missing
+
+
+# -- the seed's unit tests ----------------------------------------------------------------------------------------
+
+
+def test_valid_state_transitions() -> None:
+    log, phase = PhaseLog("test_worker", 0.0), phase_of(Status.CREATED, leased=False, sound=True)
+    assert phase is Phase.INITIALIZING
+    assert len(log) == 0
+    log.record(phase, Phase.READY, "init_complete", now=0.0)
+    log.record(Phase.READY, Phase.BUSY, "checkout", now=0.0)
+    assert [change.target for change in log.changes] == [Phase.BUSY, Phase.READY]
+
+
+def test_invalid_state_transitions() -> None:
+    log = PhaseLog("test_worker", 0.0)
+    with pytest.raises(InvalidTransition, match="from initializing to busy"):
+        log.record(Phase.INITIALIZING, Phase.BUSY, "invalid", now=0.0)  # type: ignore[arg-type]  # what is tested
+    assert log.changes == ()
+
+
+def test_health_status_updates() -> None:
+    """It is healthy, unhealthy or unknown, and who is running and not unhealthy takes work."""
+    assert list(Health) == ["unknown", "healthy", "unhealthy"]
+    for health in Health:
+        phase = phase_of(Status.RUNNING, leased=False, sound=health is not Health.UNHEALTHY)
+        assert phase.leasable is (health is not Health.UNHEALTHY)
+    with pytest.raises(ValueError, match="fine"):
+        Health("fine")
+
+
+# -- its integration tests ----------------------------------------------------------------------------------------
+
+COMMANDS = "tests.workers.pool.seeded:Commands"
+
+#: So that only what a test does is bad for a member, however slow the machine is.
+PATIENT = Heartbeat(every=0.05, timeout=30)
+GENTLE = Process(grace=30)
+
+
+def two_workers(heartbeat: Heartbeat = PATIENT) -> Pool:
+    """The seed's pool."""
+    return Pool("test", COMMANDS, size=(2, 2), codec="json", heartbeat=heartbeat, process=GENTLE)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what will be so; the test's own time-out is what it has at most."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def execute_in_session(pool: Pool, session: str, command: str, **arguments: Any) -> Any:
+    return await pool.call(command, session=session, **arguments)
+
+
+async def test_worker_health_check_recovery() -> None:
+    """Who does not answer is degraded and gets no calls; who answers again is ready and serves."""
+    async with two_workers(Heartbeat(every=0.05, timeout=0.5, misses=1_000_000)) as pool:
+        worker, other = pool.members()
+        os.kill(pid_of(worker), signal.SIGSTOP)
+        try:
+            await until(lambda: worker.phase is Phase.DEGRADED)
+            assert worker.health == "unhealthy"
+            answers = [await pool.call("test_command") for _ in range(4)]
+            assert {each["worker_id"] for each in answers} == {other.pid}
+        finally:
+            os.kill(pid_of(worker), signal.SIGCONT)
+
+        await until(lambda: worker.phase is Phase.READY)
+        assert worker.health == "healthy"
+        assert worker.history[0].reason == "health_restored"
+        assert worker in pool.members(), "it was never replaced"
+        async with pool.lease(), pool.lease():
+            assert worker.phase is other.phase is Phase.BUSY
+
+
+async def test_session_affinity_maintained_across_operations() -> None:
+    """Also where another member has been idle for longer, which is why the seed's own fails (B12)."""
+    async with two_workers() as pool:
+        session = "test_session_1"
+        first = await execute_in_session(pool, session, "test_command")
+        for number in range(4):
+            await execute_in_session(pool, f"other_{number}", "test_command")
+            again = await execute_in_session(pool, session, "test_command")
+            assert again["worker_id"] == first["worker_id"]
+
+
+# -- its facts ------------------------------------------------------------------------------------------------------
+
+
+def pid_of(member: Member) -> int:
+    assert member.pid is not None
+    return member.pid
+
+
+async def test_no_two_members_have_the_same_id() -> None:
+    async with two_workers() as pool:
+        before = {member.id for member in pool.members()}
+        await pool.refresh()
+        after = {member.id for member in pool.members()}
+        assert len(before) == len(after) == 2
+        assert not before & after
+
+
+async def test_a_member_that_has_started_is_healthy() -> None:
+    async with two_workers() as pool:
+        for member in pool.members():
+            assert (member.phase, member.health, member.status) == (Phase.READY, Health.HEALTHY, Status.RUNNING)
+            [started] = member.history
+            assert (started.source, started.reason) == (Phase.INITIALIZING, "init_complete")
+            assert started.duration > 0
+
+
+async def test_who_fails_to_start_is_never_ready_and_leaves_nothing() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def note(_pool: object, *, member: Member, change: Any) -> None:
+        seen.append((change.target, change.reason))
+
+    hooks.member_changed.connect(note)
+    broken = Pool("broken", "tests.workers.pool.seeded:Nothing", size=(1, 1), codec="json", intensity=Intensity(1, 30))
+    try:
+        with pytest.raises(PoolFailed):
+            await broken.start()
+    finally:
+        hooks.member_changed.disconnect(note)
+        await broken.stop()
+    assert set(seen) == {("terminated", "init_failed")}
+
+
+async def test_a_call_makes_its_member_busy_and_then_ready() -> None:
+    async with two_workers() as pool:
+        async with pool.lease(session="s"):
+            [busy] = [member for member in pool.members() if member.phase is Phase.BUSY]
+            assert (busy.history[0].reason, busy.history[0].meta) == ("checkout", {"session": "s"})
+            assert pool.stats().busy == 1
+        assert (busy.phase, busy.history[0].reason, busy.history[0].meta) == (Phase.READY, "checkin", {})
+
+
+async def test_a_caller_who_is_gone_before_it_has_a_member_costs_none(tmp_path: Path) -> None:
+    async with two_workers() as pool:
+        async with pool.lease(), pool.lease():
+            caller = asyncio.create_task(pool.call("touch", str(tmp_path / "began")))
+            await until(lambda: pool.stats().queued == 1)
+            caller.cancel()
+            await asyncio.wait({caller})
+            assert caller.cancelled()
+            assert pool.stats().queued == 0
+        assert (pool.stats().idle, len(pool.members())) == (2, 2)
+        assert not (tmp_path / "began").exists()
+
+
+async def test_an_error_of_the_function_is_no_failure_of_the_member() -> None:
+    """Not after the third, either, nor ever."""
+    async with two_workers() as pool:
+        before = pool.members()
+        for _ in range(7):
+            with pytest.raises(RemoteError, match="no such command") as caught:
+                await pool.call("fail")
+            assert caught.value.type == "ValueError"
+        assert pool.members() == before
+        assert [(member.phase, member.failures) for member in before] == [(Phase.READY, 0)] * 2
+
+
+async def test_a_member_is_closed_by_its_client() -> None:
+    async with two_workers() as pool:
+        before = set(pool.members())
+        async with pool.lease() as worker:
+            closed = await worker.call("test_command")
+            worker.discard()
+        await until(lambda: pool.stats().idle == 2 and before - set(pool.members()))
+        [gone] = before - set(pool.members())
+        assert closed["worker_id"] == gone.pid
+        assert (await gone.wait()).status is not Status.FAILED
+
+
+async def test_who_does_not_answer_is_replaced_at_the_limit() -> None:
+    actions: set[str] = set()
+
+    def note(_pool: object, *, action: str, **_: object) -> None:
+        actions.add(action)
+
+    hooks.pool_recovered.connect(note)
+    hasty, forgiving = Heartbeat(every=0.05, timeout=0.7, misses=2), Intensity(100, 30)
+    try:
+        async with Pool("hasty", COMMANDS, size=(1, 1), codec="json", heartbeat=hasty, intensity=forgiving) as pool:
+            [member] = pool.members()
+            os.kill(pid_of(member), signal.SIGSTOP)
+            await member.wait()
+            await until(lambda: pool.stats().idle == 1 and member not in pool.members())
+    finally:
+        hooks.pool_recovered.disconnect(note)
+    last, before, first = member.history[:3]
+    assert (first.target, before.target, last.target) == ("degraded", "terminating", "terminated")
+    assert (before.reason, last.reason) == ("health_limit", "killed")
+    assert actions >= {"degrade", "replace"}
+
+
+async def test_an_idle_member_whose_process_exits_is_replaced() -> None:
+    async with two_workers() as pool:
+        gone, other = pool.members()
+        os.kill(pid_of(gone), signal.SIGKILL)
+        await gone.wait()
+        assert (gone.phase, gone.history[0].reason) == (Phase.TERMINATED, "exited")
+        await until(lambda: pool.stats().idle == 2)
+        assert other in pool.members()
+        assert gone not in pool.members()
+
+
+async def test_a_stop_succeeds_in_every_state(tmp_path: Path) -> None:
+    never = str(tmp_path / "never")
+
+    async def stop(pool: Pool) -> None:
+        async with asyncio.timeout(30):
+            await pool.stop(0.2)
+            await pool.stop()
+        assert not pool.members()
+
+    await stop(Pool("new", COMMANDS, codec="json"))
+
+    starting = Pool("starting", "tests.workers.pool.seeded:Patience", size=(2, 2), init=(never,), codec="json")
+    start = asyncio.create_task(starting.start())
+    await until(starting.members)
+    await stop(starting)
+    await asyncio.wait({start})
+    assert start.exception() is not None
+
+    async with two_workers() as at_work:
+        hung, busy = at_work.members()
+        async with at_work.lease() as lease:
+            # The one that is not leased does not answer; the other has a call that does not end.
+            if lease.member is hung:
+                hung, busy = busy, hung
+            os.kill(pid_of(hung), signal.SIGSTOP)
+            call = asyncio.create_task(lease.call("wait_for", never))
+            await until(lambda: busy.link.busy)
+            await stop(at_work)
+            await asyncio.wait({call})
+            assert isinstance(call.exception(), PoolError)
+    assert hung.phase is busy.phase is Phase.TERMINATED
+
+
+async def test_a_call_has_one_budget_of_sixty_seconds() -> None:
+    """What waits and what works comes out of the same; here, all of it goes with waiting."""
+    async with two_workers() as pool:
+        assert inspect.signature(Pool).parameters["deadline"].default == 60.0
+        async with pool.lease(), pool.lease():
+            with pytest.raises(TimeoutError, match="queued"):
+                await pool.call("test_command", deadline=0.05)
+
+
+async def test_a_session_is_bound_when_its_call_begins(tmp_path: Path) -> None:
+    """So that a second call, while the first runs, knows where to go."""
+    async with two_workers() as pool:
+        bound: list[str] = []
+
+        def note(_pool: object, *, session: str, member: str) -> None:
+            bound.append(member)
+
+        hooks.session_bound.connect(note)
+        try:
+            call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "go"), session="s"))
+            await until(lambda: bound)
+            assert not call.done()
+            (tmp_path / "go").touch()
+            await call
+        finally:
+            hooks.session_bound.disconnect(note)
+        assert bound == [member.id for member in pool.members() if member.calls]
+
+
+async def test_a_time_out_names_what_was_called_and_for_whom() -> None:
+    async with two_workers() as pool:
+        pids = [member.pid for member in pool.members()]
+        with pytest.raises(TimeoutError) as caught:
+            await pool.call("wait_for", "/does/not/exist", session="s-7", deadline=0.1)
+        for word in ("wait_for", "s-7", "running"):
+            assert word in str(caught.value)
+        assert [member.pid for member in pool.members()] == pids
+        assert {member.phase for member in pool.members()} == {Phase.READY}
+
+
+async def test_what_happens_is_announced() -> None:
+    async with two_workers() as pool:
+        seen: list[tuple[str, dict[str, Any]]] = []
+
+        def receiver(name: str) -> Any:
+            def note(sender: object, **arguments: Any) -> None:
+                assert sender is pool
+                seen.append((name, arguments))
+
+            return note
+
+        names = ("member_changed", "health_checked", "session_hit", "session_missed")
+        receivers = {name: receiver(name) for name in names}
+        for name, each in receivers.items():
+            getattr(hooks, name).connect(each, sender=pool)
+        try:
+            for _ in range(2):
+                await pool.call("test_command", session="s")
+            await until(lambda: any(name == "health_checked" for name, _ in seen))
+        finally:
+            for name, each in receivers.items():
+                getattr(hooks, name).disconnect(each, sender=pool)
+
+        moves = [arguments["change"] for name, arguments in seen if name == "member_changed"]
+        assert [move.target for move in moves] == ["busy", "ready", "busy", "ready"]
+        assert all(move.duration >= 0 for move in moves)
+        checks = [arguments for name, arguments in seen if name == "health_checked"]
+        assert all(check["duration"] >= 0 and check["result"].healthy for check in checks)
+        sessions = [(name, arguments["session"]) for name, arguments in seen if name.startswith("session")]
+        assert sessions == [("session_missed", "s"), ("session_hit", "s")]
+
+
+async def test_a_call_whose_member_exits_is_told_how() -> None:
+    """The recovery table: removal, and a new one in its place; no call but this one knows."""
+    async with two_workers() as pool:
+        with pytest.raises(WorkerLost) as caught:
+            await pool.call("exit", 7)
+        assert caught.value.exit_code == 7
+        await until(lambda: pool.stats().idle == 2)
