@@ -68,6 +68,9 @@ async def add(owner: Owner, spec: Spec, *, auto_shutdown: AutoShutdown) -> async
         owner.open(slot)
     else:
         owner.line.join(slot)
+        if not owner.starting_up:
+            # The line is a group that waits to be started again.
+            owner.restarts.defer(slot)
     return outcome
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from lifecycle.workers._policy import Verdict, cause_of, verdict
 from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.children import end_of
 from lifecycle.workers.specs import StopOrder
 from lifecycle.workers.status import FINAL, Status
 from lifecycle.workers.verdicts import failed
@@ -108,8 +109,8 @@ class Closer:
         if slot.worker is None:
             return failed(error)
         if slot.worker.status not in FINAL:
-            await self._ask(slot.worker, slot.spec.stop_timeout)
-        ended = await slot.worker.wait()
+            await self.ask(slot.worker, slot.spec.stop_timeout)
+        ended = await end_of(slot.worker)
         return ended if ended.error is not None else failed(error)
 
     def kill(self, slots: Iterable[Slot]) -> None:
@@ -117,7 +118,7 @@ class Closer:
         self._hurried = True
         for slot in slots:
             if slot.worker is not None and (slot.live or slot.opening is not None):
-                self._kills.append(asyncio.create_task(self._ask(slot.worker, 0), name=f"kill of {slot.spec.name}"))
+                self._kills.append(asyncio.create_task(self.ask(slot.worker, 0), name=f"kill of {slot.spec.name}"))
 
     async def settle(self) -> None:
         """Wait for what was killed."""
@@ -125,8 +126,8 @@ class Closer:
             await asyncio.wait(self._kills)
 
     async def _stop(self, slot: Slot, worker: Worker) -> None:
-        await self._ask(worker, self._time_for(slot))
-        self._over(slot, await worker.wait())
+        await self.ask(worker, self._time_for(slot))
+        self._over(slot, await end_of(worker))
 
     async def _interrupt(self, slot: Slot, opening: asyncio.Task[BaseException | None]) -> None:
         """End a start wherever it is: in the function that makes the worker, or in the worker."""
@@ -134,7 +135,7 @@ class Closer:
         if made is None:
             opening.cancel()
         else:
-            await self._ask(made, self._time_for(slot))
+            await self.ask(made, self._time_for(slot))
         await asyncio.wait({opening}, timeout=_MAKING_ENDS if made is None else _START_ENDS)
         if not opening.done():
             opening.cancel()
@@ -142,9 +143,10 @@ class Closer:
         slot.opening = None
         slot.rest = Status.STOPPED
         if made is not None:
-            self._over(slot, await made.wait())
+            self._over(slot, await end_of(made))
 
-    async def _ask(self, worker: Worker, timeout: float | None) -> None:
+    async def ask(self, worker: Worker, timeout: float | None) -> None:
+        """Stop ``worker``, whatever it says to that."""
         try:
             await worker.stop(timeout)
         except Exception:  # noqa: BLE001  # logged; its siblings have to be stopped all the same

@@ -24,7 +24,7 @@ from lifecycle.workers._mailbox import Mailbox
 from lifecycle.workers._policy import STEERING, Verdict, cause_of, ends_with, verdict
 from lifecycle.workers._restarts import Restarts
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.children import start_in
+from lifecycle.workers.children import end_of, start_in
 from lifecycle.workers.containment import Keep
 from lifecycle.workers.process import ProcessWorker
 from lifecycle.workers.records import End
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lifecycle.workers._rules import Rules
     from lifecycle.workers._slots import Slot
     from lifecycle.workers.children import Worker
-    from lifecycle.workers.records import ProbeResult
+    from lifecycle.workers.records import Exit, ProbeResult
 
 __all__ = ["Owner"]
 
@@ -115,12 +115,13 @@ class Owner:
 
     def _advance(self) -> None:
         self.line.advance()
-        if self.line.empty and self._starting_up and not self.ending:
+        if self.line.empty and self.starting_up and not self.ending:
             assert self._started is not None, "it is starting up"
             self._started.set_result(None)
 
     @property
-    def _starting_up(self) -> bool:
+    def starting_up(self) -> bool:
+        """Whether its first start goes on."""
         return self._started is not None and not self._started.done()
 
     def _dismiss(self, started: asyncio.Future[WorkerFailed | None]) -> None:
@@ -172,7 +173,7 @@ class Owner:
         """A start failed: what that means depends on who wanted it."""
         ended = await self.closer.bury(slot, error)
         slot.is_over(ended)
-        cause, first = cause_of(error), self._starting_up and slot in self.line
+        cause, first = cause_of(error), self.starting_up and slot in self.line
         if isinstance(cause, STEERING):
             self._steer(slot, cause)
         elif slot.asked:
@@ -224,16 +225,19 @@ class Owner:
 
     async def _wait(self, slot: Slot, generation: int, worker: Worker) -> None:
         """For the end of a worker that cannot tell us."""
-        await worker.wait()
-        self._report(slot, generation)
+        self._report(slot, generation, await end_of(worker))
 
-    def _report(self, slot: Slot, generation: int) -> None:
-        self.mailbox.post(partial(self._exited, slot, generation))
+    def _report(self, slot: Slot, generation: int, ended: Exit | None = None) -> None:
+        self.mailbox.post(partial(self._exited, slot, generation, ended))
 
-    async def _exited(self, slot: Slot, generation: int) -> None:
+    async def _exited(self, slot: Slot, generation: int, ended: Exit | None) -> None:
         if slot.generation != generation or slot.worker is None:
             return
-        ended = await slot.worker.wait()
+        if ended is None:
+            ended = await end_of(slot.worker)
+        elif slot.worker.status not in FINAL:
+            # One that cannot tell of its end may not have ended; it must not run beside the next.
+            await self.closer.ask(slot.worker, slot.spec.stop_timeout)
         slot.is_over(ended)
         self.note(slot)
         match verdict(slot.spec.restart, ended):

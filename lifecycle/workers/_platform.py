@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "exit_code",
     "group_end",
-    "group_exists",
+    "group_gone",
     "name_of",
     "process_end",
     "reap",
@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 
+#: Seconds for members of a group that were killed to be gone.
+_LAST_WAIT: Final = 1.0
 #: Seconds for a signal that stops to take effect, and between two looks whether it has.
 _STOPS: Final = 5.0
 _LOOK: Final = 0.001
@@ -63,7 +65,7 @@ async def process_end(pid: int) -> None:
 async def group_end(pgid: int) -> None:
     """Wait until the group ``pgid`` has no member but its leader; returns at once where members cannot be watched.
 
-    The leader must not have been reaped, or `group_exists`: the number of the group must not be used again meanwhile.
+    The leader must not have been reaped, or others must be in the group: its number must not be used again meanwhile.
     """
     seen: set[int] = {pgid}
     while new := [pid for pid in (await _looks.ask(pgid))[pgid] if pid not in seen]:
@@ -77,7 +79,15 @@ async def group_end(pgid: int) -> None:
                 os.close(fd)
 
 
-def group_exists(pgid: int) -> bool:
+async def group_gone(pgid: int) -> None:
+    """Wait a moment for the members of a group that were killed; its leader may have been reaped."""
+    if _group_exists(pgid):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WAIT):
+                await group_end(pgid)
+
+
+def _group_exists(pgid: int) -> bool:
     """Whether the group has members, the dead that nobody has reaped among them."""
     try:
         os.killpg(pgid, 0)

@@ -61,7 +61,7 @@ class Restarts:
 
     async def _schedule(self, slot: Slot, delay: float) -> None:
         if self._strategy is Strategy.ONE_FOR_ONE:
-            self._defer(slot)
+            self.defer(slot)
             slot.timer = self._owner.mailbox.after(delay, partial(self.due, slot, slot.generation))
             return
         group = affected(self._strategy, list(self._owner.slots.values()), slot)
@@ -70,7 +70,7 @@ class Restarts:
         joining = [each for each in group if each is slot or each.joins]
         for each in group:
             if each in joining:
-                self._defer(each)
+                self.defer(each)
             elif each.asked:
                 # A start by hand that came to nothing: its policy does not let it try again.
                 self._owner.refuse(each)
@@ -87,7 +87,7 @@ class Restarts:
 
     def hold(self, slot: Slot) -> None:
         """Start ``slot``, which is empty, once the suspension is over."""
-        self._defer(slot)
+        self.defer(slot)
         if slot not in self._owner.line:
             self._held.append(partial(self.due, slot, slot.generation))
 
@@ -99,7 +99,8 @@ class Restarts:
             if not (self._owner.halted.is_set() or self._owner.ending):
                 await message()
 
-    def _defer(self, slot: Slot) -> None:
+    def defer(self, slot: Slot) -> None:
+        """Show that ``slot``, which is empty, waits to be started."""
         slot.rest = Status.PENDING
         self._owner.note(slot)
 

@@ -17,6 +17,7 @@ from lifecycle.workers.environment import check_env
 from lifecycle.workers.graces import sooner
 from lifecycle.workers.machines import StatusMachine
 from lifecycle.workers.records import End, ProbeResult, WorkerState
+from lifecycle.workers.settings import check_name, check_seconds
 from lifecycle.workers.status import AT_WORK, FINAL, UNSTARTED, Status
 from lifecycle.workers.verdicts import Circumstances, cannot_start, exit_of, told
 
@@ -37,7 +38,7 @@ class BaseWorker:
     `_until_ready` if it is not ready at once. ``async with worker`` starts it and stops it.
 
     Raises:
-        ValueError: for an empty name or a negative time-out.
+        TypeError, ValueError: for a name that is no string or empty, for a time-out that is no number or negative.
     """
 
     #: What `WorkerState.kind` says.
@@ -48,10 +49,8 @@ class BaseWorker:
     _last_wait: ClassVar[float] = 1.0
 
     def __init__(self, name: str, *, stop_timeout: float = 10.0) -> None:
-        if not name:
-            raise ValueError("a worker needs a name that people recognise; '' is none")
-        if not stop_timeout >= 0:
-            raise ValueError(f"stop_timeout={stop_timeout!r} is no number of seconds; give 0 or more")
+        check_name(name)
+        check_seconds("stop_timeout", stop_timeout)
         self.name = name
         #: Seconds that it has to end once it was asked.
         self.stop_timeout = stop_timeout

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.verdicts import stopped_early
+from lifecycle.workers.verdicts import failed, stopped_early
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from lifecycle.workers.specs import Spec
     from lifecycle.workers.status import Status
 
-__all__ = ["Worker", "cancelling", "make", "start_in", "suspendable"]
+__all__ = ["Worker", "cancelling", "end_of", "make", "start_in", "suspendable"]
+
+_log = logging.getLogger("lifecycle.workers")
 
 
 @runtime_checkable
@@ -90,6 +93,17 @@ async def start_in(slot: Slot, changed: Callable[[Slot, int, Status, Status], No
     except BaseException as error:  # noqa: BLE001  # judged by the owner, SystemExit too
         return error
     return None
+
+
+async def end_of(worker: Worker) -> Exit:
+    """Wait for the end of ``worker``; if it cannot tell, what it raises is logged, and is its failure."""
+    try:
+        return await worker.wait()
+    except BaseException as error:  # judged by the owner, SystemExit too
+        if isinstance(error, asyncio.CancelledError) and cancelling():
+            raise
+        _log.exception("%r cannot tell of its end, which counts as its failure", worker)
+        return failed(error)
 
 
 def suspendable(worker: Any) -> bool:

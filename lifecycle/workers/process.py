@@ -21,6 +21,7 @@ from lifecycle.workers.containment import Bond, Level
 from lifecycle.workers.environment import check_env
 from lifecycle.workers.readiness import Line, unready, wanted
 from lifecycle.workers.records import End
+from lifecycle.workers.settings import check_number
 from lifecycle.workers.status import Status
 from lifecycle.workers.stdio import Audible, Command, Pipes
 
@@ -92,6 +93,7 @@ class ProcessWorker(BaseWorker):
         super().__init__(name, stop_timeout=stop_timeout)
         if stop_signal not in signal.valid_signals():
             raise ValueError(f"stop_signal={stop_signal!r} is no signal of this system; give one of `signal.Signals`")
+        check_number("start_timeout", start_timeout)
         if not start_timeout > 0:
             raise ValueError(f"start_timeout={start_timeout!r} leaves no time to start; give more than 0 seconds")
         if stdio is not None and output is not None:
@@ -271,15 +273,9 @@ class ProcessWorker(BaseWorker):
             self._group = None
             await self._bond.let_go(pid)
         if kill and not empty:
-            await self._see_off(pid)
+            # When a worker has ended, nothing of it is seen any more.
+            await _platform.group_gone(pid)
         return code
-
-    async def _see_off(self, pid: int) -> None:
-        """Wait a moment for members that were killed: when a worker has ended, nothing of it is seen any more."""
-        if _platform.group_exists(pid):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await _platform.group_end(pid)
 
     def _signal(self, signum: int) -> None:
         if self._group is not None:

@@ -14,6 +14,7 @@ from lifecycle.backoff import Backoff
 from lifecycle.workers.functions import is_async, needed
 from lifecycle.workers.gates import Gate
 from lifecycle.workers.process import ProcessWorker
+from lifecycle.workers.settings import check_number
 from lifecycle.workers.tasks import TaskWorker
 
 if TYPE_CHECKING:
@@ -156,7 +157,10 @@ class Spec:
             raise TypeError(f"backoff={self.backoff!r} of {self.name!r} is no Backoff; give Backoff(initial=…)")
         for name, least in (("stop_timeout", 0.0), ("probe_interval", _ABOVE_0), ("probe_timeout", _ABOVE_0)):
             value = getattr(self, name)
-            if value is not None and not value >= least:
+            if value is None:
+                continue
+            check_number(name, value, of=self.name)
+            if not value >= least:
                 raise ValueError(f"{name}={value!r} of {self.name!r} is no number of seconds that can work")
         if self.failures < 1:
             raise ValueError(

@@ -341,5 +341,20 @@ async def test_settings_that_cannot_work_are_refused(how: dict[str, Any]) -> Non
         Puppet(**how)
 
 
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"name": 3}, "3 is no name of a worker; give a string"),
+        ({"name": None}, "None is no name of a worker"),
+        ({"name": b"api"}, "b'api' is no name of a worker"),
+        ({"stop_timeout": "5"}, "stop_timeout='5' is no number; give seconds"),
+        ({"stop_timeout": None}, "stop_timeout=None is no number"),
+    ],
+)
+async def test_settings_of_another_kind_are_refused_in_clear_words(how: dict[str, Any], told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        Puppet(**how)
+
+
 async def test_its_repr_says_what_it_is() -> None:
     assert repr(Puppet("api")) == "<Puppet 'api': created>"

@@ -34,6 +34,8 @@ async def listen(line: str, stream: str) -> None:
         (("a",), {"stop_signal": 0}, ValueError, "stop_signal=0 is no signal"),
         (("a",), {"stop_signal": 1000}, ValueError, "stop_signal=1000 is no signal"),
         (("a",), {"stop_timeout": -1}, ValueError, "stop_timeout=-1"),
+        (("a",), {"stop_timeout": "5"}, TypeError, "stop_timeout='5' is no number; give seconds"),
+        (("a",), {"start_timeout": "5"}, TypeError, "start_timeout='5' is no number; give seconds"),
         (("a",), {"start_timeout": 0}, ValueError, "start_timeout=0 leaves no time"),
         (("a",), {"start_timeout": math.nan}, ValueError, "start_timeout=nan"),
         (("a",), {"env": {"A=B": "1"}}, ValueError, "is no name of an environment variable"),

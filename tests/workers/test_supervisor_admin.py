@@ -66,6 +66,20 @@ async def test_what_is_added_while_the_others_start_comes_after_them(clock: Cloc
     assert start.exception()
 
 
+async def test_what_is_added_while_a_group_waits_to_start_again_waits_with_it(clock: Clock, crew: Crew) -> None:
+    specs = crew.specs("a b", backoff=Backoff(initial=2, jitter=0))
+    async with Supervisor("s", *specs, strategy="one_for_all") as supervisor:
+        crew.crash("a")
+        await clock.advance(1)
+        adding = asyncio.create_task(supervisor.add(crew.spec("c")))
+        await clock.settle()
+        assert statuses(supervisor) == {"a": "pending", "b": "pending", "c": "pending"}
+        crew.told()
+        await clock.advance(1)
+        await adding
+        assert crew.told() == ["a up", "b up", "c up"]
+
+
 async def test_what_is_added_and_cannot_start_is_no_child(clock: Clock, crew: Crew) -> None:
     crew.fails["z", 1] = OSError("no")
     async with Supervisor("s", crew.spec("a"), intensity=Intensity(0, 1)) as supervisor:
@@ -412,6 +426,7 @@ async def two(a: int, b: int) -> None: ...
         ({"restart": "sometimes"}, "restart='sometimes' is unknown; give one of 'always', 'on_failure', 'never'"),
         ({"backoff": 3}, "is no Backoff"),
         ({"stop_timeout": -1}, "stop_timeout=-1"),
+        ({"stop_timeout": "5"}, "stop_timeout='5' of 'a' is no number; give seconds"),
         ({"significant": True}, "is significant and always restarted"),
         ({"ready": "port:80"}, "is for a list of arguments"),
         ({"child": ["sleep", "1"], "ready": "port:x"}, "port:x"),

@@ -571,38 +571,101 @@ async def test_restarts_are_announced_by_the_supervisor(clock: Clock, crew: Crew
     hooks.worker_restarted.disconnect(receiver)
 
 
+class Own:
+    """A worker of somebody else's making: no `BaseWorker`."""
+
+    def __init__(self) -> None:
+        self.status = Status.CREATED
+        self.over = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> None:
+        self.status = Status.RUNNING
+
+    async def stop(self, timeout: float | None = None) -> None:
+        self.end(Status.STOPPED)
+
+    async def wait(self) -> Exit:
+        exit_: Exit = await asyncio.shield(self.over)
+        return exit_
+
+    def state(self) -> Any:
+        return Supervisor("inside").state()
+
+    def end(self, status: Status) -> None:
+        if not self.over.done():
+            self.status = status
+            self.over.set_result(Exit(status, ValueError() if status == "failed" else None))
+
+
+class Mute(Own):
+    """One that breaks where it should tell of its end; it may live on all the same."""
+
+    def lose(self, error: BaseException) -> None:
+        self.over.set_exception(error)
+
+    async def stop(self, timeout: float | None = None) -> None:
+        self.status = Status.STOPPED
+
+
 async def test_a_worker_of_somebody_elses_making_is_kept_like_any_other(clock: Clock) -> None:
-    class Own:
-        """No `BaseWorker`."""
-
-        def __init__(self) -> None:
-            self.status = Status.CREATED
-            self.over = asyncio.get_running_loop().create_future()
-            made.append(self)
-
-        async def start(self) -> None:
-            self.status = Status.RUNNING
-
-        async def stop(self, timeout: float | None = None) -> None:
-            self.end(Status.STOPPED)
-
-        async def wait(self) -> Exit:
-            exit_: Exit = await asyncio.shield(self.over)
-            return exit_
-
-        def state(self) -> Any:
-            return Supervisor("inside").state()
-
-        def end(self, status: Status) -> None:
-            if not self.over.done():
-                self.status = status
-                self.over.set_result(Exit(status, ValueError() if status == "failed" else None))
-
     made: list[Own] = []
-    async with Supervisor("s", Spec("own", Own, backoff=STEADY)) as supervisor:
+
+    def make() -> Own:
+        made.append(Own())
+        return made[-1]
+
+    async with Supervisor("s", Spec("own", make, backoff=STEADY)) as supervisor:
         made[0].end(Status.FAILED)
         await clock.settle()
         assert statuses(supervisor) == {"own": "pending"}
         await clock.advance(1)
         assert (len(made), statuses(supervisor)) == (2, {"own": "running"})
     assert made[1].status is Status.STOPPED
+
+
+@pytest.mark.parametrize("error", [OSError("the line is dead"), asyncio.CancelledError("not by us")])
+async def test_one_that_cannot_tell_of_its_end_has_failed_and_is_stopped_before_the_next(
+    clock: Clock, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    made: list[Mute] = []
+
+    def make() -> Mute:
+        made.append(Mute())
+        return made[-1]
+
+    async with Supervisor("s", Spec("mute", make, backoff=STEADY)) as supervisor:
+        made[0].lose(error)
+        await clock.settle()
+        assert (statuses(supervisor), made[0].status) == ({"mute": "pending"}, "stopped")
+        assert "cannot tell of its end, which counts as its failure" in caplog.text
+        await clock.advance(1)
+        assert (len(made), statuses(supervisor)) == (2, {"mute": "running"})
+        made[1].lose(error)
+    assert made[1].status is Status.STOPPED
+
+
+async def test_so_has_one_that_is_never_started_again(clock: Clock) -> None:
+    made: list[Mute] = []
+
+    def make() -> Mute:
+        made.append(Mute())
+        return made[-1]
+
+    async with Supervisor("s", Spec("mute", make, restart="never")) as supervisor:
+        made[0].lose(OSError("the line is dead"))
+        await clock.settle()
+        assert statuses(supervisor) == {"mute": "failed"}
+    assert len(made) == 1
+
+
+async def test_one_that_breaks_when_it_is_stopped_stops_nobody_else(clock: Clock, crew: Crew) -> None:
+    mute = Mute()
+    async with Supervisor("s", crew.spec("a"), Spec("mute", lambda: mute)) as supervisor:
+        crew.told()
+        mute.status = Status.STOPPED
+        stopping = asyncio.create_task(supervisor.stop())
+        await clock.settle()
+        mute.lose(OSError("the line is dead"))
+        await stopping
+    assert crew.told() == ["a down"]
+    assert supervisor.status is Status.STOPPED
