@@ -24,6 +24,8 @@ from tests.conformance.containment import EXPECTED, LEVELS, VICTIMS, Family, Ref
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from lifecycle.testing import Clock
+
 LIMIT = 20.0
 
 
@@ -410,6 +412,33 @@ async def test_a_cgroup_is_there_for_the_life_of_its_worker() -> None:
     assert (place / "cgroup.procs").read_text().split() == [str(worker.state().pid)]
     await worker.stop()
     assert not place.exists()
+
+
+@pytest.mark.parametrize(("seconds", "removed"), [(5, True), (15, False)])
+async def test_a_cgroup_that_takes_long_to_become_empty_is_removed_all_the_same(
+    clock: Clock, seconds: float, removed: bool
+) -> None:
+    """By its worker, as long as that waits; then by who gives the guard up."""
+    guards.hold()
+    try:
+        place = cgroups.Cgroup()
+    except OSError as error:
+        await guards.release()
+        pytest.skip(str(error))
+    with subprocess.Popen(["sleep", "1000"]) as quick, subprocess.Popen(["sleep", "1000"]) as late:
+        place.take(quick.pid)
+        removing = asyncio.create_task(place.remove())
+        await clock.settle()
+        place.take(late.pid)
+        await clock.advance(seconds)
+        assert removing.done() is not removed
+        late.kill()
+    await clock.advance(1)
+    assert await removing is removed
+    await guards.release()
+    own = cgroups._own()
+    assert own is not None
+    assert not list(own.glob(f"lifecycle-{os.getpid()}-*"))
 
 
 def refuse_the_move(monkeypatch: pytest.MonkeyPatch) -> None:

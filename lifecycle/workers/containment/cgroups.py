@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Cgroup"]
 
-#: Seconds for those that were killed to be gone from it.
-_LAST_WAIT: Final = 1.0
+#: Seconds for those that were killed to be gone from it; on a busy machine it takes them long.
+_LAST_WAIT: Final = 10.0
 _GO_IN: Final = 'echo 0 >"$0" && exec "$@"'
 _SHELLS_OWN: Final = ("PWD", "OLDPWD", "SHLVL", "_")
 
@@ -90,6 +90,12 @@ class Cgroup:
                 self._move(each)
             moved.update(new)
 
+    def members(self) -> list[int]:
+        """Who is in it, not below; nobody, if it is gone."""
+        with suppress(OSError), open(f"{self._name}/cgroup.procs") as listed:  # noqa: PTH123  # for each of many
+            return [int(line) for line in listed]
+        return []
+
     def fetch(self, pid: int) -> bool:
         """Move the process ``pid`` in, unless it is there; whether it had to be. Raises OSError if it is refused."""
         places = Path(f"/proc/{pid}/cgroup").read_text()
@@ -110,7 +116,10 @@ class Cgroup:
         return self._gone
 
     async def remove(self) -> bool:
-        """Kill what is left, and remove it once that is gone; False if it cannot be killed."""
+        """Kill what is left, and remove it once that is gone; False if it cannot be killed.
+
+        In that case the guard keeps it in mind.
+        """
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + _LAST_WAIT, 0.0005
         # Most often nobody is left, and there is no need to kill.
@@ -120,7 +129,6 @@ class Cgroup:
             # Its emptiness is told by a file that no loop can watch.
             await asyncio.sleep(pause)
             pause = min(0.05, pause * 2)
-        guards.remove_place(self._name)
         return self._gone
 
     def _move(self, pid: int) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from lifecycle.workers import _platform
 from lifecycle.workers.containment import cookies
+from lifecycle.workers.containment.places import remove_cgroup
 from lifecycle.workers.containment.sweeps import look
 from lifecycle.workers.stdio import Command, popen
 
@@ -153,6 +154,8 @@ class Guards:
             if self._holders or self._guard is None:
                 return
             guard, self._guard = self._guard, None
+            # Those that could not be killed in time may have ended since.
+            self._places = {place for place in self._places if not remove_cgroup(place)}
             guard.dismiss()
         await guard.seen_off()
 
