@@ -70,7 +70,10 @@ def _gathered(moves: Mapping[bytes, Move]) -> bool:
     holders = Holders(moves.__contains__)
     until, empty = time.monotonic() + _PATIENCE, 0
     while empty < _LOOKS and time.monotonic() < until:
-        fetched = [pid for pid, _ in holders() for cookie in moves if carries(pid, cookie) and moves[cookie].fetch(pid)]
+        # Most are inside by now. To look at each costs time, and once more at its end: the kernel keeps what was seen.
+        inside = {pid for move in moves.values() for pid in move.cgroup.members()}
+        found = [pid for pid, _ in holders(inside)]
+        fetched = [pid for pid in found for cookie in moves if carries(pid, cookie) and moves[cookie].fetch(pid)]
         empty = 0 if fetched else empty + 1
     return empty >= _LOOKS
 

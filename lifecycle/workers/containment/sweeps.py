@@ -14,7 +14,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from typing import TypeAlias
 
     #: A process: its number, and when it was born, in clock ticks since the machine was started.
@@ -121,10 +121,12 @@ class Holders:
         # Numbers; within the moment that one sweep takes none passes to somebody else. If it did, he would be spared.
         self._strangers = {os.getpid(), *_kernel_threads()}
 
-    def __call__(self) -> Iterator[Known]:
-        """Who there is now."""
+    def __call__(self, but: Collection[int] = ()) -> Iterator[Known]:
+        """Who there is now, ``but`` those, who are not looked at."""
         for pid in _pids():
-            if pid not in self._strangers and self._holds(pid) and (known := self._confirmed(pid)) is not None:
+            if pid in but or pid in self._strangers:
+                continue
+            if self._holds(pid) and (known := self._confirmed(pid)) is not None:
                 yield known
 
     def _holds(self, pid: int) -> bool:
