@@ -21,6 +21,7 @@ __all__ = ["Check", "ProbeServer"]
 
 #: Seconds for the head of a request.
 _HEADER_TIMEOUT = 10.0
+_LAST_PORT = 65_535
 
 
 class Check(Protocol):
@@ -51,7 +52,7 @@ class ProbeServer:
     not go on for its sake. ``async with`` listens as well, inside a lifetime or without one: then it is ready at once.
 
     Raises:
-        ValueError: for a ``drain_delay`` that is no time, and for two checks of one name.
+        ValueError: for a ``port`` that there cannot be, a ``drain_delay`` that is no time, and two checks of one name.
         TypeError: for what is no check.
     """
 
@@ -61,6 +62,8 @@ class ProbeServer:
     def __init__(
         self, host: str = "127.0.0.1", port: int = 8081, *, checks: Iterable[Check] = (), drain_delay: float = 0.0
     ) -> None:
+        if not 0 <= port <= _LAST_PORT:
+            raise ValueError(f"port={port!r} is none; give 1 to {_LAST_PORT}, or 0 for any that is free")
         if not 0 <= drain_delay < math.inf:
             raise ValueError(f"drain_delay={drain_delay!r} is no time; give seconds, 0 or more")
         self.name = f"{host}:{port}"

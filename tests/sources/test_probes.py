@@ -169,6 +169,12 @@ def test_a_delay_that_is_no_time_is_refused(delay: float) -> None:
         ProbeServer(drain_delay=delay)
 
 
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_a_port_that_there_cannot_be_is_refused(port: int) -> None:
+    with pytest.raises(ValueError, match=f"port={port} is none; give 1 to 65535"):
+        ProbeServer(port=port)
+
+
 def test_checks_are_checked() -> None:
     db = HealthCheckSource("db", print)
     with pytest.raises(TypeError, match="give a HealthCheckSource"):
