@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Cancelled", "described", "perform", "send_outcome"]
 
+#: The modules of a member's own; nobody wants to see them in a traceback of theirs.
+_OURS = "lifecycle.workers.pool.child_"
+
 
 class Cancelled(BaseException):
     """Raised in the function of a call that is not wanted any more; no ``except Exception`` catches it."""
@@ -85,7 +88,7 @@ def perform(call: Call, find: Callable[[str], Any], channel: Channel) -> list[An
     except Cancelled:
         # It may have been raised on the way into leave().
         call.leave()
-        return ["error", call.number, "Cancelled", "", "", True]
+        return ["error", call.number, "Cancelled", "the call was taken back", "", True]
     except BaseException as error:  # noqa: BLE001  # whatever it is, it is the outcome
         return described(call.number, error)
     return ["end", call.number] if call.window else ["result", call.number, value]
@@ -141,7 +144,7 @@ def described(number: int, error: BaseException) -> list[Any]:
     except Exception as worse:  # noqa: BLE001  # user code
         message = f"(its message cannot be had: {type(worse).__name__})"
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals is globals():
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_OURS):
         trace = trace.tb_next
     text = "".join(traceback.format_exception(kind, error, trace))
     return ["error", number, name, _sound(message), _sound(text), False]

@@ -279,10 +279,10 @@ class Link:
             self._settle_ready(RemoteError(kind, message, traceback))
             return
         request = self._request(number)
-        if cancelled and not request.cancelled:
-            raise ProtocolError(f"call {number} was given up, and nobody asked for that")
         del self._requests[number]
-        request.settle(None, error=Cancelled() if cancelled else RemoteError(kind, message, traceback))
+        # A member that was asked to end takes back what it runs without being asked for that.
+        taken_back = cancelled and request.cancelled
+        request.settle(None, error=Cancelled() if taken_back else RemoteError(kind, message, traceback))
 
     def _take_pong(self, number: int, busy_id: int | None, busy_seconds: float, rss: int) -> None:
         if not 0 < number <= self._pinged:
