@@ -86,6 +86,7 @@ class Plain:
     def spin(self, started: str = "") -> None:
         touch(started)
         while True:
+            pass
 
     def hold(self, started: str = "") -> None:
         """Loop in C, without ever letting go of the interpreter; it is in there when ``started`` exists."""
@@ -187,6 +188,7 @@ class Loop:
     def spin(self, started: str) -> None:
         touch(started)
         while True:
+            pass
 
 
 def touch(path: str) -> None:
