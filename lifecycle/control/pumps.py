@@ -75,6 +75,8 @@ class Pump:
         # Whether it waits to be started again: then it holds nothing, and ends at once.
         self._resting = False
         self._task: asyncio.Task[None] | None = None
+        # What is left only when all of its events have come to their end.
+        self._held = AsyncExitStack()
         # When the last failures were, for a backoff that gives up after too many.
         self._failures: list[float] = []
 
@@ -115,9 +117,11 @@ class Pump:
         return iscoroutinefunction(getattr(self.source, "settle", None))
 
     async def settle(self) -> None:
-        """All of its events have: let the source put down what became of them."""
+        """All of its events have: leave the source if that was put off, and let it put down what became of them."""
         source: Any = self.source
+        held, self._held = self._held, AsyncExitStack()
         try:
+            await held.aclose()
             await source.settle()
         except Exception:  # noqa: BLE001  # a source of the program's; the others have to settle too
             _log.exception("source %r could not settle", self.name)
@@ -166,6 +170,8 @@ class Pump:
             if hasattr(source, "run"):
                 mark()
                 await source.run(self._traffic.accept)
+                if self.settles and self._traffic.draining:
+                    self._held = stack.pop_all()
             else:
                 iterator = self._iterator(source)
                 if hasattr(iterator, "aclose"):

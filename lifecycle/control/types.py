@@ -40,7 +40,8 @@ class SourceObject(Protocol):
     """A source that pushes: ``run`` emits until it has nothing more or is cancelled.
 
     One that is also an async context manager is entered first; what fails there is a failure to start. Where it has
-    ``async def settle()`` too, that is awaited once the router has come to rest and every `Delivery` has ended.
+    ``async def settle()`` too, that is awaited once the router has come to rest and every `Delivery` has ended; if that
+    drains, the source is also left only then.
     """
 
     async def run(self, emit: Emit, /) -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
+from lifecycle.sources._http_refusals import Refused
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aiohttp import web
 
-__all__ = ["headers_of", "is_encoded", "is_from_a_page", "query_of"]
+__all__ = ["headers_of", "is_from_a_page", "loggable", "query_of", "require_plain"]
+
+#: Characters of a path that are logged.
+_LONGEST_PATH = 200
 
 
 def headers_of(request: web.BaseRequest) -> dict[str, str]:
@@ -28,9 +33,15 @@ def query_of(request: web.BaseRequest) -> dict[str, str]:
     return dict(parse_qsl(query, keep_blank_values=True)) if query else {}
 
 
-def is_encoded(headers: Mapping[str, str]) -> bool:
-    """Whether the body is to be unpacked before it is what was signed: nothing here is unpacked for strangers."""
-    return headers.get("content-encoding", "identity").strip().lower() not in ("", "identity")
+def loggable(request: web.BaseRequest) -> str:
+    """What was asked for, without the query, where many put a token."""
+    return request.raw_path.partition("?")[0][:_LONGEST_PATH]
+
+
+def require_plain(headers: Mapping[str, str]) -> None:
+    """Refuse a body that must be unpacked to be what was meant: that is done for no stranger."""
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise Refused(415, "the body is compressed; send it as it is", headers={"Accept-Encoding": "identity"})
 
 
 def is_from_a_page(headers: Mapping[str, str]) -> bool:

@@ -11,13 +11,14 @@ import itertools
 import logging
 import secrets
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import JournalError, LaneFull, NotHandled, VerificationError
 from lifecycle.events import WebhookEvent
 from lifecycle.sources._http_answers import accepted, handled, problem
 from lifecycle.sources._http_bodies import Bodies
-from lifecycle.sources._http_heads import headers_of, is_encoded, is_from_a_page, query_of
+from lifecycle.sources._http_heads import headers_of, is_from_a_page, loggable, query_of, require_plain
 from lifecycle.sources._http_outcomes import STILL_RUNNING, refusal_of
 from lifecycle.sources._http_outcomes import handled as until_handled
 from lifecycle.sources._http_paths import decoded
@@ -42,9 +43,6 @@ _log = logging.getLogger("lifecycle.sources")
 _STOPPING = "the receiver is stopping"
 _SUSPENDED = "the receiver is suspended"
 
-#: Characters of a path that are logged.
-_LONGEST_PATH = 200
-
 
 class Requests:
     """Turns the requests of one server into events."""
@@ -62,12 +60,14 @@ class Requests:
         self._stopping = False
         #: Whether to refuse what comes, until this is False again.
         self.suspended = False
-        # How many requests are being read or wait for room, and who wants to know when there are none.
+        # How many requests are being read or wait for room, and who wants to know when there are fewer.
         self._busy = 0
         self._rested: asyncio.Future[None] | None = None
-        # The tasks of verified requests on their way into a lane, and whether they are cancelled to answer 503.
+        # The tasks of verified requests on their way into a lane; of those that wait for its handler; and which of them
+        # we have cancelled, to be answered.
         self._waiting: set[asyncio.Task[object]] = set()
-        self._given_up = False
+        self._following: set[asyncio.Task[object]] = set()
+        self._given_up: set[asyncio.Task[object]] = set()
         # How many are being written into the inbox; nobody cancels those, or a request could be refused and kept.
         self._keeping = 0
         # Names that are unique across restarts, and cheap.
@@ -86,16 +86,25 @@ class Requests:
     def give_up(self) -> None:
         """Refuse also what waits for room."""
         self.stop()
-        if not self._given_up:
-            self._given_up = True
-            for task in self._waiting:
-                task.cancel()
+        self._cancel(self._waiting)
 
-    async def wait_rest(self, seconds: float) -> None:
-        """Wait until nothing is under way, but not longer than ``seconds``."""
-        if self._busy:
-            self._rested = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._rested], timeout=seconds)
+    def part(self) -> None:
+        """Answer also those whose events are being handled."""
+        self.give_up()
+        self._cancel(self._following)
+
+    def _cancel(self, tasks: set[asyncio.Task[object]]) -> None:
+        for task in tasks - self._given_up:
+            self._given_up.add(task)
+            task.cancel()
+
+    async def wait_rest(self, seconds: float, *, handled: bool) -> None:
+        """Wait until nothing is under way, but not longer than ``seconds``; with ``handled``, in the handlers too."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._busy or (handled and self._following):
+                    self._rested = asyncio.get_running_loop().create_future()
+                    await self._rested
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """The answer to ``request``, once its event is in its lane, or handled if that is waited for; or refused."""
@@ -120,8 +129,7 @@ class Requests:
         """The event, and by what a repetition of it is known (``""``: by nothing)."""
         path = self._admit(request)
         headers = headers_of(request)
-        if is_encoded(headers):
-            raise Refused(415, "the body is compressed; send it as it is", headers={"Accept-Encoding": "identity"})
+        require_plain(headers)
         body = self._bodies.at_hand(request)
         if body is None:
             self._require_credential(headers)
@@ -156,7 +164,7 @@ class Requests:
 
     def _check_room(self) -> None:
         kept = 0 if self._inbox is None else self._inbox.waiting + self._keeping
-        if len(self._waiting) + kept >= self._rules.limits.pending:
+        if len(self._waiting) + len(self._following) + kept >= self._rules.limits.pending:
             raise Refused.for_now(429, "too many requests are waiting to be handled")
 
     def _require_credential(self, headers: Mapping[str, str]) -> None:
@@ -209,6 +217,7 @@ class Requests:
             raise
         finally:
             self._waiting.discard(task)
+            self._given_up.discard(task)
 
     async def _deliver_once(self, repeats: Repeats, event: WebhookEvent, key: str) -> None:
         async def take() -> Delivery | None:
@@ -230,6 +239,9 @@ class Requests:
         """Return when its handler has."""
         task = asyncio.current_task()
         assert task is not None
+        self._waiting.discard(task)
+        self._following.add(task)
+        self._rest()
         try:
             await until_handled(delivery, self._rules.limits.answer_timeout)
         except asyncio.CancelledError:
@@ -237,10 +249,13 @@ class Requests:
                 # Not 503: it was taken, and who sends it again may have it handled twice.
                 raise Refused(STILL_RUNNING, "the receiver is stopping, and its handler still runs") from None
             raise
+        finally:
+            self._following.discard(task)
+            self._busy += 1
 
     def _is_ours(self, task: asyncio.Task[object]) -> bool:
-        """Whether it was cancelled by `give_up`, to be answered, and not by aiohttp, which ends the connection."""
-        return self._given_up and not task.uncancel()
+        """Whether we cancelled it, to be answered, and not aiohttp, which ends the connection."""
+        return task in self._given_up and not task.uncancel()
 
     async def _emit_to_router(self, event: WebhookEvent) -> Delivery:
         if self._emit is None:
@@ -258,8 +273,7 @@ class Requests:
         _log.info(
             "refused %s %r from %s: %d, %s",
             request.method,
-            # Without the query, where many put a token.
-            request.raw_path.partition("?")[0][:_LONGEST_PATH],
+            loggable(request),
             request.remote,
             refusal.status,
             refusal.reason,
@@ -272,7 +286,7 @@ class Requests:
 
     def _rest(self) -> None:
         self._busy -= 1
-        if not self._busy and self._rested is not None and not self._rested.done():
+        if self._rested is not None and not self._rested.done():
             self._rested.set_result(None)
 
 

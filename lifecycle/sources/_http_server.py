@@ -52,12 +52,15 @@ class HttpServer:
         """Answer requests with 503 from now on; what is under way goes on, and who connects is told."""
         self._requests.stop()
 
-    async def wait_rest(self, seconds: float) -> None:
-        """Wait until no request is under way, but not longer than ``seconds``."""
-        await self._requests.wait_rest(seconds)
+    def give_up(self) -> None:
+        """Answer with 503 also what waits for room."""
+        self._requests.give_up()
+
+    async def wait_rest(self, seconds: float, *, handled: bool = False) -> None:
+        """Wait until no request is under way, at most ``seconds``; with ``handled``, nor its event in a handler."""
+        await self._requests.wait_rest(seconds, handled=handled)
 
     async def aclose(self) -> None:
-        """Answer what still waits with 503, then close every connection."""
-        self.refuse()
-        self._requests.give_up()
+        """Answer what is left, then close every connection."""
+        self._requests.part()
         await self._listener.aclose()

@@ -101,7 +101,8 @@ class WebhookSource:
     others at once, and takes what clients that are connected ask for first within a second.
 
     ``async with`` listens; the router does that when it starts. Leaving closes idle connections at once and gives
-    requests under way a short time.
+    requests under way a short time. A router that stops leaves when its lanes have run empty; until then requests are
+    answered with 503.
 
     Raises:
         ValueError: for a host that is not loopback without ``verify``, for paths or methods that cannot be served, and
@@ -192,6 +193,8 @@ class WebhookSource:
             server.refuse()
             try:
                 await server.wait_rest(_LAST_GRACE)
+                server.give_up()
+                await server.wait_rest(_GRACE if kind is None else 0, handled=True)
             finally:
                 await server.aclose()
                 await self._leave_inbox()
@@ -222,6 +225,7 @@ class WebhookSource:
         await self._server.hand_over()
         self._server.refuse()
         await self._server.wait_rest(_GRACE)
+        self._server.give_up()
 
     def suspend(self) -> None:
         """Answer with 503 and ``Retry-After``; what is under way goes on, and what an inbox holds stays there."""

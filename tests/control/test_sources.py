@@ -644,6 +644,57 @@ async def test_state_counts_what_is_there(clock: Clock) -> None:
     assert "at rest" in repr(router)
 
 
+class Lodger:
+    """Notes what is done with it."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self._closed = asyncio.Event()
+
+    async def __aenter__(self) -> None:
+        self.log.append("entered")
+
+    async def __aexit__(self, *_: object) -> None:
+        self.log.append("left")
+
+    async def run(self, emit: Any) -> None:
+        await emit(Event("a"))
+        await self._closed.wait()
+        self.log.append("ran")
+
+    def close(self) -> None:
+        self._closed.set()
+
+    async def settle(self) -> None:
+        self.log.append("settled")
+
+
+async def test_a_source_that_settles_is_left_when_a_router_that_drains_has_come_to_rest(clock: Clock) -> None:
+    """Until then it may answer others that this is the end."""
+    router, source = Router(), Lodger()
+
+    async def slow(_event: Event) -> None:
+        await asyncio.sleep(1)
+        source.log.append("handled")
+
+    router.handle("a", slow)
+    router.add_source(source)
+    async with running(router):
+        await clock.settle()
+    assert source.log == ["entered", "ran", "handled", "left", "settled"]
+
+
+async def test_one_that_ends_before_its_router_is_left_at_once(clock: Clock) -> None:
+    router, source = Router(), Lodger()
+    router.handle("a", Recorder())
+    router.add_source(source)
+    async with running(router):
+        source.close()
+        await clock.settle()
+        assert source.log == ["entered", "ran", "left"]
+    assert source.log[-1] == "settled"
+
+
 class Accountant(ManualSource):
     """Puts down how its deliveries ended, once it is told that all have."""
 

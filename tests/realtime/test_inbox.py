@@ -360,7 +360,7 @@ async def test_a_router_that_drains_puts_down_what_was_handled_after_its_source_
             assert await receiver.send(str(number)) == 202
         await until(lambda: receiver.seen)
         receiver.router.stop()
-        await until(lambda: receiver.source._server is None)
+        await until(lambda: not receiver.router.sources()[0].running)
         go_on.set()
     assert entries(path) == []
     assert [body for body, _ in receiver.seen] == ["0", "1"]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 
+from lifecycle.control import Router
 from lifecycle.errors import NotHandled
 from lifecycle.sources import GitHub, Inbox, Limits, WebhookSource
+from lifecycle.testing import running
 from tests.realtime.test_webhook import SECRET, serving, signature, until
 
 if TYPE_CHECKING:
@@ -110,20 +113,58 @@ async def test_who_waits_is_answered_when_the_receiver_stops() -> None:
         assert (await answer)[0] == 200
 
 
-async def test_who_waits_for_what_outlasts_the_receiver_is_not_told_to_come_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It was taken and goes on while the router drains: 503 would have it handled twice."""
-    monkeypatch.setattr("lifecycle.sources.webhook._GRACE", 0.01)
-    monkeypatch.setattr("lifecycle.sources.webhook._LAST_GRACE", 0.01)
+async def test_who_waits_is_answered_while_the_router_drains_and_others_are_told_to_come_again() -> None:
     handler = Handler()
     async with serving(handle=handler, **HANDLED) as served:
         answer = asyncio.create_task(served.send())
         await until(lambda: handler.calls)
         served.router.stop()
-        status, _, headers = await answer
+        await until(lambda: not served.router.sources()[0].running)
+        status, _, headers = await served.send()
+        assert (status, headers["Retry-After"]) == (503, "1")
         handler.go.set()
-    assert (status, "Retry-After" in headers) == (504, False)
+        assert (await answer)[0] == 200
+    assert handler.calls == 1
+
+
+async def test_while_a_router_drains_it_answers_that_it_is_stopping() -> None:
+    """Nobody waits for an answer, but what was accepted is still being handled."""
+    handler = Handler()
+    async with serving(handle=handler) as served:
+        assert (await served.send())[0] == 202
+        await until(lambda: handler.calls)
+        served.router.stop()
+        await until(lambda: not served.router.sources()[0].running)
+        status, told, headers = await served.send()
+        assert (status, told, headers["Retry-After"]) == (503, {"error": "the receiver is stopping"}, "1")
+        handler.go.set()
+    with pytest.raises(aiohttp.ClientConnectionError):
+        async with aiohttp.ClientSession() as client, client.post(served.source.url):
+            pass
+
+
+async def _post(client: aiohttp.ClientSession, url: str) -> tuple[int, bool]:
+    async with client.post(url) as answer:
+        return answer.status, "Retry-After" in answer.headers
+
+
+async def test_who_waits_for_what_outlasts_the_receiver_is_not_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its event was taken and is still being handled: 503 would have it handled twice."""
+    monkeypatch.setattr("lifecycle.sources.webhook._GRACE", 0.01)
+    monkeypatch.setattr("lifecycle.sources.webhook._LAST_GRACE", 0.01)
+    handler, router, source = Handler(), Router(), WebhookSource(port=0, **HANDLED)
+    router.handle("webhook", handler)
+    async with running(router), aiohttp.ClientSession() as client:
+        async with source:
+            run = asyncio.create_task(source.run(router.emit))
+            answer = asyncio.create_task(_post(client, source.url))
+            await until(lambda: handler.calls)
+            source.close()
+            await run
+        assert await answer == (504, False)
+        handler.go.set()
 
 
 def test_other_answers_are_unknown_and_an_inbox_answers_itself(tmp_path: Path) -> None:
