@@ -31,6 +31,7 @@ __all__ = [
     "event_merged",
     "event_routed",
     "event_unrouted",
+    "flow_changed",
     "forced_exit",
     "handler_failed",
     "handler_finished",
@@ -109,6 +110,10 @@ router_stopped = _hook("router_stopped", "A router has come to rest. ``router``.
 # -- states: the sender is the machine --------------------------------------------------------------------------
 
 state_changed = _hook("state_changed", "A state machine moved. ``machine``, ``transition``.")
+
+# -- flows: the sender is the run ---------------------------------------------------------------------------------
+
+flow_changed = _hook("flow_changed", "A flow, or a task or retry in one, changed its state; it is stored. ``change``.")
 
 # -- workers: the sender is the worker (or the supervisor that restarted it) --------------------------------------
 

@@ -1,0 +1,141 @@
+"""Work that survives a crash.
+
+A flow is tasks and their order: `linear`, `unordered` or `graph`, one in another. `Flows` carries it out and keeps each
+step before and after it happens, in memory or in a file, so that whoever starts it again goes on where it was; what
+failed is undone, or tried again if a retry such as `Times` says so. A task is done at least once, and has one outcome.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lifecycle._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from lifecycle.errors import (
+        AmbiguousDependency,
+        AtomFailed,
+        ClaimLost,
+        FlowError,
+        InvalidState,
+        MissingDependencies,
+    )
+    from lifecycle.flows.codecs import JSON, Codec
+    from lifecycle.flows.contexts import TaskContext, current_task
+    from lifecycle.flows.cores import Options
+    from lifecycle.flows.engines import AtomView
+    from lifecycle.flows.failures import Failure
+    from lifecycle.flows.memory import MemoryStore
+    from lifecycle.flows.patterns import Depth, Flow, graph, linear, unordered
+    from lifecycle.flows.records import AtomRow, Batch, Change, FlowRow, Snapshot
+    from lifecycle.flows.retries import (
+        AlwaysRevert,
+        AlwaysRevertAll,
+        Attempt,
+        ForEach,
+        ParameterizedForEach,
+        Retry,
+        Times,
+        Verdict,
+    )
+    from lifecycle.flows.runs import Run
+    from lifecycle.flows.sessions import Flows
+    from lifecycle.flows.sqlite import SQLiteStore
+    from lifecycle.flows.stores import Store
+    from lifecycle.flows.tables import AtomState, EngineState, FlowState, Intention, JobState
+    from lifecycle.flows.tasks import Task, task
+
+__all__ = [
+    "JSON",
+    "AlwaysRevert",
+    "AlwaysRevertAll",
+    "AmbiguousDependency",
+    "AtomFailed",
+    "AtomRow",
+    "AtomState",
+    "AtomView",
+    "Attempt",
+    "Batch",
+    "Change",
+    "ClaimLost",
+    "Codec",
+    "Depth",
+    "EngineState",
+    "Failure",
+    "Flow",
+    "FlowError",
+    "FlowRow",
+    "FlowState",
+    "Flows",
+    "ForEach",
+    "Intention",
+    "InvalidState",
+    "JobState",
+    "MemoryStore",
+    "MissingDependencies",
+    "Options",
+    "ParameterizedForEach",
+    "Retry",
+    "Run",
+    "SQLiteStore",
+    "Snapshot",
+    "Store",
+    "Task",
+    "TaskContext",
+    "Times",
+    "Verdict",
+    "current_task",
+    "graph",
+    "linear",
+    "task",
+    "unordered",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "AlwaysRevert": "lifecycle.flows.retries",
+        "AlwaysRevertAll": "lifecycle.flows.retries",
+        "AmbiguousDependency": "lifecycle.errors",
+        "AtomFailed": "lifecycle.errors",
+        "AtomRow": "lifecycle.flows.records",
+        "AtomState": "lifecycle.flows.tables",
+        "AtomView": "lifecycle.flows.engines",
+        "Attempt": "lifecycle.flows.retries",
+        "Batch": "lifecycle.flows.records",
+        "Change": "lifecycle.flows.records",
+        "ClaimLost": "lifecycle.errors",
+        "Codec": "lifecycle.flows.codecs",
+        "Depth": "lifecycle.flows.patterns",
+        "EngineState": "lifecycle.flows.tables",
+        "Failure": "lifecycle.flows.failures",
+        "Flow": "lifecycle.flows.patterns",
+        "FlowError": "lifecycle.errors",
+        "FlowRow": "lifecycle.flows.records",
+        "FlowState": "lifecycle.flows.tables",
+        "Flows": "lifecycle.flows.sessions",
+        "ForEach": "lifecycle.flows.retries",
+        "Intention": "lifecycle.flows.tables",
+        "InvalidState": "lifecycle.errors",
+        "JSON": "lifecycle.flows.codecs",
+        "JobState": "lifecycle.flows.tables",
+        "MemoryStore": "lifecycle.flows.memory",
+        "MissingDependencies": "lifecycle.errors",
+        "Options": "lifecycle.flows.cores",
+        "ParameterizedForEach": "lifecycle.flows.retries",
+        "Retry": "lifecycle.flows.retries",
+        "Run": "lifecycle.flows.runs",
+        "SQLiteStore": "lifecycle.flows.sqlite",
+        "Snapshot": "lifecycle.flows.records",
+        "Store": "lifecycle.flows.stores",
+        "Task": "lifecycle.flows.tasks",
+        "TaskContext": "lifecycle.flows.contexts",
+        "Times": "lifecycle.flows.retries",
+        "Verdict": "lifecycle.flows.retries",
+        "current_task": "lifecycle.flows.contexts",
+        "graph": "lifecycle.flows.patterns",
+        "linear": "lifecycle.flows.patterns",
+        "task": "lifecycle.flows.tasks",
+        "unordered": "lifecycle.flows.patterns",
+    },
+)

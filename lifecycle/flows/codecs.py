@@ -1,0 +1,84 @@
+"""How values become text that a store can keep, and values again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+from lifecycle.errors import FlowError
+
+__all__ = ["JSON", "Codec", "keep"]
+
+
+class Codec(Protocol):
+    """Turns what tasks give and take into text, and back.
+
+    ``encode`` raises where ``decode`` would not give the same back; what it raises becomes the failure of the task.
+    """
+
+    def encode(self, value: Any) -> str:
+        """The text of ``value``."""
+        ...
+
+    def decode(self, text: str) -> Any:
+        """The value of ``text``."""
+        ...
+
+
+class JSON:
+    """JSON, strictly: what would come back as something else is refused, except that a tuple becomes a list."""
+
+    def encode(self, value: Any) -> str:
+        """The text of ``value``.
+
+        Raises:
+            FlowError: saying what cannot be kept, and where in the value it is.
+        """
+        try:
+            text = _dumps(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise FlowError(f"{_where(value) or _short(value)} cannot be kept as JSON: {error}; {_ADVICE}") from error
+        if type(value) not in _PLAIN and (found := _where(value)):
+            raise FlowError(f"{found} would not come back the same from JSON; {_ADVICE}")
+        return text
+
+    def decode(self, text: str) -> Any:
+        """The value of ``text``."""
+        return json.loads(text)
+
+
+_ADVICE = "return plain data, or give Flows(codec=...) one that knows it"
+#: Characters of a value that an error shows.
+_SHORT = 60
+_PLAIN = (int, str, float, bool, type(None))
+_dumps = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+def _where(value: Any, path: str = "the value") -> str:
+    """The first part of ``value`` that JSON does not know; empty if there is none."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return ""
+    if kind is list or kind is tuple:
+        parts = ((each, f"{path}[{i}]") for i, each in enumerate(value))
+    elif kind is dict:
+        odd = next((key for key in value if type(key) is not str), None)
+        if odd is not None:
+            return f"the key {_short(odd)} of {path}"
+        parts = ((each, f"{path}[{key!r}]") for key, each in value.items())
+    else:
+        return f"{path}, {_short(value)},"
+    return next(filter(None, (_where(each, where) for each, where in parts)), "")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHORT else f"{text[:_SHORT]}…"
+
+
+def keep(codec: Codec, value: Any) -> tuple[str, Any]:
+    """The text of ``value`` and what it will be for who reads it, now as after a crash."""
+    text = codec.encode(value)
+    if type(value) in _PLAIN:
+        return text, value
+    return text, codec.decode(text)

@@ -1,0 +1,40 @@
+"""What a task can learn of itself while it runs."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+__all__ = ["CURRENT", "TaskContext", "current_task"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContext:
+    """A task, a retry or a revert at work."""
+
+    #: The id of the flow.
+    flow: str
+    #: Of the task.
+    name: str
+    #: How often it was started, this time included; above 1 it was tried again, or a crash interrupted it.
+    attempt: int
+    #: For effects that must happen once: give it to who carries them out. It stays the same where a crash or a
+    #: cancellation interrupted the task and it is done again, and is another where a retry or a reset has it done anew.
+    key: str
+    #: Whether it is being undone.
+    reverting: bool = False
+
+
+CURRENT: ContextVar[TaskContext] = ContextVar("lifecycle_flow_task")
+
+
+def current_task() -> TaskContext:
+    """The task that runs, from anywhere below it.
+
+    Raises:
+        LookupError: outside of one.
+    """
+    try:
+        return CURRENT.get()
+    except LookupError:
+        raise LookupError("no task of a flow runs here; call current_task() in a task, or in what it calls") from None

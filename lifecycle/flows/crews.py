@@ -1,0 +1,153 @@
+"""`Crew`: the functions of one flow that are at work, each in a task of its own; none outlives the engine unnoticed."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lifecycle.flows.contexts import CURRENT, TaskContext
+from lifecycle.flows.failures import Failure
+
+if TYPE_CHECKING:
+    from lifecycle.flows.cells import Cell
+    from lifecycle.flows.cores import Call
+
+__all__ = ["CANCELLED", "Crew", "Ended"]
+
+_log = logging.getLogger("lifecycle.flows")
+
+#: What became of a function that was cancelled because we asked for it.
+CANCELLED: Any = object()
+
+#: Seconds that a function is given to end once it is cancelled.
+_PATIENCE = 5.0
+
+
+class Ended(NamedTuple):
+    """A function that is at work no more."""
+
+    call: Call
+    #: What it returned, a `Failure`, or `CANCELLED`.
+    outcome: Any
+
+
+class Crew:
+    """Those at work, and those that have ended and were not looked at."""
+
+    def __init__(self, flow: str) -> None:
+        self._flow = flow
+        self._working: dict[asyncio.Task[Any], Call] = {}
+        self.ended: list[Ended] = []
+        #: Set when somebody has ended, or something else wants to be looked at.
+        self.news = asyncio.Event()
+        #: Set when nothing more is to begin: who only waits for a better time need not.
+        self.hurry = asyncio.Event()
+        # Whether those at work were asked to stop; and those that did not.
+        self._cancelling = False
+        self._stubborn: set[asyncio.Task[Any]] = set()
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def __len__(self) -> int:
+        return len(self._working)
+
+    def start(self, call: Call) -> None:
+        """Have it done."""
+        assert call.cell.atom is not None
+        if self._cancelling:
+            self._end(call, CANCELLED)
+        elif call.back and call.cell.atom.undo is None:
+            self._end(call, None)
+        else:
+            task = asyncio.create_task(self._carry_out(call), name=f"{self._flow}/{call.cell.name}")
+            self._working[task] = call
+            task.add_done_callback(self._done)
+
+    async def _carry_out(self, call: Call) -> Any:
+        atom = call.cell.atom
+        assert atom is not None
+        CURRENT.set(_context(self._flow, call))
+        if call.back:
+            return await _result(atom.undo, call.arguments)
+        if atom.kind == "retry":
+            await self._delay(call.cell)
+        if atom.timeout is None:
+            result = atom.fn(**call.arguments)
+            return await result if inspect.isawaitable(result) else result
+        async with asyncio.timeout(atom.timeout):
+            return await _result(atom.fn, call.arguments)
+
+    async def _delay(self, cell: Cell) -> None:
+        """Wait as long as the retry says before another attempt, unless the flow is suspended meanwhile."""
+        delay = getattr(getattr(cell.atom, "retry", None), "delay", None)
+        seconds = delay(list(cell.history)) if delay else 0.0
+        if seconds > 0:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self.hurry.wait()
+            except TimeoutError:
+                pass
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        call = self._working.pop(task, None)
+        if call is None:
+            self._stubborn.discard(task)
+            if not task.cancelled():
+                # Nobody will hear of it: it was given up, and is done again.
+                task.exception()
+            return
+        if task.cancelled():
+            outcome = CANCELLED if self._cancelling else Failure.of(asyncio.CancelledError("cancelled by itself"))
+        else:
+            error = task.exception()
+            outcome = task.result() if error is None else Failure.of(error)
+        self._end(call, outcome)
+
+    def _end(self, call: Call, outcome: Any) -> None:
+        self.ended.append(Ended(call, outcome))
+        self.news.set()
+
+    def cancel_after(self, seconds: float) -> None:
+        """Cancel those at work in ``seconds``, and who does not heed it a little later no longer counts."""
+        self._timers.append(asyncio.get_running_loop().call_later(seconds, self._cancel))
+
+    def _cancel(self) -> None:
+        self._cancelling = True
+        for task in list(self._working):
+            task.cancel()
+        self._timers.append(asyncio.get_running_loop().call_later(_PATIENCE, self._give_up))
+
+    def _give_up(self) -> None:
+        for task, call in list(self._working.items()):
+            _log.warning(
+                "flow %s: %s was cancelled and goes on all the same; it is given up, and is done again when the flow "
+                "is resumed",
+                self._flow,
+                call.cell.name,
+            )
+            del self._working[task]
+            self._stubborn.add(task)
+            self._end(call, CANCELLED)
+
+    async def close(self) -> None:
+        """Let nobody be at work any more."""
+        for timer in self._timers:
+            timer.cancel()
+        if self._working:
+            self._cancel()
+            await asyncio.wait(list(self._working), timeout=_PATIENCE)
+            self._give_up()
+        for timer in self._timers:
+            timer.cancel()
+
+
+async def _result(fn: Any, arguments: dict[str, Any]) -> Any:
+    result = fn(**arguments)
+    return await result if inspect.isawaitable(result) else result
+
+
+def _context(flow: str, call: Call) -> TaskContext:
+    cell = call.cell
+    verb = "/revert" if call.back else ""
+    return TaskContext(flow, cell.name, cell.attempt, f"{flow}/{cell.name}/{cell.round}{verb}", call.back)

@@ -1,0 +1,210 @@
+"""`Engine`: runs one flow, phase by phase: what the core decides is written, then told, then done.
+
+RESUMING, then SCHEDULING, WAITING and ANALYZING in turn. What a phase has changed is one transaction, and nobody is
+told of a change, nor is a function called, before it is stored. Decisions belong into the core, functions into the
+crew.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lifecycle import hooks
+from lifecycle.flows.codecs import keep
+from lifecycle.flows.cores import Core
+from lifecycle.flows.crews import CANCELLED, Crew
+from lifecycle.flows.failures import Failure
+from lifecycle.flows.scopes import check
+from lifecycle.flows.tables import ENGINES, FLOWS, AtomState, EngineState, FlowState, Intention
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.flows.codecs import Codec
+    from lifecycle.flows.cores import Call, Options
+    from lifecycle.flows.plans import Plan
+    from lifecycle.flows.records import Change, Snapshot
+    from lifecycle.flows.stores import Store
+    from lifecycle.states import Machine
+
+__all__ = ["AtomView", "Engine"]
+
+
+class AtomView(NamedTuple):
+    """A task or a retry of a run."""
+
+    kind: str
+    state: AtomState
+    intention: Intention
+    #: How often it was started.
+    attempt: int
+
+
+class Engine:
+    """Runs ``plan`` from where ``snapshot`` says it is; nothing happens before `prepare` and `run`."""
+
+    def __init__(  # a plan, where it is, and what it is kept with
+        self, plan: Plan, snapshot: Snapshot, *, store: Store, codec: Codec, options: Options, sender: object = None
+    ) -> None:
+        self.plan, self._store, self._codec, self._options = plan, store, codec, options
+        self.id = snapshot.flow.id
+        self.core = Core(plan, snapshot, codec, options)
+        #: Called with each change once it is stored, in order; what one raises ends the engine.
+        self.listeners: list[Callable[[Change], object]] = []
+        #: Called with each state of the engine, before what is done in it.
+        self.watchers: list[Callable[[EngineState], object]] = []
+        self._sender = self if sender is None else sender
+        # The states as they are stored, one machine each: they move when who looks may know.
+        self.flow: Machine[FlowState] = FLOWS.machine(self.id, self.core.state)
+        self.atoms: dict[str, Machine[AtomState]] = {
+            cell.name: cell.table.machine(cell.name, cell.state) for cell in self.core.atoms
+        }
+        self.machine: Machine[EngineState] = ENGINES.machine(self.id)
+        self._crew = Crew(self.id)
+
+    async def prepare(self) -> None:
+        """Bring what was loaded where it can be run from.
+
+        Raises:
+            ClaimLost: where the flow was taken by somebody else.
+        """
+        self.core.now = time.time()
+        self.core.prepare()
+        await self._flush()
+
+    async def reset(self) -> None:
+        """Forget all that was done.
+
+        Raises:
+            InvalidState: where the flow is neither PENDING nor at its end.
+            ClaimLost: where the flow was taken by somebody else.
+        """
+        self.core.now = time.time()
+        self.core.reset()
+        await self._flush()
+
+    async def run(self) -> FlowState:
+        """Go on until nothing can be done any more, and return what has become of the flow.
+
+        Raises:
+            MissingDependencies: where somebody would not be given what he asks for; nothing has begun.
+            InvalidState: from where the flow cannot be run.
+            ClaimLost: where the flow was taken by somebody else; all that was at work is cancelled.
+            JournalError: where the store cannot be written; all that was at work is cancelled.
+        """
+        check(self.plan, self.core.values.store.keys())
+        self.machine, self._crew = ENGINES.machine(self.id), Crew(self.id)
+        self.core.now = time.time()
+        self.core.begin()
+        try:
+            await self._flush()
+            await self._go()
+            state = self.core.end()
+            self._enter(EngineState.GAME_OVER)
+            await self._flush()
+            self._enter(EngineState(state.value))
+        finally:
+            await self._crew.close()
+        return state
+
+    def suspend(self, *, cancel_after: float | None = None) -> bool:
+        """Ask for nothing more to begin, at once; False where nothing runs.
+
+        Those at work end by themselves, or are cancelled after ``cancel_after`` seconds.
+        """
+        self.core.now = time.time()
+        asked = self.core.suspend()
+        if self.core.state is not FlowState.SUSPENDING:
+            return asked
+        self._crew.hurry.set()
+        self._crew.news.set()
+        if cancel_after is not None:
+            self._crew.cancel_after(cancel_after)
+        return asked
+
+    # -- the phases ----------------------------------------------------------------------------------------------
+
+    async def _go(self) -> None:
+        self._enter(EngineState.RESUMING)
+        self.core.resume()
+        await self._flush()
+        scheduling = True
+        while scheduling or self._crew or self._crew.ended:
+            if scheduling:
+                self._enter(EngineState.SCHEDULING)
+                await self._schedule()
+            self._enter(EngineState.WAITING)
+            await self._wait()
+            self._enter(EngineState.ANALYZING)
+            await self._analyze()
+            scheduling = self.core.may_schedule
+
+    async def _schedule(self) -> None:
+        limit = self._options.concurrency
+        calls = self.core.schedule(None if limit is None else limit - len(self._crew))
+        await self._flush()
+        for call in calls:
+            self._crew.start(call)
+
+    async def _wait(self) -> None:
+        await self._flush()
+        while self._crew and not self._crew.ended:
+            await self._crew.news.wait()
+            self._crew.news.clear()
+            await self._flush()
+
+    async def _analyze(self) -> None:
+        ended, self._crew.ended = self._crew.ended, []
+        for call, outcome in ended:
+            self._take_in(call, outcome)
+        self.core.look()
+        await self._flush()
+
+    def _take_in(self, call: Call, outcome: Any) -> None:
+        core, cell = self.core, call.cell
+        if outcome is CANCELLED:
+            core.cancelled(cell)
+            return
+        if not isinstance(outcome, Failure):
+            try:
+                text, value = keep(self._codec, outcome)
+            except Exception as error:  # noqa: BLE001  # what cannot be kept is the failure of who gave it
+                outcome = Failure.of(error)
+            else:
+                (core.undone if call.back else core.succeeded)(cell, text, value)
+                return
+        (core.not_undone if call.back else core.failed)(cell, outcome)
+
+    def view(self) -> dict[str, AtomView]:
+        """The tasks and retries by name."""
+        return {
+            cell.name: AtomView(cell.node.kind, self.atoms[cell.name].state, cell.intention, cell.attempt)
+            for cell in self.core.atoms
+        }
+
+    # -- what is seen of it --------------------------------------------------------------------------------------
+
+    def _enter(self, state: EngineState) -> None:
+        self.core.now = time.time()
+        self.machine.to(state)
+        if state is not EngineState.GAME_OVER:
+            for watcher in self.watchers:
+                watcher(state)
+
+    async def _flush(self) -> None:
+        """Write what has changed, then tell of it; who is told may change something again."""
+        while (batch := self.core.drain()) is not None:
+            await self._store.commit(batch)
+            for change in batch.changes:
+                self._tell(change)
+
+    def _tell(self, change: Change) -> None:
+        if change.kind == "flow":
+            self.flow.to(FlowState(change.new), change.reason)
+        elif change.old != change.new:
+            self.atoms[change.name].to(AtomState(change.new), change.reason)
+        for listener in self.listeners:
+            listener(change)
+        if hooks.flow_changed.receivers:
+            hooks.flow_changed.announce(self._sender, change=change)

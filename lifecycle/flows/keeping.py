@@ -1,0 +1,85 @@
+"""`Keeping`: with what flows are kept and run, the same for all of one `Flows`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lifecycle.errors import FlowError
+from lifecycle.flows.engines import Engine
+from lifecycle.flows.failures import Failure
+from lifecycle.flows.plans import compile_flow
+from lifecycle.flows.records import Snapshot
+from lifecycle.flows.tables import AtomState
+
+if TYPE_CHECKING:
+    from lifecycle.flows.codecs import Codec
+    from lifecycle.flows.cores import Options
+    from lifecycle.flows.patterns import Item
+    from lifecycle.flows.plans import Plan
+    from lifecycle.flows.records import Change, FlowRow
+    from lifecycle.flows.stores import Store
+
+__all__ = ["Keeping"]
+
+_FAILED = (AtomState.FAILURE, AtomState.REVERT_FAILURE)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """A store, and how it is used."""
+
+    store: Store
+    codec: Codec
+    options: Options
+    #: Who takes the flows.
+    owner: str = ""
+
+    def plan(self, flow: Item, name: str) -> Plan:
+        """The plan of ``flow``, which must be called ``name``.
+
+        Raises:
+            FlowError: where it is called otherwise, or cannot be carried out.
+        """
+        plan = compile_flow(flow)
+        if plan.name != name:
+            raise FlowError(f"{flow!r} was given for the flow {name!r}; a flow is known by its name: keep it")
+        return plan
+
+    async def open(self, row: FlowRow) -> tuple[Snapshot, bool]:
+        """What is kept of the flow ``row``, and whether it is new, and so ours.
+
+        Raises:
+            FlowError: where the id is that of another flow.
+        """
+        mine = row._replace(epoch=1, owner=self.owner)
+        if not row.epoch and await self.store.create(mine):
+            return Snapshot(mine, {}), True
+        snapshot = await self.store.load(row.id)
+        if snapshot.flow.name != row.name:
+            raise FlowError(
+                f"the id {row.id!r} is that of a flow {snapshot.flow.name!r}, not {row.name!r}; give another id"
+            )
+        return snapshot, False
+
+    async def take(self, snapshot: Snapshot) -> Snapshot:
+        """Take what was looked at.
+
+        Raises:
+            ClaimLost: where somebody else was quicker.
+        """
+        return await self.store.take(snapshot.flow.id, self.owner, seen=snapshot.flow.epoch)
+
+    def engine(self, plan: Plan, snapshot: Snapshot, sender: object) -> Engine:
+        """An engine for what is ours."""
+        return Engine(plan, snapshot, store=self.store, codec=self.codec, options=self.options, sender=sender)
+
+    async def changes(self, id: str, *, after: int) -> list[Change]:  # noqa: A002  # what it is
+        """What happened to a flow after the change of that number."""
+        return [self._read(change) for change in await self.store.changes(id, after=after)]
+
+    def _read(self, change: Change) -> Change:
+        if change.text is None:
+            return change
+        result = Failure.decode(change.text) if change.new in _FAILED else self.codec.decode(change.text)
+        return change._replace(result=result)

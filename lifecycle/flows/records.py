@@ -1,0 +1,95 @@
+"""What is stored of a flow, and what is told of it: plain rows. Values in them are text; stores know no others."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+__all__ = ["AtomRow", "Batch", "Change", "FlowRow", "Snapshot"]
+
+
+class AtomRow(NamedTuple):
+    """A task or a retry of one flow, as it is stored."""
+
+    name: str
+    #: ``task`` or ``retry``.
+    kind: str
+    state: str = "PENDING"
+    intention: str = "EXECUTE"
+    #: How often it was started, executing.
+    attempt: int = 0
+    #: How often it was started afresh: one that a crash or a cancellation interrupted goes on with the same.
+    round: int = 0
+    result: str | None = None
+    failure: str | None = None
+    revert_result: str | None = None
+    revert_failure: str | None = None
+    #: Of a retry: what it gave in each attempt, and what failed then.
+    history: str | None = None
+
+
+class FlowRow(NamedTuple):
+    """A flow, as it is stored."""
+
+    id: str
+    #: Of its definition.
+    name: str
+    state: str = "PENDING"
+    version: int = 1
+    #: Raised by whoever takes the flow; writes that come with an older one are refused.
+    epoch: int = 0
+    #: Who has taken it; empty: nobody in particular.
+    owner: str = ""
+    #: The number of its last change.
+    seq: int = 0
+    #: What it was given, encoded.
+    store: str = "{}"
+    #: What stopped it, where that was neither a task nor a wish.
+    error: str = ""
+    #: When it was last written, in seconds since the epoch.
+    at: float = 0.0
+
+
+class Snapshot(NamedTuple):
+    """A flow and its atoms at one moment."""
+
+    flow: FlowRow
+    atoms: dict[str, AtomRow]
+
+
+class Change(NamedTuple):
+    """Something changed its state; told when it is stored."""
+
+    #: ``flow``, ``task`` or ``retry``.
+    kind: str
+    name: str
+    old: str
+    new: str
+    #: What it gave, or the `Failure`.
+    result: Any = None
+    #: Empty where the states say it all; ``restarted`` (runs again after a crash: `old` is `new`), ``cancelled`` or
+    #: ``reset``.
+    reason: str = ""
+    #: Of an atom: how often it was started.
+    attempt: int = 0
+    #: The id of the flow, and the number of the change in it.
+    flow: str = ""
+    seq: int = 0
+    #: Seconds since the epoch.
+    at: float = 0.0
+    #: The result as it is stored.
+    text: str | None = None
+
+
+class Batch(NamedTuple):
+    """What one phase of the engine writes, in one transaction."""
+
+    flow: str
+    epoch: int
+    state: str
+    seq: int
+    at: float
+    atoms: list[AtomRow]
+    changes: list[Change]
+    #: None: as it was.
+    store: str | None = None
+    error: str = ""

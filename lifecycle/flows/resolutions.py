@@ -1,0 +1,77 @@
+"""What a failure leads to: the retries around what failed are asked, from the inside out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from lifecycle.errors import FlowError
+from lifecycle.flows.retries import Attempt, Verdict
+from lifecycle.flows.tables import Intention
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lifecycle.flows.atoms import RetryAtom
+    from lifecycle.flows.cells import Cell
+    from lifecycle.flows.cores import Core
+    from lifecycle.flows.failures import Failure
+
+__all__ = ["resolve"]
+
+
+class _Resolution(NamedTuple):
+    verdict: Verdict
+    #: Whose flow it is about; None: nobody was there to be asked, or it is about everything.
+    retry: Cell | None
+
+
+def resolve(core: Core, cell: Cell, failure: Failure) -> Iterator[tuple[Cell, Intention]]:
+    """The intentions that follow from the failure of ``cell``.
+
+    Raises:
+        Exception: what a retry raised, or `FlowError` where it said what is no verdict.
+    """
+    resolution = _resolution(core, cell, failure)
+    return iter(list(_intentions(core, resolution)))
+
+
+def _resolution(core: Core, cell: Cell, failure: Failure) -> _Resolution:
+    if cell.node.retry is None:
+        return _Resolution(Verdict.REVERT_ALL, None)
+    retry = core.cells[cell.node.retry]
+    verdict = _ask(core, retry, cell, failure)
+    if verdict is not Verdict.REVERT:
+        return _Resolution(verdict, retry)
+    above = _resolution(core, retry, failure)
+    if core.options.defer_reverts or (above.retry is not None and above.verdict is not Verdict.REVERT):
+        return above
+    return _Resolution(Verdict.REVERT, retry)
+
+
+def _ask(core: Core, retry: Cell, cell: Cell, failure: Failure) -> Verdict:
+    """What ``retry`` says; it learns of the failure first, and so does the store."""
+    atom: RetryAtom = retry.atom  # type: ignore[assignment]  # only retries are asked
+    if retry.history:
+        last = retry.history[-1]
+        retry.history = [*retry.history[:-1], Attempt(last.value, {**last.failures, cell.name: failure})]
+        core.touch(retry)
+    said = atom.retry.on_failure(**core.values.for_question(retry))
+    try:
+        return Verdict(said)
+    except ValueError:
+        raise FlowError(
+            f"the retry {retry.name!r} said {said!r} of a failure, which is no verdict; return one of Verdict"
+        ) from None
+
+
+def _intentions(core: Core, resolution: _Resolution) -> Iterator[tuple[Cell, Intention]]:
+    verdict, retry = resolution
+    if verdict is Verdict.REVERT_ALL or retry is None:
+        yield from ((cell, Intention.REVERT) for cell in core.atoms)
+        return
+    if verdict is Verdict.REVERT:
+        yield retry, Intention.REVERT
+    elif retry.intention is not Intention.REVERT:
+        # What is to be undone already is not turned around.
+        yield retry, Intention.RETRY
+    yield from ((core.cells[node.number], Intention.REVERT) for node in core.plan.after(retry.node))

@@ -1,0 +1,184 @@
+"""`Flows`: a store that is open, and the flows that are carried out with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.errors import FlowError
+from lifecycle.flows.codecs import JSON
+from lifecycle.flows.cores import Options
+from lifecycle.flows.keeping import Keeping
+from lifecycle.flows.memory import MemoryStore
+from lifecycle.flows.plans import compile_flow
+from lifecycle.flows.records import FlowRow
+from lifecycle.flows.runs import Run
+from lifecycle.flows.scopes import asked, check
+from lifecycle.flows.tables import FlowState
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from lifecycle.flows.codecs import Codec
+    from lifecycle.flows.patterns import Item
+    from lifecycle.flows.plans import Plan
+    from lifecycle.flows.stores import Store
+
+__all__ = ["Flows"]
+
+_UNFINISHED = (
+    FlowState.PENDING,
+    FlowState.RUNNING,
+    FlowState.SUSPENDING,
+    FlowState.SUSPENDED,
+    FlowState.RESUMING,
+)
+
+
+class Flows:
+    """Flows that are kept in ``path``, an SQLite file, or as long as the process lives.
+
+    To be entered. When it is left, what runs is suspended: tasks at work have ``stop_timeout`` seconds to end, then
+    they are cancelled; `recover`, or `start` with the same id, goes on from there.
+
+    Args:
+        path: A file, made if need be; None: memory.
+        durable: Whether a change survives a power cut, and not only the death of the process.
+        codec: How values become text.
+        options: How flows are run.
+        store: Another store, in the place of ``path``.
+        stop_timeout: Seconds.
+    """
+
+    def __init__(  # where, and how
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        durable: bool = False,
+        codec: Codec | None = None,
+        options: Options | None = None,
+        store: Store | None = None,
+        stop_timeout: float = 10.0,
+    ) -> None:
+        if store is not None and path is not None:
+            raise ValueError(f"Flows({path!r}, store={store!r}) has two stores; give one of them")
+        #: Where flows are kept.
+        self.store = _store(path, durable=durable) if store is None else store
+        self._keeping = Keeping(self.store, codec or JSON(), options or Options())
+        self._stop_timeout = stop_timeout
+        self._open = False
+        # Each run that was started or recovered, by its id.
+        self._runs: dict[str, Run] = {}
+
+    def __repr__(self) -> str:
+        return f"<Flows in {self.store!r}: {len(self._runs)} runs>"
+
+    async def __aenter__(self) -> Self:
+        """Open the store.
+
+        Raises:
+            JournalError: when its file cannot be opened or written, is no database, or is of a newer version.
+        """
+        await self.store.__aenter__()
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Suspend what runs, and close the store."""
+        self._open = False
+        try:
+            await self.suspend(cancel_after=self._stop_timeout)
+        finally:
+            for run in self._runs.values():
+                run.close()
+            self._runs.clear()
+            await self.store.__aexit__(kind, error, traceback)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Those that were started or recovered here, the first first."""
+        return tuple(self._runs.values())
+
+    def start(self, flow: Item, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
+        """Carry out ``flow`` in the background, with the values that are given.
+
+        The same id again is the same run: one that is finished is not run again, one that a crash interrupted goes on.
+        Then the values that it was given first count.
+
+        Raises:
+            MissingDependencies: for what a task would not be given; nothing has begun.
+            AmbiguousDependency: for what several tasks of a graph provide and another asks for.
+            FlowError: for a flow that cannot be carried out, a value that nobody asks for or that cannot be kept, and
+                an id that is that of another flow.
+        """
+        self._check_open()
+        plan = compile_flow(flow)
+        known = self._runs.get(id or "")
+        if known is not None:
+            if known.name != plan.name:
+                raise FlowError(f"the id {id!r} is that of {known!r}, not of {plan.name!r}; give another id")
+            return known
+        _check_values(plan, store)
+        row = FlowRow(id or uuid.uuid4().hex, plan.name, store=self._keeping.codec.encode(store))
+        return self._begin(Run(plan, row, self._keeping))
+
+    def _begin(self, run: Run) -> Run:
+        self._runs[run.id] = run
+        run.drive()
+        return run
+
+    async def recover(self, *flows: Item) -> list[Run]:
+        """Go on with what is unfinished of ``flows``, known by their names: suspended, or left by a crash.
+
+        Raises:
+            FlowError: for a flow that cannot be carried out.
+        """
+        self._check_open()
+        runs: list[Run] = []
+        for plan in map(compile_flow, flows):
+            rows = await self.store.flows(name=plan.name, states=_UNFINISHED)
+            runs += [self._begin(Run(plan, row, self._keeping)) for row in rows if row.id not in self._runs]
+        return runs
+
+    async def suspend(self, *, cancel_after: float | None = None) -> None:
+        """Suspend all that runs, and wait until nothing is at work; see `Run.suspend`."""
+        await asyncio.gather(*[_wait(run, cancel_after) for run in self._runs.values() if run.running])
+
+    async def resume(self) -> None:
+        """Go on with all that is suspended here."""
+        for run in self._runs.values():
+            if run.state is FlowState.SUSPENDED:
+                await run.resume()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise FlowError(f"{self!r} is not open; enter it: async with Flows(…) as flows")
+
+
+async def _wait(run: Run, cancel_after: float | None) -> None:
+    await run.suspend(cancel_after=cancel_after)
+
+
+def _store(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
+    if path is None:
+        return MemoryStore()
+    if "://" in os.fspath(path):
+        raise ValueError(f"Flows({path!r}) names a kind of store that is not known; give the path of a file")
+    from lifecycle.flows.sqlite import SQLiteStore
+
+    return SQLiteStore(path, durable=durable)
+
+
+def _check_values(plan: Plan, values: dict[str, Any]) -> None:
+    check(plan, values.keys())
+    names = asked(plan)
+    if unknown := [name for name in values if name not in names]:
+        asks = ", ".join(sorted(names)) or "nothing"
+        raise FlowError(
+            f"flow {plan.name!r} was given {unknown[0]!r}, which none of its tasks asks for; they ask for: {asks}"
+        )

@@ -1,0 +1,84 @@
+"""`Store`: what keeps flows. Every method is one transaction; what it is given and gives is rows of text.
+
+A flow belongs to who has taken it last: `Store.take` raises its epoch, and whoever writes with an older one is told
+so by `ClaimLost` and has written nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from lifecycle.errors import ClaimLost, FlowError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from types import TracebackType
+    from typing import Self
+
+    from lifecycle.flows.records import Batch, Change, FlowRow, Snapshot
+
+__all__ = ["Store", "lost", "unknown"]
+
+
+class Store(Protocol):
+    """An async context manager; outside of it nothing can be asked."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    async def create(self, flow: FlowRow) -> bool:
+        """Keep a flow that is new; False where its id is taken, and then nothing is written."""
+        ...
+
+    async def load(self, id: str) -> Snapshot:  # noqa: A002  # what it is
+        """What is kept of a flow.
+
+        Raises:
+            FlowError: where there is none of that id.
+        """
+        ...
+
+    async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # what it is
+        """Take a flow whose epoch is ``seen``: it is one more from now on.
+
+        Raises:
+            ClaimLost: where its epoch is another; somebody else was quicker.
+            FlowError: where there is none of that id.
+        """
+        ...
+
+    async def commit(self, batch: Batch) -> None:
+        """Write what one phase of the engine changed, all of it or nothing.
+
+        Raises:
+            ClaimLost: where the flow was taken by somebody else since.
+        """
+        ...
+
+    async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
+        """The flows of that name and in one of those states, the first first; without them, all."""
+        ...
+
+    async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # what it is
+        """What happened to a flow after the change of that number; the results are only text."""
+        ...
+
+    async def delete(self, id: str) -> bool:  # noqa: A002  # what it is
+        """Forget a flow; False where there is none."""
+        ...
+
+
+def unknown(id: str) -> FlowError:  # noqa: A002  # what it is
+    """The error for an id that nothing is kept under."""
+    return FlowError(f"there is no flow {id!r} here; give the id that it was started with")
+
+
+def lost(id: str, epoch: int) -> ClaimLost:  # noqa: A002  # what it is
+    """The error for who has lost a flow."""
+    return ClaimLost(
+        f"flow {id!r} was taken by somebody else after this one took it (epoch {epoch}); what it still wanted to write "
+        "is refused"
+    )

@@ -1,0 +1,251 @@
+"""The five tables: which state of a flow, a task, a retry, a job and the engine may follow which.
+
+They are those of TaskFlow, and two guarded moves beside them: what was cancelled goes back to where it was. A `Table`
+answers, and makes the `states.Machine` of one that has it; what a state means is said where it is owned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from lifecycle.errors import InvalidState
+from lifecycle.states import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "ENGINES",
+    "FLOWS",
+    "JOBS",
+    "RETRIES",
+    "TASKS",
+    "AtomState",
+    "EngineState",
+    "FlowState",
+    "Intention",
+    "JobState",
+    "Table",
+]
+
+S = TypeVar("S", bound=str)
+
+
+class FlowState(StrEnum):
+    """What becomes of a flow."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    FAILURE = "FAILURE"
+    REVERTED = "REVERTED"
+    SUSPENDING = "SUSPENDING"
+    SUSPENDED = "SUSPENDED"
+    RESUMING = "RESUMING"
+
+
+class AtomState(StrEnum):
+    """What becomes of a task or a retry; only a retry is ever `RETRYING`."""
+
+    PENDING = "PENDING"
+    IGNORE = "IGNORE"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    FAILURE = "FAILURE"
+    REVERTING = "REVERTING"
+    REVERTED = "REVERTED"
+    REVERT_FAILURE = "REVERT_FAILURE"
+    RETRYING = "RETRYING"
+
+
+class Intention(StrEnum):
+    """What is to be done with a task or a retry next; stored beside its state."""
+
+    EXECUTE = "EXECUTE"
+    IGNORE = "IGNORE"
+    REVERT = "REVERT"
+    RETRY = "RETRY"
+
+
+class EngineState(StrEnum):
+    """What the engine of a flow is at."""
+
+    UNDEFINED = "UNDEFINED"
+    RESUMING = "RESUMING"
+    SCHEDULING = "SCHEDULING"
+    WAITING = "WAITING"
+    ANALYZING = "ANALYZING"
+    GAME_OVER = "GAME_OVER"
+    SUCCESS = "SUCCESS"
+    FAILURE = "FAILURE"
+    REVERTED = "REVERTED"
+    SUSPENDED = "SUSPENDED"
+
+
+class JobState(StrEnum):
+    """Whether somebody works on a job."""
+
+    UNCLAIMED = "UNCLAIMED"
+    CLAIMED = "CLAIMED"
+    COMPLETE = "COMPLETE"
+
+
+@dataclass(frozen=True)
+class Table(Generic[S]):
+    """The states of one kind of thing, and the moves between them."""
+
+    kind: str
+    initial: S
+    #: For each state the states that may follow it.
+    moves: Mapping[S, frozenset[S]]
+    #: Pairs that are asked for in good faith and change nothing.
+    ignored: frozenset[tuple[S, S]] = frozenset()
+    #: Moves that only a cancellation makes: by hand, before the start, or because a claim was lost.
+    cancelled: frozenset[tuple[S, S]] = frozenset()
+    #: Moves that only a reset makes.
+    reset: frozenset[S] = frozenset()
+    _machine_moves: Mapping[S, frozenset[S]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        moves = {state: set(row) for state, row in self.moves.items()}
+        for old, new in self.cancelled:
+            moves[old].add(new)
+        for old in self.reset:
+            moves[old].add(self.initial)
+        object.__setattr__(self, "_machine_moves", {state: frozenset(row) for state, row in moves.items()})
+
+    def check(self, name: str, old: S, new: S, reason: str = "") -> bool:
+        """Whether ``new`` is a move from ``old``; False where the table says to ignore it.
+
+        Raises:
+            InvalidState: naming both states and what would be legal.
+        """
+        if new in self.moves[old]:
+            return True
+        if reason == "cancelled" and (old, new) in self.cancelled:
+            return True
+        if reason == "reset" and old in self.reset and new == self.initial:
+            return True
+        if (old, new) in self.ignored:
+            return False
+        legal = ", ".join(sorted(self.moves[old])) or f"nothing, {old} is final"
+        raise InvalidState(f"{self.kind} {name!r} cannot go from {old} to {new}; legal: {legal}")
+
+    def machine(self, name: str, state: S | None = None) -> Machine[S]:
+        """A machine that has this table, with the guarded moves, and begins in ``state``."""
+        start = self.initial if state is None else state
+        return Machine(name, self._machine_moves, start, ignored=self.ignored, history=8, error=InvalidState)
+
+
+def _rows(states: type[StrEnum], text: str) -> dict[Any, frozenset[Any]]:
+    """A table from lines such as ``A: B C``; a state without a line is final."""
+    rows = {state: frozenset[Any]() for state in states}
+    for line in text.strip().splitlines():
+        old, new = line.split(":")
+        rows[states(old.strip())] = frozenset(map(states, new.split()))
+    return rows
+
+
+def _pairs(states: type[StrEnum], text: str) -> frozenset[tuple[Any, Any]]:
+    rows = _rows(states, text)
+    return frozenset((old, new) for old, row in rows.items() for new in row)
+
+
+FLOWS: Table[FlowState] = Table(
+    "flow",
+    FlowState.PENDING,
+    _rows(
+        FlowState,
+        """
+        PENDING: RUNNING
+        RUNNING: SUCCESS FAILURE REVERTED SUSPENDING RESUMING
+        SUCCESS: RUNNING PENDING
+        FAILURE: RUNNING
+        REVERTED: PENDING
+        SUSPENDING: SUSPENDED SUCCESS FAILURE REVERTED RESUMING
+        SUSPENDED: RUNNING
+        RESUMING: SUSPENDED
+        """,
+    ),
+    ignored=_pairs(
+        FlowState,
+        """
+        PENDING: PENDING SUSPENDING SUSPENDED RESUMING
+        RUNNING: RUNNING
+        SUCCESS: SUCCESS SUSPENDING SUSPENDED RESUMING
+        FAILURE: FAILURE SUSPENDING SUSPENDED RESUMING
+        REVERTED: REVERTED SUSPENDING SUSPENDED RESUMING
+        SUSPENDING: SUSPENDING
+        SUSPENDED: SUSPENDED SUSPENDING RESUMING
+        RESUMING: RESUMING
+        """,
+    ),
+    reset=frozenset({FlowState.FAILURE}),
+)
+
+_ATOM_MOVES = """
+    PENDING: RUNNING IGNORE
+    RUNNING: SUCCESS FAILURE
+    FAILURE: REVERTING
+    SUCCESS: REVERTING
+    REVERTING: REVERTED REVERT_FAILURE
+    REVERTED: PENDING
+    IGNORE: PENDING
+"""
+_ATOM_CANCELLED = """
+    RUNNING: PENDING
+    REVERTING: SUCCESS FAILURE
+"""
+_ATOM_RESET = frozenset({AtomState.SUCCESS, AtomState.FAILURE, AtomState.REVERT_FAILURE})
+
+
+def _without(rows: dict[Any, frozenset[Any]], state: AtomState) -> dict[Any, frozenset[Any]]:
+    return {old: row for old, row in rows.items() if old is not state}
+
+
+TASKS: Table[AtomState] = Table(
+    "task",
+    AtomState.PENDING,
+    _without(_rows(AtomState, _ATOM_MOVES), AtomState.RETRYING),
+    cancelled=_pairs(AtomState, _ATOM_CANCELLED),
+    reset=_ATOM_RESET,
+)
+
+RETRIES: Table[AtomState] = Table(
+    "retry",
+    AtomState.PENDING,
+    _rows(AtomState, _ATOM_MOVES.replace("SUCCESS: REVERTING", "SUCCESS: REVERTING RETRYING") + "RETRYING: RUNNING"),
+    cancelled=_pairs(AtomState, _ATOM_CANCELLED),
+    reset=_ATOM_RESET,
+)
+
+JOBS: Table[JobState] = Table(
+    "job",
+    JobState.UNCLAIMED,
+    _rows(
+        JobState,
+        """
+        UNCLAIMED: CLAIMED
+        CLAIMED: UNCLAIMED COMPLETE
+        """,
+    ),
+    ignored=frozenset((state, state) for state in JobState),
+)
+
+ENGINES: Table[EngineState] = Table(
+    "engine",
+    EngineState.UNDEFINED,
+    _rows(
+        EngineState,
+        """
+        UNDEFINED: RESUMING
+        RESUMING: SCHEDULING
+        SCHEDULING: WAITING
+        WAITING: ANALYZING
+        ANALYZING: SCHEDULING WAITING GAME_OVER
+        GAME_OVER: SUCCESS FAILURE REVERTED SUSPENDED
+        """,
+    ),
+)

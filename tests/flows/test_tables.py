@@ -1,0 +1,73 @@
+"""The five tables are TaskFlow's, pair by pair, and two guarded moves beside them."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lifecycle.flows import InvalidState
+from lifecycle.flows.tables import ENGINES, FLOWS, JOBS, RETRIES, TASKS, Table
+
+TABLES: dict[str, Table[Any]] = {"engine": ENGINES, "flow": FLOWS, "task": TASKS, "retry": RETRIES, "job": JOBS}
+RECORDED = json.loads((Path(__file__).parents[1] / "data" / "taskflow_transitions.json").read_text())
+
+
+def recorded(kind: str, key: str) -> set[tuple[str, str]]:
+    return {(old, new) for old, new in RECORDED[kind].get(key, [])}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_the_states_are_those_that_were_recorded(kind: str) -> None:
+    allowed = recorded(kind, "allowed")
+    states = set(RECORDED[kind].get("states", [])) or {state for pair in allowed for state in pair}
+    assert {str(state) for state in TABLES[kind].moves} == states
+    assert TABLES[kind].initial == RECORDED[kind].get("initial", RECORDED[kind].get("start"))
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_every_pair_is_allowed_ignored_or_refused_as_it_was_recorded(kind: str) -> None:
+    for old, new in product(TABLES[kind].moves, repeat=2):
+        check_pair(kind, old, new)
+
+
+def check_pair(kind: str, old: Any, new: Any) -> None:
+    table = TABLES[kind]
+    pair = (str(old), str(new))
+    if pair in recorded(kind, "allowed"):
+        assert table.check("x", old, new)
+    elif pair in recorded(kind, "ignored") | recorded(kind, "ignored_identity"):
+        assert not table.check("x", old, new)
+    else:
+        with pytest.raises(InvalidState, match=f"{old} to {new}; legal: "):
+            table.check("x", old, new)
+
+
+@pytest.mark.parametrize("kind", ["task", "retry"])
+def test_what_was_cancelled_goes_back_and_only_then(kind: str) -> None:
+    table = TABLES[kind]
+    back = {("RUNNING", "PENDING"), ("REVERTING", "SUCCESS"), ("REVERTING", "FAILURE")}
+    guarded = {
+        (str(old), str(new))
+        for old, new in product(table.moves, repeat=2)
+        if new not in table.moves[old] and _allows(table, old, new, "cancelled")
+    }
+    assert guarded == back
+
+
+def _allows(table: Table[Any], old: Any, new: Any, reason: str) -> bool:
+    try:
+        return table.check("x", old, new, reason)
+    except InvalidState:
+        return False
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_machine_of_a_table_moves_as_the_table_allows_to_anybody(kind: str) -> None:
+    table = TABLES[kind]
+    for old, new in product(table.moves, repeat=2):
+        allowed = any(_allows(table, old, new, reason) for reason in ("", "cancelled", "reset"))
+        assert table.machine("x", old).can(new) == (allowed or (old, new) in table.ignored)
