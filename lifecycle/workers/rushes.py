@@ -38,7 +38,7 @@ class Rush(Generic[_T, _R]):
         self._askers = WeakKeyDictionary()
 
     def ask(self, item: _T) -> asyncio.Future[_R]:
-        """Have ``item`` among them: what ``work`` returned. Who is cancelled gives up waiting; it is done for him."""
+        """Have ``item`` among them: what ``work`` returned. Who is cancelled meanwhile is left out."""
         loop = asyncio.get_running_loop()
         asker: asyncio.Future[_R] = loop.create_future()
         askers = self._askers.setdefault(loop, [])
@@ -48,8 +48,7 @@ class Rush(Generic[_T, _R]):
         return asker
 
     def _do(self, loop: asyncio.AbstractEventLoop) -> None:
-        askers = self._askers.pop(loop)
+        askers = [(item, asker) for item, asker in self._askers.pop(loop) if not asker.done()]
         result = self._work([item for item, _ in askers])
         for _, asker in askers:
-            if not asker.done():
-                asker.set_result(result)
+            asker.set_result(result)

@@ -21,15 +21,14 @@ from lifecycle.workers.containment.sweeps import carries, family
 from lifecycle.workers.rushes import Rush
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lifecycle.workers.containment.sweeps import Known
     from lifecycle.workers.stdio import Command
 
 __all__ = ["Bond"]
 
 _log = logging.getLogger("lifecycle.workers")
-
-# To tell the guard of each end by itself costs more than the end does.
-_partings: Rush[int, None] = Rush(guards.remove)
 
 
 class Bond:
@@ -135,14 +134,14 @@ class Bond:
         """Reap ``pid``, and before that have the number forgotten: others may have it from then on."""
         if self._moving is not None and not self._moving.done():
             await asyncio.wait({self._moving})
+        parting = _partings.ask(pid)
         try:
-            if self._holds_guard:
-                await _partings.ask(pid)
+            await parting
         except asyncio.CancelledError:
-            guards.remove([pid])
+            # Of a loop that is being closed; unless it was done just now.
+            if parting.cancelled():
+                _part([pid])
             raise
-        finally:
-            _platform.reap(pid)
 
     async def clear(self, *, started: bool = True) -> None:
         """Kill everything that is left, wherever it went."""
@@ -198,3 +197,14 @@ class Bond:
             f"{self._name!r} cannot have contain={str(self._wanted)!r}: {reason}; "
             "give contain='auto' for the best that there is"
         )
+
+
+def _part(pids: Sequence[int]) -> None:
+    """Reap those that have ended, which no guard must know any more then."""
+    guards.remove(pids)
+    for pid in pids:
+        _platform.reap(pid)
+
+
+# To tell the guard of each end by itself costs more than the end does.
+_partings: Rush[int, None] = Rush(_part)
