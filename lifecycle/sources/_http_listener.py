@@ -55,7 +55,8 @@ class Listener:
         self._handshake = header_timeout
         self._server: asyncio.Server | None = None
         self._file: SocketFile | None = None
-        self._inherited = False
+        #: Whether somebody else may take the socket over.
+        self.inherited = False
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Open the socket, or take the one that was inherited for this address; returns the address it got.
@@ -83,7 +84,7 @@ class Listener:
         """One that was inherited, or that is a file; None for a port that is still to be opened."""
         path = unix_path(host)
         there = take(await addresses(host, port) if path is None else (path,))
-        self._inherited = there is not None
+        self.inherited = there is not None
         if there is None and path is not None:
             self._file = SocketFile(path)
             return self._file.socket
@@ -94,7 +95,7 @@ class Listener:
 
         A socket that is only ours is left as it is: nobody else would accept.
         """
-        if not self._inherited or self._server is None:
+        if not self.inherited or self._server is None:
             return
         for each in self._server.sockets:
             asyncio.get_running_loop().remove_reader(each.fileno())

@@ -44,6 +44,11 @@ class HttpServer:
         """Answer requests with 503 from now on, or no longer; the socket stays open."""
         self._requests.suspended = suspended
 
+    def close(self) -> None:
+        """The end has begun: refuse, unless the socket is to be handed over first."""
+        if not self._listener.inherited:
+            self.refuse()
+
     async def hand_over(self) -> None:
         """Leave an inherited socket to who has it next; requests on connections that are there are still taken."""
         await self._listener.hand_over()

@@ -244,6 +244,8 @@ class WebhookSource:
     def close(self) -> None:
         """Let `run` end: no new requests; those under way get their answers."""
         self._closing.set()
+        if self._server is not None:
+            self._server.close()
         if self._inbox is not None:
             self._inbox.end()
 

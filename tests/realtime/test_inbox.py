@@ -366,6 +366,25 @@ async def test_a_router_that_drains_puts_down_what_was_handled_after_its_source_
     assert [body for body, _ in receiver.seen] == ["0", "1"]
 
 
+async def test_a_receiver_that_stops_accepts_nothing_more_although_it_still_delivers(path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
+        await go_on.wait()
+
+    async with receiving(path, handle) as receiver:
+        for number in range(5):
+            assert await receiver.send(str(number)) == 202
+        await until(lambda: receiver.seen)
+        receiver.source.close()
+        assert await receiver.send("late") == 503
+        assert receiver.headers["Retry-After"] == "1"
+        go_on.set()
+    assert {body for body, _ in receiver.seen} | {unpacked(entry.body).text() for entry in entries(path)} == set(
+        "01234"
+    )
+
+
 async def test_a_source_that_is_removed_leaves_what_it_holds_and_can_come_back(path: Path) -> None:
     async with receiving(path) as receiver:
         assert await receiver.send("one") == 202
