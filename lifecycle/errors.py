@@ -15,6 +15,7 @@ LifecycleError
 ├── InvalidTransition           a state machine was asked for a move that its table does not have
 │   └── InvalidState            (also FlowError) the same for flows and jobs
 ├── WorkerFailed                a worker ended, or could not start, with an error
+│   └── PoolFailed              (also PoolError) the pool gave up
 ├── RestartLimitReached         a supervisor's budget of restarts is spent
 ├── DoNotRestart                raised by a child: it is not to be started again
 ├── StopTree                    raised by a child: its supervisors are to end, up to the root
@@ -25,7 +26,7 @@ LifecycleError
 │   ├── RemoteTraceback         its cause: the traceback there, as text
 │   ├── WorkerLost              the worker process died during the call
 │   ├── PoolBusy                the pool's queue is full
-│   ├── PoolFailed              the pool gave up
+│   ├── PoolFailed              (also WorkerFailed)
 │   ├── PoolClosed              the pool is closed
 │   └── SessionLost             the member that a session was bound to is gone
 └── FlowError
