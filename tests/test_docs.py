@@ -53,6 +53,7 @@ ROOMS = (
     "handlers",
     "interactive",
     "workers",
+    "workers.pool",
     "observe.mermaid",
     "testing",
     "errors",
