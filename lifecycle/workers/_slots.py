@@ -141,6 +141,9 @@ class Slot:
 
     def quiet(self) -> None:
         """Nothing is due for it any more."""
+        if self.timer is None and self.probing is None and self.watching is None:
+            # Most often; and there are children by the thousand.
+            return
         for due in (self.timer, self.probing, self.watching):
             if due is not None:
                 due.cancel()

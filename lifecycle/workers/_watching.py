@@ -89,7 +89,8 @@ class Board:
 
     def note(self, slot: Slot) -> None:
         """Tell what has become of the child in ``slot``, if that is news."""
-        if not self.watched:
+        # It is asked at each change of each child; most often nobody ever watched.
+        if (self._watches is None and self.above is None) or not self.watched:
             return
         old, new = slot.tell()
         if old is not None:
