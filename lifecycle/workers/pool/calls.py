@@ -1,8 +1,8 @@
-"""One call on a member, from the frame that asks for it to the moment when nothing of it runs any more.
+"""One call, from the wish for it to the moment when nothing of it runs any more.
 
-A call is taken back in two steps: the member is asked to break it off, and is killed if it has not done so within the
-grace period. Nothing here needs a task: what has to happen later is done by a timer or by the member's answer, so that
-a caller may go at any time and the seat is still given back.
+It waits for a seat, is sent to the member in the same step in which it gets one, and gives the seat back in the same
+step in which the member has answered: no task has to run in between, and a caller may go at any time. A call is taken
+back in two steps: the member is asked to break it off, and is killed if it has not done so within the grace period.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from lifecycle.workers.pool.figures import Figures
+    from lifecycle.workers.pool.leases import Waiter
     from lifecycle.workers.pool.leavers import Leavers
     from lifecycle.workers.pool.members import Member
     from lifecycle.workers.pool.orders import Order
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.pool.requests import Request
     from lifecycle.workers.pool.seats import Seats
 
-__all__ = ["Caller", "Running", "Seat"]
+__all__ = ["Call", "Caller", "Seat"]
 
 
 class Caller:
@@ -62,45 +63,15 @@ class Caller:
 
     async def call(self, order: Order, *, idempotent: bool) -> Any:
         """Have ``order`` carried out on some member; once more on another, if it is lost and that does no harm."""
-        running = await self.begun(order)
+        call = Call(self, order)
         try:
-            return await running.outcome()
+            return await call.outcome()
         except WorkerLost as error:
-            if not idempotent or self.seats.refusal is not None:
+            if not idempotent or self.seats.refusal is not None or call.member is None:
                 raise
-            member = running.seat.member
-            hooks.pool_recovered.announce(
-                self.pool, action="retry", member=member.id, reason=member.going or "exited", error=error
-            )
-        return await (await self.begun(order)).outcome()
-
-    async def seat(self, order: Order) -> Seat:
-        """A seat for ``order``, at once if there is one."""
-        try:
-            member = self.seats.take(order.session)
-            if member is None:
-                member = await self.seats.wait(order)
-        except BaseException as error:
-            self.tell(order, None, 0.0, error)
-            raise
-        return Seat(self, member, order.session)
-
-    async def on(self, seat: Seat, order: Order) -> Any:
-        """The outcome of ``order`` on ``seat``."""
-        running = await self.begun(order, seat)
-        return await running.outcome()
-
-    async def begun(self, order: Order, seat: Seat | None = None, *, window: int = 0) -> Running:
-        """``order`` as it runs: on ``seat``, which is kept, or on one of its own, which is left with it."""
-        lent = seat is not None
-        seat = seat or await self.seat(order)
-        try:
-            return Running(self, order, seat, window=window)
-        except LinkClosed:
-            raise await self.lost(seat.member, order) from None
-        finally:
-            if not lent:
-                seat.leave()
+            reason, member = call.member.going or "exited", call.member.id
+            hooks.pool_recovered.announce(self.pool, action="retry", member=member, reason=reason, error=error)
+        return await Call(self, order).outcome()
 
     async def lost(self, member: Member, order: Order) -> Exception:
         """What to raise for ``order``, which ``member`` took with it."""
@@ -109,24 +80,18 @@ class Caller:
             return self.seats.refusal()
         return lost(member, order.function, end)
 
-    def tell(self, order: Order, member: Member | None, ran: float, error: BaseException | None) -> None:
-        """A call has its outcome."""
-        waited = self.loop.time() - order.began - ran
-        self.figures.add(waited, ran)
-        if hooks.call_finished.receivers:
-            hooks.call_finished.announce(
-                self.pool,
-                function=order.function,
-                session=order.session,
-                member=None if member is None else member.id,
-                waited=waited,
-                ran=ran,
-                error=error,
-            )
+    def vacate(self, member: Member, session: str | None) -> None:
+        """Give back a seat."""
+        if member.link.closed:
+            # It is dead, though its end may not be known yet; there is no seat to give to another.
+            self.seats.forget(session)
+        else:
+            self.leavers.vacated(member)
+            self.seats.release(member, session)
 
 
 class Seat:
-    """A seat on a member that was taken; it is given back when it was left and no call is on it any more."""
+    """A seat that somebody has for several calls; it is given back when he has left it and no call is on it."""
 
     __slots__ = ("_caller", "_left", "_running", "member", "session")
 
@@ -136,6 +101,40 @@ class Seat:
         self.session = session
         self._running = 0
         self._left = False
+
+    @classmethod
+    async def of(cls, caller: Caller, order: Order) -> Seat:
+        """A seat as ``order`` wants it, in its turn."""
+        member = caller.seats.take(order.session)
+        if member is None:
+            member = await cls._waited_for(caller, order)
+        return cls(caller, member, order.session)
+
+    @classmethod
+    async def _waited_for(cls, caller: Caller, order: Order) -> Member:
+        future: asyncio.Future[Member] = caller.loop.create_future()
+
+        def use(member: Member) -> bool:
+            future.set_result(member)
+            return True
+
+        def expire() -> None:
+            if not future.done():
+                future.set_exception(order.overdue(None))
+
+        waiter = caller.seats.queue_up(order, future, use)
+        timer = None if order.until == math.inf else caller.loop.call_at(order.until, expire)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # It may have been given a seat in the very turn of the loop in which it was cancelled.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                caller.vacate(future.result(), order.session)
+            raise
+        finally:
+            caller.seats.give_up(waiter)
+            if timer is not None:
+                timer.cancel()
 
     def leave(self) -> None:
         """Begin nothing more on it; any number of times."""
@@ -153,43 +152,155 @@ class Seat:
         self._give_back()
 
     def _give_back(self) -> None:
-        if self._running or not self._left:
-            return
-        seats = self._caller.seats
-        if self.member.link.closed:
-            # Its member is dead, though its end may not be known yet; there is no seat to give to another.
-            seats.forget(self.session)
-        else:
-            self._caller.leavers.vacated(self.member)
-            seats.release(self.member, self.session)
+        if self._left and not self._running:
+            self._caller.vacate(self.member, self.session)
 
 
-class Running:
-    """One request to a member, for as long as something of it may run.
+class Call:
+    """One call; it begins when it is made.
+
+    Args:
+        caller: makes it.
+        order: what is wanted.
+        seat: where it goes; by default to any member that it gets.
+        window: for a stream, how many values may be on their way.
 
     Raises:
         TypeError, ValueError: if its arguments cannot be sent; nothing has been sent then.
+        PoolBusy, PoolClosed, PoolFailed, SessionLost: if it can get no member.
     """
 
-    __slots__ = ("_began", "_caller", "_reason", "_settled", "_timer", "_vacated", "order", "request", "seat")
+    __slots__ = (
+        "_began",
+        "_caller",
+        "_ended",
+        "_future",
+        "_reason",
+        "_seat",
+        "_settled",
+        "_timer",
+        "_waiter",
+        "_window",
+        "member",
+        "order",
+        "request",
+    )
 
-    def __init__(self, caller: Caller, order: Order, seat: Seat, *, window: int = 0) -> None:
-        self._caller = caller
+    def __init__(self, caller: Caller, order: Order, seat: Seat | None = None, *, window: int = 0) -> None:
         self.order = order
-        self.seat = seat
+        #: Who has it, and what was asked of him; None while it waits.
+        self.member: Member | None = None
+        self.request: Request | None = None
+        self._caller = caller
+        self._seat = seat
+        self._window = window
+        self._future: asyncio.Future[Any] = caller.loop.create_future()
+        self._waiter: Waiter[Member] | None = None
+        # When it was sent, and when nothing of it ran any more.
+        self._began = self._ended = 0.0
+        # Why it was taken back, and what is done when that is over.
         self._reason: Reason | None = None
         self._settled: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._vacated = False
-        member = seat.member
-        began = self._began = caller.loop.time()
-        budget = max(0.0, order.until - began)
-        self.request: Request = member.link.call(
-            order.function, order.args, order.kwargs, budget=budget, window=window
-        )
-        seat.begin()
+        try:
+            self._begin(seat)
+        except Exception as error:
+            self._tell(error)
+            raise
         if order.until != math.inf:
-            self._timer = caller.loop.call_at(order.until, self.take_back, "timeout")
+            self._timer = caller.loop.call_at(order.until, self._overdue)
+
+    async def outcome(self) -> Any:
+        """What it comes to; when this returns or raises, nothing of it runs any more."""
+        try:
+            result = await self.settle(self._future)
+        except BaseException as error:
+            self.close(error)
+            raise
+        self.close(None)
+        return result
+
+    async def settle(self, future: Awaitable[Any]) -> Any:
+        """The result of ``future``, which the member's answer completes; with an error that tells what was wrong."""
+        try:
+            result = await future
+        except asyncio.CancelledError:
+            await self._withdrawn()
+            raise
+        except LinkClosed:
+            assert self.member is not None, "there was a link"
+            error = await self._caller.lost(self.member, self.order)
+            raise (self._too_late() if self._reason == "timeout" else error) from None
+        except (Cancelled, RemoteError):
+            if self._reason == "timeout":
+                raise self._too_late() from None
+            raise
+        if self._reason == "timeout":
+            raise self._too_late()
+        return result
+
+    def take_back(self, reason: Reason) -> asyncio.Future[None]:
+        """Have it broken off, by force if need be; what is done when nothing of it runs any more."""
+        assert self.request is not None, "it was sent"
+        if self._settled is None:
+            self._reason = reason
+            self._settled = self.request.cancel(reason)
+            if not self._settled.done():
+                kill = self._caller.loop.call_later(self._caller.grace, self._kill)
+                self._settled.add_done_callback(lambda _: kill.cancel())
+        return self._settled
+
+    def close(self, error: BaseException | None) -> None:
+        """Somebody has taken note of its outcome."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._tell(error)
+
+    # -- how it goes --------------------------------------------------------------------------------------------------
+
+    def _begin(self, seat: Seat | None) -> None:
+        if seat is not None:
+            seat.begin()
+            try:
+                self._send(seat.member)
+            except BaseException:
+                seat.end()
+                raise
+            return
+        session = self.order.session
+        member = self._caller.seats.take(session)
+        if member is None:
+            self._waiter = self._caller.seats.queue_up(self.order, self._future, self._use)
+            return
+        try:
+            self._send(member)
+        except BaseException:
+            self._caller.vacate(member, session)
+            raise
+
+    def _use(self, member: Member) -> bool:
+        """It is its turn: whether it can be sent."""
+        try:
+            self._send(member)
+        except Exception as error:  # noqa: BLE001  # for who awaits it
+            self._caller.seats.forget(self.order.session)
+            self._future.set_exception(error)
+            return False
+        return True
+
+    def _send(self, member: Member) -> None:
+        order, caller = self.order, self._caller
+        self.member, self._began = member, caller.loop.time()
+        budget = max(0.0, order.until - self._began)
+        self.request = member.link.call(
+            order.function,
+            order.args,
+            order.kwargs,
+            budget,
+            self._window,
+            future=self._future,
+            answered=self._answered,
+        )
         member.calls += 1
         member.busy_until = max(member.busy_until, order.until)
         caller.leavers.worn(member)
@@ -199,68 +310,61 @@ class Running:
                 function=order.function,
                 session=order.session,
                 member=member.id,
-                waited=began - order.began,
+                waited=self._began - order.began,
             )
 
-    async def outcome(self) -> Any:
-        """What it comes to; when this returns or raises, nothing of it runs any more."""
-        error: BaseException | None = None
-        try:
-            return await self.settle(self.request.future)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            self.close(error)
+    def _answered(self) -> None:
+        """Nothing of it runs any more."""
+        assert self.member is not None, "there is somebody who answered"
+        self._ended = self._caller.loop.time()
+        if not self.member.link.closed:
+            self.member.proven = True
+        if self._seat is None:
+            self._caller.vacate(self.member, self.order.session)
+        else:
+            self._seat.end()
 
-    async def settle(self, future: Awaitable[Any]) -> Any:
-        """The result of ``future``, which the member's answer completes; with an error that tells what was wrong."""
-        try:
-            result = await future
-        except asyncio.CancelledError:
+    def _overdue(self) -> None:
+        if self.request is not None:
+            self.take_back("timeout")
+        elif not self._future.done():
+            self._give_up()
+            self._future.set_exception(self._too_late())
+
+    async def _withdrawn(self) -> None:
+        """Return when nothing of it runs any more, since who wanted it does not."""
+        if self._future.done() and not self._future.cancelled():
+            # Nobody else will look.
+            self._future.exception()
+        if self.request is None:
+            self._give_up()
+        else:
             await asyncio.wait({self.take_back("cancelled")})
-            raise
-        except LinkClosed:
-            raise await self._lost() from None
-        except (Cancelled, RemoteError):
-            self.seat.member.proven = True
-            if self._reason == "timeout":
-                raise self.order.overdue(self.seat.member.id) from None
-            raise
-        self.seat.member.proven = True
-        if self._reason == "timeout":
-            raise self.order.overdue(self.seat.member.id)
-        return result
 
-    def take_back(self, reason: Reason) -> asyncio.Future[None]:
-        """Have it broken off, by force if need be; what is done when nothing of it runs any more."""
-        if self._settled is not None:
-            return self._settled
-        self._reason = reason
-        settled = self._settled = self.request.cancel(reason)
-        if not settled.done():
-            kill = self._caller.loop.call_later(self._caller.grace, self._kill)
-            settled.add_done_callback(lambda _: kill.cancel())
-            settled.add_done_callback(self._vacate)
-        return settled
+    def _give_up(self) -> None:
+        if self._waiter is not None:
+            self._caller.seats.give_up(self._waiter)
 
-    def close(self, error: BaseException | None) -> None:
-        """Its outcome has been taken note of; its seat is free as soon as nothing of it runs."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._settled is None or self._settled.done():
-            self._vacate()
-        self._caller.tell(self.order, self.seat.member, self._caller.loop.time() - self._began, error)
-
-    def _vacate(self, _: object = None) -> None:
-        if not self._vacated:
-            self._vacated = True
-            self.seat.end()
+    def _too_late(self) -> TimeoutError:
+        return self.order.overdue(None if self.member is None else self.member.id)
 
     def _kill(self) -> None:
+        assert self.member is not None, "it was sent"
         trouble = f"{self.order.function!r} did not break off within {self._caller.grace:g} s"
-        self._caller.kill(self.seat.member, self._reason or "cancelled", trouble)
+        self._caller.kill(self.member, self._reason or "cancelled", trouble)
 
-    async def _lost(self) -> Exception:
-        lost = await self._caller.lost(self.seat.member, self.order)
-        return self.order.overdue(self.seat.member.id) if self._reason == "timeout" else lost
+    def _tell(self, error: BaseException | None) -> None:
+        order, ended = self.order, self._ended or self._caller.loop.time()
+        began = ended if self.member is None else self._began
+        waited, ran = began - order.began, ended - began
+        self._caller.figures.add(waited, ran)
+        if hooks.call_finished.receivers:
+            hooks.call_finished.announce(
+                self._caller.pool,
+                function=order.function,
+                session=order.session,
+                member=None if self.member is None else self.member.id,
+                waited=waited,
+                ran=ran,
+                error=error,
+            )

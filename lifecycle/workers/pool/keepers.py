@@ -143,8 +143,9 @@ class Keeper:
 
     def adjust(self) -> None:
         """Start what is lacking."""
-        if not self._over.done():
-            for _ in range(self._roster.wanted(self._seats.book.waiting) - self._roster.size):
+        size = self._roster.size
+        if size < self._roster.high and not self._over.done():
+            for _ in range(self._roster.wanted(self._seats.book.waiting) - size):
                 self._begin()
 
     def _begin(self, attempt: int = 0) -> None:

@@ -1,8 +1,7 @@
 """The book of leases: who has a seat on which member, and who waits for one.
 
-It is a pure sum of what it is told; it keeps no clock and starts nothing. A seat is given in the same step in which
-somebody who waits for it is found, so that none is ever on its way: who was given one and cannot use it any more gives
-it back with `LeaseBook.release`.
+It is a pure sum of what it is told; it keeps no clock and starts nothing. Whoever waits is called in the same step in
+which a seat becomes free, and says whether he uses it, so that no seat is ever on its way to somebody who has left.
 """
 
 from __future__ import annotations
@@ -36,16 +35,23 @@ M = TypeVar("M", bound=Seated)
 
 
 class Waiter(Generic[M]):
-    """Somebody who waits for a seat: on ``member``, or on any if that is None."""
+    """Somebody who waits for a seat: on ``member``, or on any if that is None.
 
-    __slots__ = ("future", "member", "number", "session")
+    Args:
+        future: what he awaits; once it is done, he wants no seat any more.
+        use: called with a member on which a seat was taken for him; False if he has no use for it.
+        session: what the seat is for.
+    """
 
-    def __init__(self, future: asyncio.Future[M], number: int, member: M | None, session: str | None) -> None:
+    __slots__ = ("future", "member", "number", "session", "use")
+
+    def __init__(self, future: asyncio.Future[Any], use: Callable[[M], bool], session: str | None = None) -> None:
         self.future = future
-        #: Who has the smaller one, came first.
-        self.number = number
-        self.member = member
+        self.use = use
         self.session = session
+        self.member: M | None = None
+        #: Who has the smaller one, came first.
+        self.number = -1
 
 
 class LeaseBook(Generic[M]):
@@ -116,14 +122,8 @@ class LeaseBook(Generic[M]):
 
     def release(self, member: M) -> None:
         """Give a seat back; whoever is next has it when this returns. It cannot be interrupted."""
-        if member in self._offered:
-            if member.leases < self._capacity:
-                del self._free[member.leases][member]
-            member.check_in()
-            self._free[member.leases][member] = None
-            self._grant(member)
-        else:
-            member.check_in()
+        self._unseat(member)
+        self._grant(member)
 
     def offer(self, member: M) -> None:
         """Have ``member`` given to callers from now on; any number of times."""
@@ -142,14 +142,17 @@ class LeaseBook(Generic[M]):
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 
-    def wait(self, future: asyncio.Future[M], session: str | None = None, member: M | None = None) -> Waiter[M]:
-        """Join those who wait; ``future`` gets the member on which there is a seat, which is taken then.
+    def wait(self, waiter: Waiter[M], member: M | None = None) -> None:
+        """Have ``waiter`` join those who wait for a seat on ``member``, or on any; at most once at a time.
 
-        Whoever waited has to `give_up` the waiter in the end, and to `release` a seat that it cannot use.
+        One that has waited before keeps its rank.
         """
-        waiter = Waiter(future, next(self._numbers), member, session)
+        if waiter.number < 0:
+            waiter.number = next(self._numbers)
+        waiter.member = member
         self._row(waiter)[waiter] = None
-        return waiter
+        if member is not None:
+            self._grant(member)
 
     def give_up(self, waiter: Waiter[M]) -> None:
         """Wait no longer; nothing happens to one that does not."""
@@ -189,6 +192,15 @@ class LeaseBook(Generic[M]):
         if member.leases < self._capacity:
             self._free[member.leases][member] = None
 
+    def _unseat(self, member: M) -> None:
+        if member not in self._offered:
+            member.check_in()
+            return
+        if member.leases < self._capacity:
+            del self._free[member.leases][member]
+        member.check_in()
+        self._free[member.leases][member] = None
+
     def _grant(self, member: M) -> None:
         """Give the free seats of ``member`` to those who may have them, the first first."""
         while not self.paused and self._has_seat(member):
@@ -197,7 +209,8 @@ class LeaseBook(Generic[M]):
                 return
             self.give_up(waiter)
             self._seat(member, waiter.session)
-            waiter.future.set_result(member)
+            if not waiter.use(member):
+                self._unseat(member)
 
     def _next(self, member: M) -> Waiter[M] | None:
         """Who came first of those that would take a seat on ``member``."""

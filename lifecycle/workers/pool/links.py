@@ -116,6 +116,9 @@ class Link:
         kwargs: Mapping[str, Any],
         budget: float | None = None,
         window: int = 0,
+        *,
+        future: asyncio.Future[Any] | None = None,
+        answered: Callable[[], object] | None = None,
     ) -> Request:
         """Send a call, and wait for nothing; where the link is closed, it fails with `LinkClosed` like the others.
 
@@ -125,6 +128,8 @@ class Link:
             kwargs: what it is given by name.
             budget: seconds that it has, which a member may or may not look at.
             window: for a stream, how many chunks may be on their way.
+            future: what gets the outcome; by default, one of the request's own.
+            answered: called when nothing of it runs any more, right after its outcome is known; perhaps at once.
 
         Raises:
             TypeError, ValueError: for what the codec cannot carry; nothing was sent.
@@ -133,7 +138,7 @@ class Link:
         seal = self._codec.seal
         data = encode(self._codec, ["call", number, function, seal([*args]), seal({**kwargs}), budget, window])
         self._count = number
-        request = Request(number, window, self._send, self._codec.unseal)
+        request = Request(number, window, self._send, self._codec.unseal, future=future, answered=answered)
         if self._closed is not None:
             request.settle(None, error=self._closed)
         else:
@@ -234,7 +239,7 @@ class Link:
         self._closed = closed
         self._ended()
         self._settle_ready(closed)
-        for request in self._requests.values():
+        for request in list(self._requests.values()):
             request.settle(None, error=closed)
         self._requests.clear()
         for ping in self._pings.values():

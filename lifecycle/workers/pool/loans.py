@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import PoolClosed
+from lifecycle.workers.pool.calls import Call, Seat
 from lifecycle.workers.pool.orders import Order
 from lifecycle.workers.pool.streams import Stream
 from lifecycle.workers.pool.targets import function_name
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-    from lifecycle.workers.pool.calls import Caller, Seat
+    from lifecycle.workers.pool.calls import Caller
     from lifecycle.workers.pool.members import Member
 
 __all__ = ["Lease"]
@@ -42,7 +43,8 @@ class Lease:
         self, function: str | Callable[..., Any], /, *args: Any, deadline: float | None = None, **kwargs: Any
     ) -> Any:
         """Call ``function`` there; see `Pool.call`."""
-        return await self._caller.on(self._its_seat(), self._ordered(function, args, kwargs, deadline))
+        order = self._ordered(function, args, kwargs, deadline)
+        return await Call(self._caller, order, self._its_seat()).outcome()
 
     def stream(
         self, function: str | Callable[..., Any], /, *args: Any, deadline: float | None = None, **kwargs: Any
@@ -56,7 +58,7 @@ class Lease:
 
     async def __aenter__(self) -> Self:
         self._order.begin()
-        self._seat = await self._caller.seat(self._order)
+        self._seat = await Seat.of(self._caller, self._order)
         return self
 
     async def __aexit__(self, *_: object) -> None:

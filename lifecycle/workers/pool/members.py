@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lifecycle import hooks
 from lifecycle.errors import WorkerFailed
-from lifecycle.workers.pool.requests import LinkClosed
 from lifecycle.workers.pool.phases import REASONS, Phase, PhaseLog, phase_of
+from lifecycle.workers.pool.requests import LinkClosed
 from lifecycle.workers.process import ProcessWorker
 from lifecycle.workers.records import ProbeResult
 from lifecycle.workers.status import Status
@@ -151,13 +151,16 @@ class Member(ProcessWorker):
         """It is given a call."""
         self.leases += 1
         if self.leases == 1:
-            self._moved(Phase.READY, "checkout", **({} if session is None else {"session": session}))
+            self._note(Phase.READY, Phase.BUSY, "checkout", **({} if session is None else {"session": session}))
 
     def check_in(self) -> None:
         """A call of it is over."""
         self.leases -= 1
         if self.leases == 0 and self._machine.state is Status.RUNNING:
-            self._moved(Phase.BUSY, "checkin" if self.sound else "checkin_error")
+            if self.sound:
+                self._note(Phase.BUSY, Phase.READY, "checkin")
+            else:
+                self._note(Phase.BUSY, Phase.DEGRADED, "checkin_error")
 
     # -- health -----------------------------------------------------------------------------------------------------
 
@@ -223,14 +226,18 @@ class Member(ProcessWorker):
         return phase_of(status, leased=self.leases > 0, sound=self.sound)
 
     def _status_changed(self, old: Status, new: Status) -> None:
+        if new is Status.STOPPING and self.going is None:
+            self.going = "shutdown"
         before, after = self._phase(old), self._phase(new)
         if before is not after:
-            self._moved(before, self._reason(before, after))
+            self._note(before, after, self._reason(before, after))
 
-    def _moved(self, before: Phase, reason: Reason, **meta: object) -> None:
+    def _moved(self, before: Phase, reason: Reason) -> None:
         after = self.phase
-        if after is before:
-            return
+        if before is not after:
+            self._note(before, after, reason)
+
+    def _note(self, before: Phase, after: Phase, reason: Reason, **meta: object) -> None:
         self._log.record(before, after, reason, now=self._loop.time(), **meta)
         if hooks.member_changed.receivers:
             hooks.member_changed.announce(self._pool, member=self, change=self._log.newest)

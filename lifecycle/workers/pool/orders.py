@@ -22,7 +22,7 @@ class Order:
 
     __slots__ = ("args", "began", "deadline", "function", "kwargs", "patient", "pool", "session", "until")
 
-    def __init__(  # noqa: PLR0913  # each is a field of the record
+    def __init__(  # each is a field of the record
         self,
         pool: str,
         function: str,

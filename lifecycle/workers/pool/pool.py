@@ -208,8 +208,8 @@ class Pool(BaseWorker):
     # -- the pool -----------------------------------------------------------------------------------------------------
 
     def members(self) -> tuple[Member, ...]:
-        """The members, the oldest first, with those that come and go."""
-        return () if self._works is None else tuple(self._works.roster)
+        """The members, the oldest first, with those that come, and without those that end."""
+        return () if self._works is None else tuple(member for member in self._works.roster if member.phase.alive)
 
     def stats(self) -> PoolStats:
         """How much there is to do, and how long that takes."""
@@ -287,7 +287,7 @@ class Pool(BaseWorker):
             keeper.kill_all()
 
     def _children(self) -> tuple[WorkerState, ...]:
-        return tuple(member.state() for member in self.members())
+        return () if self._works is None else tuple(member.state() for member in self._works.roster)
 
     # -- how ----------------------------------------------------------------------------------------------------------
 

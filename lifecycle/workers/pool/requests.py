@@ -52,6 +52,8 @@ class Request:
         window: how many chunks may be on their way; 0 for a call that is answered by one value.
         send: sends a frame.
         unseal: reads what was sealed in one; see `Codec`.
+        future: what gets its outcome; by default, one of its own.
+        answered: called when nothing of it runs any more, right after the outcome is known.
     """
 
     __slots__ = (
@@ -59,6 +61,7 @@ class Request:
         "_chunks",
         "_consumed",
         "_more",
+        "_on_answer",
         "_send",
         "_settled",
         "_unread",
@@ -69,12 +72,20 @@ class Request:
         "number",
     )
 
-    def __init__(
-        self, number: int, window: int, send: Callable[[list[Any]], None], unseal: Callable[[Any], Any]
+    def __init__(  # each is a field of it
+        self,
+        number: int,
+        window: int,
+        send: Callable[[list[Any]], None],
+        unseal: Callable[[Any], Any],
+        *,
+        future: asyncio.Future[Any] | None = None,
+        answered: Callable[[], object] | None = None,
     ) -> None:
         self.number = number
         #: What it comes to: the value (None for a stream), or `RemoteError`, `Cancelled` or `LinkClosed`.
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[Any] = future or asyncio.get_running_loop().create_future()
+        self._on_answer = answered
         #: Whether it was asked to be given up.
         self.cancelled = False
         self._send = send
@@ -173,6 +184,8 @@ class Request:
                 # Nobody has to ask: who gave up does not want to know.
                 self.future.exception()
         self._wake()
+        if self._on_answer is not None:
+            self._on_answer()
 
     def _read(self, value: Any) -> Any:
         try:

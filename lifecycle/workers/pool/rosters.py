@@ -35,7 +35,7 @@ class Roster:
 
     def stays(self, member: Member) -> bool:
         """Whether it is one that the pool counts on."""
-        return member.generation == self.generation and member.going is None and member.phase.alive
+        return member.going is None and member.generation == self.generation
 
     @property
     def size(self) -> int:
@@ -77,5 +77,7 @@ def check_size(name: str, low: int, high: int) -> tuple[int, int]:
     if any(isinstance(each, bool) or not isinstance(each, int) for each in (low, high)):
         raise TypeError(f"size={(low, high)!r} of {name!r} is no pair of whole numbers; give (1, 4), or the like")
     if not 0 <= low <= high or high < 1:
-        raise ValueError(f"size={(low, high)!r} of {name!r} cannot be; give the least, from 0 on, then the most, from 1 on")
+        raise ValueError(
+            f"size={(low, high)!r} of {name!r} cannot be; give the least, from 0 on, then the most, from 1 on"
+        )
     return low, high

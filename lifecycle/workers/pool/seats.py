@@ -7,12 +7,11 @@ the two meet, and here a call waits.
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle.errors import PoolBusy, SessionLost
-from lifecycle.workers.pool.leases import LeaseBook
+from lifecycle.workers.pool.leases import LeaseBook, Waiter
 from lifecycle.workers.pool.sessions import SessionBook
 
 if TYPE_CHECKING:
@@ -33,7 +32,8 @@ class Seats:
         sessions: how sessions find their member.
         capacity: how many seats a member has.
         members: those that there are, by their ids.
-        room: how many may wait.
+        queue: how many may wait.
+        coming: how many more may, since there will be a member for them as soon as it has started.
         joined: called when somebody has begun to wait: there may have to be another member.
     """
 
@@ -44,7 +44,8 @@ class Seats:
         *,
         capacity: int,
         members: Mapping[str, Member],
-        room: Callable[[], int],
+        queue: int,
+        coming: Callable[[], int],
         joined: Callable[[], None],
     ) -> None:
         self.book: LeaseBook[Member] = LeaseBook(capacity)
@@ -52,7 +53,8 @@ class Seats:
         self._pool = pool
         self._mode = sessions.mode
         self._members = members
-        self._room = room
+        self._queue = queue
+        self._coming = coming
         self._joined = joined
         self._loop = asyncio.get_running_loop()
         # Makes what those get who want a seat when there will be none any more; None as long as there may be one.
@@ -85,40 +87,36 @@ class Seats:
         if bound is not None and self._mode == "strict":
             return None
         if bound is not None and self._mode == "fail":
-            raise SessionLost(
-                f"{bound.id!r}, which has the session {session!r}, is {bound.phase} and cannot take a call; "
-                "wait for it with Sessions(mode='strict')"
-            )
+            raise _occupied(session, bound)
         return self._miss(session, self.book.take(session), now)
 
-    async def wait(self, order: Order) -> Member:
-        """A member with a seat taken for ``order``, in its turn.
+    def queue_up(self, order: Order, future: asyncio.Future[Any], use: Callable[[Member], bool]) -> Waiter[Member]:
+        """Have ``use`` called with a member on which there is a seat for ``order``, in its turn.
+
+        Who does not want it any more has to `give_up`; there is nothing to give up once ``future`` is done.
+
+        Args:
+            order: who wants it.
+            future: what he awaits; it gets an error if there will be no seat.
+            use: whether he can use it; if he cannot, the seat is given to the next.
 
         Raises:
             PoolBusy: if too many wait.
-            TimeoutError: if its time is up.
-            PoolClosed, PoolFailed, SessionLost: as `take`, also later.
         """
-        session = order.session
         self._check_room(order)
+        session = order.session
+        if session is None:
+            waiter = Waiter(future, use)
+        else:
+            waiter = Waiter(future, lambda member: self._claimed(waiter, session, member) and use(member), session)
         hooks.call_queued.announce(self._pool, function=order.function, session=session)
-        while True:
-            bound = None if session is None or self._mode != "strict" else self._bound(session, self._loop.time())
-            member = await self._granted(order, bound)
-            if session is None:
-                return member
-            now = self._loop.time()
-            # Another call of the session, that came before, may have bound it meanwhile.
-            bound = self._bound(session, now)
-            if bound is member:
-                self._hit(session, member, now)
-                return member
-            if bound is None or self._mode == "hint":
-                self._miss(session, member, now)
-                return member
-            self.book.release(member)
-            if (taken := self.take(session)) is not None:
-                return taken
+        self.book.wait(waiter, self._wanted(session))
+        self._joined()
+        return waiter
+
+    def give_up(self, waiter: Waiter[Member]) -> None:
+        """Want no seat any more."""
+        self.book.give_up(waiter)
 
     def release(self, member: Member, session: str | None) -> None:
         """Give a seat back."""
@@ -154,31 +152,34 @@ class Seats:
 
     # -- how ----------------------------------------------------------------------------------------------------------
 
-    async def _granted(self, order: Order, bound: Member | None) -> Member:
-        """A seat on ``bound``, or on any, in the order of those who want that."""
-        future: asyncio.Future[Member] = self._loop.create_future()
-        waiter = self.book.wait(future, order.session, bound)
-        timer = None if order.until == math.inf else self._loop.call_at(order.until, self._overdue, future, order)
-        try:
-            self._joined()
-            return await future
-        except asyncio.CancelledError:
-            # It may have been given one in the very turn of the loop in which it was cancelled.
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self.book.release(future.result())
-            raise
-        finally:
-            self.book.give_up(waiter)
-            if timer is not None:
-                timer.cancel()
+    def _wanted(self, session: str | None) -> Member | None:
+        """The member that a call of ``session`` waits for; None if any will do."""
+        if session is None or self._mode != "strict":
+            return None
+        return self._bound(session, self._loop.time())
 
-    def _overdue(self, future: asyncio.Future[Member], order: Order) -> None:
-        if not future.done():
-            future.set_exception(order.overdue(None))
+    def _claimed(self, waiter: Waiter[Member], session: str, member: Member) -> bool:
+        """Whether a call of ``session`` can have ``member``; another that came before it may have bound the session."""
+        now = self._loop.time()
+        try:
+            bound = self._bound(session, now)
+            if bound is member:
+                self._hit(session, member, now)
+            elif bound is None or self._mode == "hint":
+                self._miss(session, member, now)
+            elif self._mode == "strict":
+                self.book.wait(waiter, bound)
+                return False
+            else:
+                raise _occupied(session, bound)
+        except SessionLost as error:
+            waiter.future.set_exception(error)
+            return False
+        return True
 
     def _check_room(self, order: Order) -> None:
         queued = self.book.waiting + self.book.waiting_strictly
-        if queued < self._room() or order.patient:
+        if queued < self._queue or order.patient or queued < self._queue + self._coming():
             return
         hooks.pool_saturated.announce(self._pool, queued=queued, function=order.function)
         raise PoolBusy(
@@ -210,6 +211,13 @@ class Seats:
 
     def _evicted(self, session: str, member: str) -> None:
         hooks.session_evicted.announce(self._pool, session=session, member=member)
+
+
+def _occupied(session: str, member: Member) -> SessionLost:
+    return SessionLost(
+        f"{member.id!r}, which has the session {session!r}, is {member.phase} and takes no call now; "
+        "wait for it with Sessions(mode='strict')"
+    )
 
 
 def _loss(session: str | None, member: str) -> SessionLost:

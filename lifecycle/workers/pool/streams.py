@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle.workers.pool.calls import Running
+from lifecycle.workers.pool.calls import Call, Seat
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from lifecycle.workers.pool.calls import Caller, Seat
+    from lifecycle.workers.pool.calls import Caller
     from lifecycle.workers.pool.orders import Order
 
 __all__ = ["Stream"]
@@ -32,7 +32,7 @@ class Stream:
         self._order = order
         # One that stays with somebody else when this ends; else it takes its own.
         self._lent = seat
-        self._running: Running | None = None
+        self._call: Call | None = None
         self._over = False
 
     def __aiter__(self) -> Self:
@@ -47,22 +47,23 @@ class Stream:
         """
         if self._over:
             raise StopAsyncIteration
-        running = self._running or await self._begun()
+        call = self._call or await self._begun()
+        assert call.request is not None, "it has a seat"
         try:
-            return await running.settle(running.request.next_chunk())
+            return await call.settle(call.request.next_chunk())
         except StopAsyncIteration:
-            self._finish(running, None)
+            self._finish(call, None)
             raise
         except BaseException as error:
-            self._finish(running, error)
+            self._finish(call, error)
             raise
 
     async def aclose(self) -> None:
         """End the generator, and return when it has ended; any number of times."""
-        running = self._running
-        if not self._over and running is not None:
-            settled = running.take_back("cancelled")
-            self._finish(running, None)
+        call = self._call
+        if not self._over and call is not None:
+            settled = call.take_back("cancelled")
+            self._finish(call, None)
             await asyncio.wait({settled})
         self._over = True
 
@@ -74,20 +75,25 @@ class Stream:
 
     def __del__(self) -> None:
         # Perhaps in another thread.
-        if self._running is not None and not self._over and not self._caller.loop.is_closed():
-            self._caller.loop.call_soon_threadsafe(_give_up, self._running)
+        if self._call is not None and not self._over and not self._caller.loop.is_closed():
+            self._caller.loop.call_soon_threadsafe(_give_up, self._call)
 
-    async def _begun(self) -> Running:
-        self._order.begin()
-        running = await self._caller.begun(self._order, self._lent, window=_WINDOW)
-        self._running = running
-        return running
+    async def _begun(self) -> Call:
+        order = self._order
+        order.begin()
+        seat = self._lent or await Seat.of(self._caller, order)
+        try:
+            self._call = Call(self._caller, order, seat, window=_WINDOW)
+        finally:
+            if self._lent is None:
+                seat.leave()
+        return self._call
 
-    def _finish(self, running: Running, error: BaseException | None) -> None:
+    def _finish(self, call: Call, error: BaseException | None) -> None:
         self._over = True
-        running.close(error)
+        call.close(error)
 
 
-def _give_up(running: Running) -> None:
-    running.take_back("cancelled")
-    running.close(None)
+def _give_up(call: Call) -> None:
+    call.take_back("cancelled")
+    call.close(None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from lifecycle.workers.pool.calls import Caller
@@ -37,8 +36,8 @@ class Works:
             plan.sessions,
             capacity=plan.concurrency,
             members=roster.members,
-            # Who will have a member as soon as it has started is no burden to the queue.
-            room=lambda: plan.queue + plan.concurrency * (roster.high - roster.ready),
+            queue=plan.queue,
+            coming=lambda: plan.concurrency * (roster.high - roster.ready),
             joined=lambda: self.keeper.adjust(),
         )
         self.leavers = Leavers(plan.recycle, roster, seats=self.seats, adjust=lambda: self.keeper.adjust())
