@@ -67,16 +67,30 @@ if TYPE_CHECKING:
         InvalidTransition,
         LaneFull,
         LifecycleError,
+        PoolBusy,
+        PoolClosed,
+        PoolError,
+        PoolFailed,
+        RemoteError,
         RestartLimitReached,
         RouteConflict,
         RouteNotFound,
         RouterRunning,
+        SessionLost,
         SourceClosed,
         SourceFailed,
         VerificationError,
         WorkerFailed,
+        WorkerLost,
     )
-    from lifecycle.handlers import Escalator, ReloadHandler, ShutdownHandler, SuspendHandler, TerminateHandler
+    from lifecycle.handlers import (
+        Escalator,
+        PoolHandler,
+        ReloadHandler,
+        ShutdownHandler,
+        SuspendHandler,
+        TerminateHandler,
+    )
     from lifecycle.interactive import new_interactive_router
     from lifecycle.runtime import (
         Group,
@@ -130,6 +144,7 @@ if TYPE_CHECKING:
         handover,
         stop_and_wait,
     )
+    from lifecycle.workers.pool import Heartbeat, Pool, Recycle, Sessions
 
 _ROOMS = {
     "lifecycle.control": (
@@ -139,10 +154,11 @@ _ROOMS = {
         "merge_files notify once recover timeout"
     ),
     "lifecycle.errors": (
-        "Interrupted InvalidPattern InvalidTransition LaneFull LifecycleError RestartLimitReached RouteConflict "
-        "RouteNotFound RouterRunning SourceClosed SourceFailed VerificationError WorkerFailed"
+        "Interrupted InvalidPattern InvalidTransition LaneFull LifecycleError PoolBusy PoolClosed PoolError PoolFailed "
+        "RemoteError RestartLimitReached RouteConflict RouteNotFound RouterRunning SessionLost SourceClosed "
+        "SourceFailed VerificationError WorkerFailed WorkerLost"
     ),
-    "lifecycle.handlers": "Escalator ReloadHandler ShutdownHandler SuspendHandler TerminateHandler",
+    "lifecycle.handlers": "Escalator PoolHandler ReloadHandler ShutdownHandler SuspendHandler TerminateHandler",
     "lifecycle.interactive": "new_interactive_router",
     "lifecycle.runtime": (
         "Group Lifetime Reason current do do_detached go lifetime on_shutdown read_line run shutdown sleep"
@@ -155,6 +171,7 @@ _ROOMS = {
         "Backoff BaseWorker ContainerWorker DoNotRestart Exit Gate Intensity ProbeResult ProcessWorker Restart Spec "
         "Status StopTree Strategy Supervisor TaskWorker ThreadWorker WorkerState handover stop_and_wait"
     ),
+    "lifecycle.workers.pool": "Heartbeat Pool Recycle Sessions",
 }
 
 __all__ = [
@@ -180,6 +197,7 @@ __all__ = [
     "Group",
     "HealthCheckSource",
     "HealthEvent",
+    "Heartbeat",
     "Inbox",
     "InputSource",
     "Intensity",
@@ -194,14 +212,22 @@ __all__ = [
     "LineEvent",
     "NotHandled",
     "Pattern",
+    "Pool",
+    "PoolBusy",
+    "PoolClosed",
+    "PoolError",
+    "PoolFailed",
+    "PoolHandler",
     "ProbeResult",
     "ProbeServer",
     "ProcessWorker",
     "PromptSource",
     "QueueSource",
     "Reason",
+    "Recycle",
     "ReloadEvent",
     "ReloadHandler",
+    "RemoteError",
     "Restart",
     "RestartLimitReached",
     "ResumeEvent",
@@ -209,6 +235,8 @@ __all__ = [
     "RouteNotFound",
     "Router",
     "RouterRunning",
+    "SessionLost",
+    "Sessions",
     "ShutdownEvent",
     "ShutdownHandler",
     "SignalEvent",
@@ -234,6 +262,7 @@ __all__ = [
     "WebhookEvent",
     "WebhookSource",
     "WorkerFailed",
+    "WorkerLost",
     "WorkerState",
     "current",
     "debounce",
