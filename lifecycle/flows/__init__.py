@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     )
     from lifecycle.flows.codecs import JSON, Codec
     from lifecycle.flows.contexts import TaskContext, current_task
-    from lifecycle.flows.cores import Options
     from lifecycle.flows.engines import AtomView
     from lifecycle.flows.failures import Failure
     from lifecycle.flows.memory import MemoryStore
+    from lifecycle.flows.options import Options
     from lifecycle.flows.patterns import Depth, Flow, graph, linear, unordered
     from lifecycle.flows.records import AtomRow, Batch, Change, FlowRow, Snapshot
     from lifecycle.flows.retries import (
@@ -121,7 +121,7 @@ __getattr__, __dir__ = lazy_names(
         "JobState": "lifecycle.flows.tables",
         "MemoryStore": "lifecycle.flows.memory",
         "MissingDependencies": "lifecycle.errors",
-        "Options": "lifecycle.flows.cores",
+        "Options": "lifecycle.flows.options",
         "ParameterizedForEach": "lifecycle.flows.retries",
         "Retry": "lifecycle.flows.retries",
         "Run": "lifecycle.flows.runs",

@@ -14,7 +14,9 @@ from lifecycle import hooks
 from lifecycle.flows.codecs import keep
 from lifecycle.flows.cores import Core
 from lifecycle.flows.crews import CANCELLED, Crew
+from lifecycle.flows.endings import error_of
 from lifecycle.flows.failures import Failure
+from lifecycle.flows.outcomes import Given, cancelled, ended
 from lifecycle.flows.scopes import check
 from lifecycle.flows.tables import ENGINES, FLOWS, AtomState, EngineState, FlowState, Intention
 
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lifecycle.flows.codecs import Codec
-    from lifecycle.flows.cores import Call, Options
+    from lifecycle.flows.cores import Call
+    from lifecycle.flows.options import Options
     from lifecycle.flows.plans import Plan
     from lifecycle.flows.records import Change, Snapshot
     from lifecycle.flows.stores import Store
@@ -69,7 +72,7 @@ class Engine:
         Raises:
             ClaimLost: where the flow was taken by somebody else.
         """
-        self.core.now = time.time()
+        self.core.ledger.now = time.time()
         self.core.prepare()
         await self._flush()
 
@@ -80,7 +83,7 @@ class Engine:
             InvalidState: where the flow is neither PENDING nor at its end.
             ClaimLost: where the flow was taken by somebody else.
         """
-        self.core.now = time.time()
+        self.core.ledger.now = time.time()
         self.core.reset()
         await self._flush()
 
@@ -95,7 +98,7 @@ class Engine:
         """
         check(self.plan, self.core.values.store.keys())
         self.machine, self._crew = ENGINES.machine(self.id), Crew(self.id)
-        self.core.now = time.time()
+        self.core.ledger.now = time.time()
         self.core.begin()
         try:
             await self._flush()
@@ -113,7 +116,7 @@ class Engine:
 
         Those at work end by themselves, or are cancelled after ``cancel_after`` seconds.
         """
-        self.core.now = time.time()
+        self.core.ledger.now = time.time()
         asked = self.core.suspend()
         if self.core.state is not FlowState.SUSPENDING:
             return asked
@@ -162,19 +165,22 @@ class Engine:
         await self._flush()
 
     def _take_in(self, call: Call, outcome: Any) -> None:
-        core, cell = self.core, call.cell
         if outcome is CANCELLED:
-            core.cancelled(cell)
-            return
-        if not isinstance(outcome, Failure):
-            try:
-                text, value = keep(self._codec, outcome)
-            except Exception as error:  # noqa: BLE001  # what cannot be kept is the failure of who gave it
-                outcome = Failure.of(error)
-            else:
-                (core.undone if call.back else core.succeeded)(cell, text, value)
-                return
-        (core.not_undone if call.back else core.failed)(cell, outcome)
+            cancelled(self.core, call.cell)
+        else:
+            ended(self.core, call.cell, self._kept(outcome), back=call.back)
+
+    def _kept(self, outcome: Any) -> Given | Failure:
+        if isinstance(outcome, Failure):
+            return outcome
+        try:
+            return Given(*keep(self._codec, outcome))
+        except Exception as error:  # noqa: BLE001  # what cannot be kept is the failure of who gave it
+            return Failure.of(error)
+
+    def error(self) -> BaseException | None:
+        """What the flow failed with, one error or a group; None where it did not."""
+        return error_of(self.core)
 
     def view(self) -> dict[str, AtomView]:
         """The tasks and retries by name."""
@@ -186,7 +192,7 @@ class Engine:
     # -- what is seen of it --------------------------------------------------------------------------------------
 
     def _enter(self, state: EngineState) -> None:
-        self.core.now = time.time()
+        self.core.ledger.now = time.time()
         self.machine.to(state)
         if state is not EngineState.GAME_OVER:
             for watcher in self.watchers:
@@ -194,7 +200,7 @@ class Engine:
 
     async def _flush(self) -> None:
         """Write what has changed, then tell of it; who is told may change something again."""
-        while (batch := self.core.drain()) is not None:
+        while (batch := self.core.ledger.drain()) is not None:
             await self._store.commit(batch)
             for change in batch.changes:
                 self._tell(change)

@@ -14,7 +14,7 @@ from lifecycle.flows.tables import AtomState
 
 if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
-    from lifecycle.flows.cores import Options
+    from lifecycle.flows.options import Options
     from lifecycle.flows.patterns import Item
     from lifecycle.flows.plans import Plan
     from lifecycle.flows.records import Change, FlowRow

@@ -54,7 +54,7 @@ def _ask(core: Core, retry: Cell, cell: Cell, failure: Failure) -> Verdict:
     if retry.history:
         last = retry.history[-1]
         retry.history = [*retry.history[:-1], Attempt(last.value, {**last.failures, cell.name: failure})]
-        core.touch(retry)
+        core.ledger.touch(retry)
     said = atom.retry.on_failure(**core.values.for_question(retry))
     try:
         return Verdict(said)

@@ -91,12 +91,11 @@ class Run:
         if self._error is not None:
             raise self._error
         assert self._engine is not None
-        core = self._engine.core
-        if (error := core.error()) is not None:
+        if (error := self._engine.error()) is not None:
             raise error
         if self.state is not FlowState.SUCCESS:
             raise FlowError(f"flow {self.id!r} is {self.state}, and what failed in it is not known")
-        return core.values.provided()
+        return self._engine.core.values.provided()
 
     async def __aiter__(self) -> AsyncGenerator[Change, None]:
         """Each change from the first on, once it is stored; ends when the flow has come to an end."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import FlowError
 from lifecycle.flows.codecs import JSON
-from lifecycle.flows.cores import Options
 from lifecycle.flows.keeping import Keeping
 from lifecycle.flows.memory import MemoryStore
+from lifecycle.flows.options import Options
 from lifecycle.flows.plans import compile_flow
 from lifecycle.flows.records import FlowRow
 from lifecycle.flows.runs import Run
