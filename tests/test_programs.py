@@ -1,6 +1,6 @@
 """The programs at the top of the documentation, as they are printed there as far as a test can run them.
 
-Left out until their rooms are there: 6 (`Pool`), 7 (`Flows`). Number 1 stops and starts a `ProcessWorker` where the
+Left out until its room is there: 7 (`Flows`). Number 1 stops and starts a `ProcessWorker` where the
 page has a supervisor; number 5 is among the tests of supervisors.
 """
 
@@ -18,7 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from lifecycle import Event, FileEvent, Gate, GitHub, Router, TaskWorker, WebhookEvent, WebhookSource, lifetime
+from lifecycle import (
+    Event,
+    FileEvent,
+    Gate,
+    GitHub,
+    Pool,
+    Recycle,
+    Router,
+    TaskWorker,
+    WebhookEvent,
+    WebhookSource,
+    lifetime,
+)
 from lifecycle.testing import Clock, Recorder, running
 
 if TYPE_CHECKING:
@@ -178,6 +190,27 @@ async def test_4_suspend(clock: Clock) -> None:
         await counter.resume()
         await clock.advance(2)
     assert counted > 3
+
+
+MODELS = """
+class Model:
+    def __init__(self):
+        self.asked = 0
+    def predict(self, x):
+        self.asked += 1
+        return [x * 2, self.asked]
+"""
+
+
+async def test_6_a_pool(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "models.py").write_text(MODELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    answers, user = [], "user-1"
+    async with Pool("ml", "models:Model", size=(1, 4), recycle=Recycle(calls=1000)) as ml:
+        for x in (1, 2, 3):
+            y = await ml.call("predict", x, session=user, deadline=10)
+            answers.append(y)
+    assert answers == [[2, 1], [4, 2], [6, 3]]
 
 
 async def test_8_inside_another_framework(clock: Clock) -> None:
