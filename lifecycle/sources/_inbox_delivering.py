@@ -285,5 +285,8 @@ class Deliverer:
 
 
 def _told(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return text[:_LONGEST_ERROR]
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  # whatever a handler raises, its letter has to be put down
+        text = "what it says cannot be had"
+    return (f"{type(error).__name__}: {text}" if text else type(error).__name__)[:_LONGEST_ERROR]

@@ -104,10 +104,10 @@ class Keeper:
 
         ``ours``: we deliver it ourselves, at once. Otherwise whoever has the lock finds it.
         """
-        letter, now, remember = packed(event), time.time(), self._remember
+        letter, name, now, remember = packed(event), _storable(key), time.time(), self._remember
         leased = math.inf if ours else 0.0
         return await self._journal.run(
-            lambda db: LETTERS.accept(db, letter, now=now, key=key, remember=remember, leased=leased)
+            lambda db: LETTERS.accept(db, letter, now=now, key=name, remember=remember, leased=leased)
         )
 
     async def take_over(self) -> None:
@@ -136,17 +136,23 @@ class Keeper:
 
     async def retry(self, number: int, delay: float, error: str) -> None:
         """It failed, and comes again after ``delay`` seconds."""
-        due = time.time() + delay
-        await self._journal.run(lambda db: LETTERS.retry(db, number, due=due, error=error))
+        due, told = time.time() + delay, _storable(error)
+        await self._journal.run(lambda db: LETTERS.retry(db, number, due=due, error=told))
 
     async def bury(self, number: int, error: str) -> None:
         """It failed for good, and becomes a dead letter."""
-        await self._journal.run(lambda db: LETTERS.bury(db, number, error=error))
+        told = _storable(error)
+        await self._journal.run(lambda db: LETTERS.bury(db, number, error=told))
 
     async def give_back(self, numbers: list[int]) -> None:
         """We had them and did nothing with them."""
         if numbers:
             await self._journal.run(lambda db: LETTERS.give_back(db, *numbers))
+
+
+def _storable(text: str) -> str:
+    """``text`` as a database can have it: header values may hold bytes that are no characters."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _opened(db: sqlite3.Connection, entries: list[Entry]) -> Iterator[Letter]:

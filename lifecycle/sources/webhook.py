@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Literal, cast
 
 from lifecycle.sources._http_hosts import is_local, unix_path, url_of
@@ -254,8 +255,8 @@ def _verify_of(verify: Verifier | Verify | None) -> Verify | None:
     if verify is None:
         return None
     own: object = getattr(verify, "verify", verify)
-    if not callable(own):
-        raise TypeError(f"{verify!r} cannot verify; give GitHub(secret) or a function of (headers, body, *, now)")
+    if not callable(own) or iscoroutinefunction(own):
+        raise TypeError(f"{verify!r} cannot verify; give GitHub(secret) or a plain function of (headers, body, *, now)")
     return cast("Verify", own)
 
 

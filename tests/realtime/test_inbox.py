@@ -23,7 +23,7 @@ from lifecycle.sources._inbox_keeping import LETTERS, packed, unpacked
 from lifecycle.testing import Recorder, running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Mapping
     from pathlib import Path
 
     from lifecycle.journal import Entry
@@ -232,6 +232,45 @@ async def test_what_fails_is_tried_again_and_then_a_dead_letter(path: Path) -> N
         assert await receiver.send("later") == 202
         await until(lambda: receiver.seen)
     assert receiver.seen == [("later", 1)]
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it says nothing")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(ValueError("no \udcff"), r"ValueError: no \udcff"), (Mute(), "Mute: what it says cannot be had")],
+)
+async def test_whatever_a_handler_raises_its_letter_is_put_down(path: Path, error: Exception, told: str) -> None:
+    async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
+        raise error
+
+    async with receiving(path, handle, max_attempts=2) as receiver:
+        assert await receiver.send("one") == 202
+        await until(lambda: [entry.dead for entry in entries(path)] == [True])
+    assert entries(path)[0].error == told
+
+
+async def test_an_id_of_bytes_that_are_no_characters_is_remembered_too(path: Path) -> None:
+    """A verifier of one's own may return what stood in a header."""
+
+    def verify(headers: Mapping[str, str], _body: bytes, *, now: float) -> str:
+        return headers["x-id"]
+
+    source, router, seen = WebhookSource(port=0, verify=verify, inbox=Inbox(path)), Router(), []
+    router.add_source(source)
+    router.handle("webhook", lambda event: seen.append(event.id))
+    async with running(router):
+        for identity in (b"\xff", b"\xff", b"\xfe"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(source.url.rpartition(":")[2]))
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nX-Id: " + identity + b"\r\n\r\n")
+            assert (await reader.readline()).split()[1] == b"202"
+            writer.close()
+            await writer.wait_closed()
+        await until(lambda: len(seen) == 2)
+    assert seen == ["\udcff", "\udcfe"]
 
 
 async def test_what_fails_once_is_handled_in_the_end(path: Path) -> None:

@@ -37,6 +37,12 @@ def test_a_verifier_is_an_object_or_a_function() -> None:
     with pytest.raises(TypeError, match="cannot verify"):
         WebhookSource("0.0.0.0", verify="secret")  # type: ignore[arg-type]
 
+    async def late(headers: Mapping[str, str], body: bytes, *, now: float) -> str:
+        return ""
+
+    with pytest.raises(TypeError, match="give GitHub.secret. or a plain function"):
+        WebhookSource("0.0.0.0", verify=late)  # type: ignore[arg-type]
+
 
 def test_the_url_before_the_start_is_what_was_asked_for() -> None:
     assert WebhookSource(port=9000).url == "http://127.0.0.1:9000"
