@@ -240,7 +240,7 @@ class Member(ProcessWorker):
     def _note(self, before: Phase, after: Phase, reason: Reason, **meta: object) -> None:
         self._log.record(before, after, reason, now=self._loop.time(), **meta)
         if hooks.member_changed.receivers:
-            hooks.member_changed.announce(self._pool, member=self, change=self._log.newest)
+            hooks.member_changed.announce(self._pool, member=self.id, change=self._log.newest)
 
     def _reason(self, before: Phase, after: Phase) -> Reason:
         """Why its status took it from ``before`` to ``after``."""

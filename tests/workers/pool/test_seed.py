@@ -323,7 +323,7 @@ async def test_a_member_that_has_started_is_healthy() -> None:
 async def test_who_fails_to_start_is_never_ready_and_leaves_nothing() -> None:
     seen: list[tuple[str, str]] = []
 
-    def note(_pool: object, *, member: Member, change: Any) -> None:
+    def note(_pool: object, *, member: str, change: Any) -> None:
         seen.append((change.target, change.reason))
 
     hooks.member_changed.connect(note)
@@ -515,6 +515,8 @@ async def test_what_happens_is_announced() -> None:
         moves = [arguments["change"] for name, arguments in seen if name == "member_changed"]
         assert [move.target for move in moves] == ["busy", "ready", "busy", "ready"]
         assert all(move.duration >= 0 for move in moves)
+        [busy] = {arguments["member"] for name, arguments in seen if name == "member_changed"}
+        assert busy in {member.id for member in pool.members()}
         checks = [arguments for name, arguments in seen if name == "health_checked"]
         assert all(check["duration"] >= 0 and check["result"].healthy for check in checks)
         sessions = [(name, arguments["session"]) for name, arguments in seen if name.startswith("session")]
