@@ -256,7 +256,7 @@ async def test_whatever_a_handler_raises_its_letter_is_put_down(path: Path, erro
 async def test_an_id_of_bytes_that_are_no_characters_is_remembered_too(path: Path) -> None:
     """A verifier of one's own may return what stood in a header."""
 
-    def verify(headers: Mapping[str, str], _body: bytes, *, now: float) -> str:
+    def verify(headers: Mapping[str, str], body: bytes, *, now: float) -> str:
         return headers["x-id"]
 
     source, router, seen = WebhookSource(port=0, verify=verify, inbox=Inbox(path)), Router(), []
