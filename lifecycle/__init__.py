@@ -10,8 +10,8 @@ The rooms, each a sub-package that can be imported alone:
 lifecycle.control   events, patterns, `Router`, middleware, `debounce`, `notify`
 lifecycle.runtime   `run`, `lifetime`, background tasks, signals, the shutdown in its order
 lifecycle.sources   where events come from
-lifecycle.handlers  what events cause: suspend, reload, shut down, escalate
-lifecycle.workers   what is kept alive
+lifecycle.handlers  what events cause: suspend, reload, shut down, call, escalate
+lifecycle.workers   what is kept alive; in ``workers.pool``, processes that answer calls
 lifecycle.observe   diagrams of what ``state()`` says
 lifecycle.testing   virtual time, fakes, a pytest plugin
 ==================  ============================================================================
