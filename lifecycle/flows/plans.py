@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 __all__ = ["Node", "Plan", "Vote", "compile_flow"]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Vote:
+    """A decider on a link, and the atoms at its beginning."""
+
+    sources: tuple[int, ...]
+    decider: Any
+    depth: Depth
+
+
 @dataclass(slots=True, eq=False)
 class Node:
     """An atom, or where a flow starts or ends."""
@@ -37,21 +46,12 @@ class Node:
     frame: Frame
     place: int
     atom: Atom | None = None
-    successors: list[int] = field(default_factory=list)
-    predecessors: list[int] = field(default_factory=list)
+    successors: list[int] = field(default_factory=list[int])
+    predecessors: list[int] = field(default_factory=list[int])
     #: Who is asked when it fails: the retry of the innermost flow around it that has one.
     retry: int | None = None
     #: Who must agree before it is done.
-    votes: list[Vote] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Vote:
-    """A decider on a link, and the atoms at its beginning."""
-
-    sources: tuple[int, ...]
-    decider: Any
-    depth: Depth
+    votes: list[Vote] = field(default_factory=list[Vote])
 
 
 class Plan:

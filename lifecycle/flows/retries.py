@@ -48,7 +48,7 @@ class Attempt:
     #: What the retry gave for it.
     value: Any
     #: What failed in it, by name.
-    failures: Mapping[str, Failure] = field(default_factory=dict)
+    failures: Mapping[str, Failure] = field(default_factory=dict[str, Failure])
 
 
 @runtime_checkable

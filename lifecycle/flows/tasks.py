@@ -6,16 +6,17 @@ gives (its own name, where nothing else is said). Names wire tasks together, as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from lifecycle._naming import name_of
 from lifecycle.flows.signatures import Wants, wants_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-__all__ = ["Provides", "Task", "names_in", "names_of", "task"]
+__all__ = ["Provides", "Settings", "Task", "names_in", "names_of", "task"]
 
 #: Nothing, the whole result, parts of it by position (list, tuple), or parts by key (set).
 Provides = str | tuple[str, ...] | frozenset[str] | None
@@ -24,34 +25,55 @@ Provides = str | tuple[str, ...] | frozenset[str] | None
 _OF_REVERTS = ("result", "failures", "flow_failures")
 
 
+class Settings(TypedDict, total=False):
+    """What `task` can be told beside the function."""
+
+    name: str | None
+    provides: str | Iterable[str] | None
+    requires: Iterable[str]
+    rebind: Mapping[str, str] | Iterable[str]
+    inject: Mapping[str, Any]
+    priority: int
+    timeout: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """The same, read and checked."""
+
+    name: str
+    provides: Provides
+    requires: tuple[str, ...] = ()
+    rebind: Mapping[str, str] = field(default_factory=dict[str, str])
+    inject: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    priority: int = 0
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError(f"task(name={self.name!r}) is no name; give a text that is not empty")
+        if self.timeout is not None and not self.timeout > 0:
+            raise ValueError(
+                f"task(timeout={self.timeout!r}) of {self.name!r} leaves no time; give seconds above 0, or None"
+            )
+
+
 class Task:
     """A step of a flow; `task` makes them."""
 
     kind = "task"
 
-    def __init__(  # what `task` was given
-        self,
-        fn: Callable[..., Any],
-        *,
-        name: str,
-        provides: Provides,
-        requires: tuple[str, ...],
-        rebind: Mapping[str, str],
-        inject: Mapping[str, Any],
-        priority: int,
-        timeout: float | None,
-    ) -> None:
-        self.name = name
+    def __init__(self, fn: Callable[..., Any], known: _Known) -> None:
         self.fn = fn
-        self.provides = provides
-        self.inject = dict(inject)
-        self.priority = priority
-        self.timeout = timeout
+        self.name, self.provides = known.name, known.provides
+        self.inject = dict(known.inject)
+        self.priority, self.timeout = known.priority, known.timeout
         self.undo: Callable[..., Any] | None = None
-        self._requires, self._rebind = requires, dict(rebind)
+        self._known = known
         wants = wants_of(fn)
+        _check_rebind(known, wants)
         #: Parameter to the name of what it is given; the second has those that may be missing.
-        self.arguments, self.optional = _bound(name, wants, self._rebind, requires)
+        self.arguments, self.optional = _bound(wants, known.rebind, known.requires)
         self.undo_arguments: dict[str, str] = {}
         self.undo_optional: frozenset[str] = frozenset()
         #: What the revert asks for of the task itself, and of the failures.
@@ -88,56 +110,24 @@ class Task:
             tuple(name for name in wants.required if name not in self.undo_specials),
             tuple(name for name in wants.optional if name not in self.undo_specials),
         )
-        self.undo_arguments, self.undo_optional = _bound(self.name, others, self._rebind, (), strict=False)
+        rebind = {name: to for name, to in self._known.rebind.items() if name in others.names}
+        self.undo_arguments, self.undo_optional = _bound(others, rebind, ())
         self.undo = fn
         return self
 
-    def _copy(self, **changes: Any) -> Task:
-        given: dict[str, Any] = {
-            "name": self.name,
-            "provides": self.provides,
-            "requires": self._requires,
-            "rebind": self._rebind,
-            "inject": self.inject,
-            "priority": self.priority,
-            "timeout": self.timeout,
-        }
-        copy = Task(self.fn, **(given | changes))
+    def copy(self, settings: Settings) -> Task:
+        """The same with other settings."""
+        copy = Task(self.fn, replace(self._known, **_read(self.name, self.fn, settings)))
         return copy if self.undo is None else copy.revert(self.undo)
 
 
-_OWN_NAME = "\0its own name"
-
-
 @overload
-def task(fn: Callable[..., Any], /) -> Task: ...
+def task(fn: Callable[..., Any], /, **settings: Unpack[Settings]) -> Task: ...
 @overload
-def task(
-    fn: None = None,
-    /,
-    *,
-    name: str | None = None,
-    provides: str | Iterable[str] | None = _OWN_NAME,
-    requires: Iterable[str] = (),
-    rebind: Mapping[str, str] | Iterable[str] = (),
-    inject: Mapping[str, Any] = {},
-    priority: int = 0,
-    timeout: float | None = None,
-) -> Callable[[Callable[..., Any]], Task]: ...
-@overload
-def task(
-    fn: Callable[..., Any],
-    /,
-    *,
-    name: str | None = None,
-    provides: str | Iterable[str] | None = _OWN_NAME,
-    requires: Iterable[str] = (),
-    rebind: Mapping[str, str] | Iterable[str] = (),
-    inject: Mapping[str, Any] = {},
-    priority: int = 0,
-    timeout: float | None = None,
-) -> Task: ...
-def task(fn: Callable[..., Any] | None = None, /, **settings: Any) -> Any:  # noqa: D417  # the overloads have them
+def task(fn: None = None, /, **settings: Unpack[Settings]) -> Callable[[Callable[..., Any]], Task]: ...
+def task(  # the settings are those of the type
+    fn: Callable[..., Any] | None = None, /, **settings: Unpack[Settings]
+) -> Task | Callable[[Callable[..., Any]], Task]:
     """A function, async or plain, as a step of a flow; usable as a decorator, with settings or without.
 
     A plain function runs on the loop and must not block. A task given instead of a function is copied, with the
@@ -159,45 +149,40 @@ def task(fn: Callable[..., Any] | None = None, /, **settings: Any) -> Any:  # no
         ValueError: for a name that is empty, a time-out that is not positive, or names that no parameter takes.
     """
     if fn is None:
-        return lambda given: task(given, **settings)
+
+        def decorate(given: Callable[..., Any]) -> Task:
+            return task(given, **settings)
+
+        return decorate
     if isinstance(fn, Task):
-        return fn._copy(**_read(fn.name, fn.fn, settings))  # noqa: SLF001  # its own kind
-    name = settings.get("name") or getattr(fn, "__name__", type(fn).__name__)
-    defaults: dict[str, Any] = {"name": None, "provides": _OWN_NAME, "requires": (), "rebind": {}, "inject": {}}
-    return Task(fn, **{"priority": 0, "timeout": None, **_read(name, fn, defaults | settings)})
+        return fn.copy(settings)
+    name = str(settings.get("name") or getattr(fn, "__name__", type(fn).__name__))
+    read = _read(name, fn, settings)
+    return Task(fn, replace(_Known(name=name, provides=name), **read))
 
 
-def _read(name: Any, fn: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings in one form, checked."""
-    read = dict(settings)
-    if "name" in read:
-        read["name"] = name = read["name"] or name
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"task(name={name!r}) is no name; give a text that is not empty")
-    if "provides" in read:
-        read["provides"] = _provides(name, read["provides"])
-    if "requires" in read:
-        read["requires"] = names_in("requires", read["requires"])
-    if "rebind" in read:
-        read["rebind"] = _rebound(fn, read["rebind"])
-    timeout = read.get("timeout")
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"task(timeout={timeout!r}) of {name!r} leaves no time; give seconds above 0, or None")
+def _read(name: str, fn: Callable[..., Any], settings: Settings) -> dict[str, Any]:
+    """What is set, in one form each."""
+    read: dict[str, Any] = dict(settings)
+    if "name" in settings:
+        read["name"] = name = settings["name"] or name
+    if "provides" in settings:
+        read["provides"] = _provides(settings["provides"])
+    if "requires" in settings:
+        read["requires"] = names_in("requires", settings["requires"])
+    if "rebind" in settings:
+        read["rebind"] = _rebound(fn, settings["rebind"])
     return read
 
 
-def _provides(name: str, given: Any) -> Provides:
-    if given is _OWN_NAME:
-        return name
-    if given is None or given == "":
-        return None
-    if isinstance(given, str):
-        return given
+def _provides(given: str | Iterable[str] | None) -> Provides:
+    if given is None or isinstance(given, str):
+        return given or None
     names = names_in("provides", given)
     return frozenset(names) if isinstance(given, (set, frozenset)) else names
 
 
-def names_in(what: str, given: Any) -> tuple[str, ...]:
+def names_in(what: str, given: str | Iterable[Any]) -> tuple[str, ...]:
     """``given`` as names; a text is one."""
     names = (given,) if isinstance(given, str) else tuple(given)
     for each in names:
@@ -215,20 +200,23 @@ def names_of(provides: Provides) -> tuple[str, ...]:
 
 def _rebound(fn: Callable[..., Any], given: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
     if isinstance(given, Mapping):
-        return dict(given)
+        return {parameter: given[parameter] for parameter in given}
     return dict(zip(wants_of(fn).names, names_in("rebind", given), strict=False))
 
 
-def _bound(
-    name: str, wants: Wants, rebind: Mapping[str, str], requires: tuple[str, ...], *, strict: bool = True
-) -> tuple[dict[str, str], frozenset[str]]:
-    """Parameter to name of what it is given, and the parameters that may go without."""
-    unknown = [each for each in rebind if each not in wants.names]
-    if strict and unknown and not wants.anything:
+def _check_rebind(known: _Known, wants: Wants) -> None:
+    unknown = [each for each in known.rebind if each not in wants.names]
+    if unknown and not wants.anything:
         takes = ", ".join(wants.names) or "none"
-        raise ValueError(f"task {name!r}: rebind names {unknown[0]!r}, which is no parameter of it; it has {takes}")
+        raise ValueError(
+            f"task {known.name!r}: rebind names {unknown[0]!r}, which is no parameter of it; it has: {takes}"
+        )
+
+
+def _bound(wants: Wants, rebind: Mapping[str, str], requires: tuple[str, ...]) -> tuple[dict[str, str], frozenset[str]]:
+    """Parameter to name of what it is given, and the parameters that may go without."""
     arguments = {each: rebind.get(each, each) for each in wants.names}
     if wants.anything:
+        arguments |= rebind
         arguments |= {each: each for each in requires if each not in arguments.values()}
-        arguments |= {each: to for each, to in rebind.items() if strict}
     return arguments, frozenset(each for each in wants.optional if each not in rebind)

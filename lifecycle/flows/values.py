@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle.errors import MissingDependencies
 from lifecycle.flows.cells import NOTHING
@@ -136,6 +136,7 @@ def _part(provides: Provides, name: str, value: Any) -> Any:
     if isinstance(provides, str):
         return value
     if isinstance(provides, frozenset):
-        return value.get(name, NOTHING) if isinstance(value, Mapping) else NOTHING
+        return cast("Mapping[str, Any]", value).get(name, NOTHING) if isinstance(value, Mapping) else NOTHING
+    parts = cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else ()
     place = provides.index(name) if provides else 0
-    return value[place] if isinstance(value, (list, tuple)) and place < len(value) else NOTHING
+    return parts[place] if place < len(parts) else NOTHING
