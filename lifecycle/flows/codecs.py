@@ -56,7 +56,7 @@ _dumps = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 def _where(value: Any, path: str = "the value") -> str:
     """The first part of ``value`` that JSON does not know; empty if there is none."""
-    kind: type[object] = type(value)
+    kind: type[Any] = type(value)
     if kind in _PLAIN:
         return ""
     if kind is list or kind is tuple:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lifecycle.backoff import Backoff
 from lifecycle.errors import FlowError
+from lifecycle.flows.failures import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lifecycle.flows.failures import Failure
 
 __all__ = [
     "AlwaysRevert",
