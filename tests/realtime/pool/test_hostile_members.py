@@ -167,7 +167,7 @@ async def test_one_that_never_reads_is_written_to_without_waiting(spawn: Spawn) 
     member = await start(spawn, f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); time.sleep(1000)")
     await member.link.ready()
     requests = [member.call("f", "x" * 1_000_000) for _ in range(5)]
-    ping = asyncio.create_task(member.link.ping())
+    ping = asyncio.ensure_future(member.link.ping())
     await asyncio.sleep(0)
     assert not any(each.future.done() for each in requests)
     member.link.bye(1.0)

@@ -146,7 +146,7 @@ async def test_c_code_that_holds_the_interpreter_confirms_nothing_and_answers_no
     request = member.call("hold", str(tmp_path / "started"))
     await until(tmp_path / "started")
     settled = request.cancel("enough")
-    ping = asyncio.create_task(member.link.ping())
+    ping = asyncio.ensure_future(member.link.ping())
     # Its stacks are written by C code, which needs no interpreter.
     member.worker.send_signal(signal.SIGUSR2)
     async with asyncio.timeout(LIMIT):

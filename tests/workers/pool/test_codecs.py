@@ -12,7 +12,7 @@ import pytest
 from lifecycle.workers.pool.codecs import CODECS, codec
 
 NESTED: list[Any] = []
-for _ in range(5000):
+for _ in range(100_000):
     NESTED = [NESTED]
 
 
