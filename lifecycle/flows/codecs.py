@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from lifecycle.errors import FlowError
 
-__all__ = ["JSON", "Codec", "keep"]
+__all__ = ["JSON", "Codec", "is_plain", "keep"]
 
 
 class Codec(Protocol):
@@ -56,12 +56,11 @@ _dumps = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 def _where(value: Any, path: str = "the value") -> str:
     """The first part of ``value`` that JSON does not know; empty if there is none."""
-    kind: type[Any] = type(value)
-    if kind in _PLAIN:
+    if type(value) in _PLAIN:
         return ""
-    if kind is list or kind is tuple:
+    if type(value) in (list, tuple):
         parts = ((each, f"{path}[{i}]") for i, each in enumerate(value))
-    elif kind is dict:
+    elif type(value) is dict:
         odd = next((key for key in value if type(key) is not str), None)
         if odd is not None:
             return f"the key {_short(odd)} of {path}"
@@ -76,9 +75,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= _SHORT else f"{text[:_SHORT]}…"
 
 
+def is_plain(value: Any) -> bool:
+    """Whether nobody can change ``value``, and it is the same for all who have it."""
+    return type(value) in _PLAIN
+
+
 def keep(codec: Codec, value: Any) -> tuple[str, Any]:
     """The text of ``value`` and what it will be for who reads it, now as after a crash."""
     text = codec.encode(value)
-    if type(value) in _PLAIN:
+    if is_plain(value):
         return text, value
     return text, codec.decode(text)

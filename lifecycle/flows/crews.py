@@ -11,6 +11,7 @@ from lifecycle.flows.contexts import CURRENT, TaskContext
 from lifecycle.flows.failures import Failure
 
 if TYPE_CHECKING:
+    from lifecycle.flows.atoms import Atom
     from lifecycle.flows.cells import Cell
     from lifecycle.flows.cores import Call
 
@@ -72,11 +73,10 @@ class Crew:
             return await _result(atom.undo, call.arguments)
         if atom.kind == "retry":
             await self._delay(call.cell)
-        if atom.timeout is None:
-            result = atom.fn(**call.arguments)
-            return await result if inspect.isawaitable(result) else result
-        async with asyncio.timeout(atom.timeout):
-            return await _result(atom.fn, call.arguments)
+        if atom.timeout is not None:
+            return await _in_time(atom, call.arguments)
+        result = atom.fn(**call.arguments)
+        return await result if inspect.isawaitable(result) else result
 
     async def _delay(self, cell: Cell) -> None:
         """Wait as long as the retry says before another attempt, unless the flow is suspended meanwhile."""
@@ -145,6 +145,16 @@ class Crew:
 async def _result(fn: Any, arguments: dict[str, Any]) -> Any:
     result = fn(**arguments)
     return await result if inspect.isawaitable(result) else result
+
+
+async def _in_time(atom: Atom, arguments: dict[str, Any]) -> Any:
+    try:
+        async with asyncio.timeout(atom.timeout) as limit:
+            return await _result(atom.fn, arguments)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise TimeoutError(f"task {atom.name!r} took longer than {atom.timeout:g} s") from None
 
 
 def _context(flow: str, call: Call) -> TaskContext:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from lifecycle.errors import FlowError, InvalidState
 from lifecycle.flows.tables import EngineState, FlowState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 
     from lifecycle.flows.engines import AtomView, Engine
     from lifecycle.flows.keeping import Keeping
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from lifecycle.flows.records import Change, FlowRow
 
 __all__ = ["Run"]
+
+_log = logging.getLogger("lifecycle.flows")
 
 _ENDS = (FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
 
@@ -34,10 +37,12 @@ class Run:
     flow is suspended.
     """
 
-    def __init__(self, plan: Plan, row: FlowRow, keeping: Keeping) -> None:
+    def __init__(self, plan: Plan, row: FlowRow, keeping: Keeping, driven: Callable[[Run], None]) -> None:
         self.id = row.id
         self.name = plan.name
         self._plan, self._row, self._keeping = plan, row, keeping
+        # Told when it begins to be driven, and when it is no more.
+        self._driven = driven
         self._engine: Engine | None = None
         # Whether the flow was taken, so that it may be written.
         self._mine = False
@@ -82,6 +87,11 @@ class Run:
         """Whether something is done, or about to be."""
         return self._driver is not None and not self._driver.done()
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to its end: SUCCESS, FAILURE or REVERTED."""
+        return not self.running and self.state in _ENDS
+
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         return self._outcome().__await__()
 
@@ -113,7 +123,7 @@ class Run:
 
     @property
     def _ended(self) -> bool:
-        return not self.running and (self._error is not None or self.state in _ENDS)
+        return self.ended or (self._error is not None and not self.running)
 
     async def states(self) -> AsyncGenerator[EngineState, None]:
         """What the engine enters from now on, until the flow is at rest."""
@@ -188,6 +198,7 @@ class Run:
             # What is in memory may be ahead of what is stored.
             self._engine, self._error = None, None
         self._driver = asyncio.create_task(self._drive(anew=anew), name=f"flow {self.id}")
+        self._driven(self)
 
     async def _drive(self, *, anew: bool) -> None:
         try:
@@ -195,11 +206,18 @@ class Run:
             if engine is not None:
                 await engine.prepare()
                 await engine.run()
+            self._report()
         except Exception as error:  # noqa: BLE001  # who awaits the run gets it
             self._stop(error)
+            _log.warning("flow %s %r stopped, and can be resumed: %s", self.name, self.id, error)
         finally:
             self._driver = None
+            self._driven(self)
             self._wake()
+
+    def _report(self) -> None:
+        if self._engine is not None and (error := self._engine.error()) is not None:
+            _log.warning("flow %s %r ends %s: %s", self.name, self.id, self.state, error)
 
     async def _ready(self, *, anew: bool) -> Engine | None:
         """The engine, if there is anything for it to do; where it has to be, the flow is taken."""
@@ -220,8 +238,11 @@ class Run:
             flow.to(FlowState.SUSPENDING, "error")
             flow.to(FlowState.SUSPENDED, "error")
 
-    def close(self) -> None:
-        """Tell who still waits that nothing will come."""
+    async def close(self) -> None:
+        """Stop at once what still runs, and tell who waits that nothing will come."""
+        if self._driver is not None:
+            self._driver.cancel()
+            await asyncio.wait([self._driver])
         if not self._ended:
             self._error = FlowError(
                 f"flow {self.id!r} is {self.state}, and the Flows that ran it was left; recover or start it again"

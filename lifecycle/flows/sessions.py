@@ -6,6 +6,7 @@ import asyncio
 import os
 import uuid
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from lifecycle.errors import FlowError
 from lifecycle.flows.codecs import JSON
@@ -70,11 +71,12 @@ class Flows:
         self._keeping = Keeping(self.store, codec or JSON(), options or Options())
         self._stop_timeout = stop_timeout
         self._open = False
-        # Each run that was started or recovered, by its id.
-        self._runs: dict[str, Run] = {}
+        # Each run by its id, as long as it is not at its end, or somebody has it.
+        self._unfinished: dict[str, Run] = {}
+        self._runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
 
     def __repr__(self) -> str:
-        return f"<Flows in {self.store!r}: {len(self._runs)} runs>"
+        return f"<Flows in {self.store!r}: {len(self._unfinished)} unfinished>"
 
     async def __aenter__(self) -> Self:
         """Open the store.
@@ -94,15 +96,14 @@ class Flows:
         try:
             await self.suspend(cancel_after=self._stop_timeout)
         finally:
-            for run in self._runs.values():
-                run.close()
-            self._runs.clear()
+            for run in self.runs:
+                await run.close()
             await self.store.__aexit__(kind, error, traceback)
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """Those that were started or recovered here, the first first."""
-        return tuple(self._runs.values())
+        """Those that were started or recovered here and have not come to an end, the first first."""
+        return tuple(self._unfinished.values())
 
     def start(self, flow: Item, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
         """Carry out ``flow`` in the background, with the values that are given.
@@ -125,12 +126,19 @@ class Flows:
             return known
         _check_values(plan, store)
         row = FlowRow(id or uuid.uuid4().hex, plan.name, store=self._keeping.codec.encode(store))
-        return self._begin(Run(plan, row, self._keeping))
+        return self._begin(plan, row)
 
-    def _begin(self, run: Run) -> Run:
-        self._runs[run.id] = run
+    def _begin(self, plan: Plan, row: FlowRow) -> Run:
+        self._runs[row.id] = run = Run(plan, row, self._keeping, self._driven)
         run.drive()
         return run
+
+    def _driven(self, run: Run) -> None:
+        """Keep it as long as there is something to do with it."""
+        if run.ended:
+            self._unfinished.pop(run.id, None)
+        else:
+            self._unfinished[run.id] = run
 
     async def recover(self, *flows: Item) -> list[Run]:
         """Go on with what is unfinished of ``flows``, known by their names: suspended, or left by a crash.
@@ -142,16 +150,18 @@ class Flows:
         runs: list[Run] = []
         for plan in map(compile_flow, flows):
             rows = await self.store.flows(name=plan.name, states=_UNFINISHED)
-            runs += [self._begin(Run(plan, row, self._keeping)) for row in rows if row.id not in self._runs]
+            runs += [
+                self._begin(Run(plan, row, self._keeping, self._driven)) for row in rows if row.id not in self._runs
+            ]
         return runs
 
     async def suspend(self, *, cancel_after: float | None = None) -> None:
         """Suspend all that runs, and wait until nothing is at work; see `Run.suspend`."""
-        await asyncio.gather(*[_wait(run, cancel_after) for run in self._runs.values() if run.running])
+        await asyncio.gather(*[_wait(run, cancel_after) for run in self.runs if run.running])
 
     async def resume(self) -> None:
         """Go on with all that is suspended here."""
-        for run in self._runs.values():
+        for run in self.runs:
             if run.state is FlowState.SUSPENDED:
                 await run.resume()
 

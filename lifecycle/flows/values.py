@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle.errors import MissingDependencies
 from lifecycle.flows.cells import NOTHING
+from lifecycle.flows.codecs import is_plain
 from lifecycle.flows.scopes import givers
 
 if TYPE_CHECKING:
@@ -29,9 +30,10 @@ class Values:
 
     def of(self, cell: Cell) -> Any:
         """What ``cell`` gave; `NOTHING` where it gave nothing yet, or it was undone."""
-        if cell.value is NOTHING and cell.result is not None:
-            cell.value = self._codec.decode(cell.result)
-        return cell.value
+        if cell.result is None:
+            return NOTHING
+        # Each who asks gets his own: what one changes in it, the others see as little as they would after a crash.
+        return cell.value if is_plain(cell.value) else self._codec.decode(cell.result)
 
     def for_execution(self, cell: Cell) -> dict[str, Any]:
         """The arguments with which ``cell`` is executed.
@@ -95,7 +97,8 @@ class Values:
         if name in cell.atom.inject:
             return cell.atom.inject[name]
         if name in self.store:
-            return self.store[name]
+            given = self.store[name]
+            return given if is_plain(given) else self._codec.decode(self._codec.encode(given))
         for giver in givers(self._plan, cell.node, name):
             value = self._named(self._cells[giver.number], name)
             if value is not NOTHING:
