@@ -530,3 +530,37 @@ async def test_a_call_whose_member_exits_is_told_how() -> None:
             await pool.call("exit", 7)
         assert caught.value.exit_code == 7
         await until(lambda: pool.stats().idle == 2)
+
+
+# -- its recovery -----------------------------------------------------------------------------------------------------
+
+
+async def test_every_action_of_its_recovery_is_taken(tmp_path: Path) -> None:
+    """Retry, remove and replace; degrade is in the tests of health. The seed never chose replace (B20)."""
+    seen: list[tuple[str, str]] = []
+
+    def note(_pool: object, *, action: str, reason: str, **_: object) -> None:
+        seen.append((action, reason))
+
+    def actions() -> set[str]:
+        assert {reason for _, reason in seen} <= {"exited"}
+        return {action for action, _ in seen}
+
+    async def lose_an_idle_member(pool: Pool) -> set[str]:
+        seen.clear()
+        member = pool.members()[0]
+        os.kill(pid_of(member), signal.SIGKILL)
+        await until(actions)
+        return actions()
+
+    hooks.pool_recovered.connect(note)
+    try:
+        async with Pool("elastic", COMMANDS, size=(0, 2), codec="json", heartbeat=PATIENT) as pool:
+            assert await pool.call("exit_once", str(tmp_path / "exited"), idempotent=True) == "done"
+            await until(lambda: actions() >= {"retry"} and actions() & {"remove", "replace"})
+            await until(lambda: pool.stats().idle == pool.stats().size == len(pool.members()))
+            assert await lose_an_idle_member(pool) == {"remove"}, "nobody needs another"
+        async with Pool("fixed", COMMANDS, size=(1, 1), codec="json", heartbeat=PATIENT) as pool:
+            assert await lose_an_idle_member(pool) == {"replace"}
+    finally:
+        hooks.pool_recovered.disconnect(note)
