@@ -81,11 +81,10 @@ class Checks:
         return result
 
     async def _asked(self, member: Member) -> Pong | None:
-        try:
-            async with asyncio.timeout(self._heartbeat.timeout):
-                return await member.link.ping()
-        except (TimeoutError, LinkClosed):
-            return None
+        pong = member.link.ping()
+        # One that came while this loop was busy elsewhere came in time.
+        await asyncio.wait({pong}, timeout=self._heartbeat.timeout)
+        return pong.result() if pong.done() and pong.exception() is None else None
 
     def _well(self, member: Member, pong: Pong) -> None:
         member.felt_well(pong)

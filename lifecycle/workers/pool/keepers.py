@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import warnings
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -102,6 +103,10 @@ class Keeper:
             await self._over
             while self._lives:
                 await asyncio.wait(self._lives)
+        except asyncio.CancelledError:
+            # Nobody does that but a loop that is closed over it; its processes are killed with their own tasks.
+            warnings.warn(f"{self._pool!r} was not stopped before its loop ended", ResourceWarning, source=self._pool)
+            raise
         finally:
             self._leavers.close()
             if self._last_call is not None:

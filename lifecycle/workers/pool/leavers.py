@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lifecycle.workers.status import UNSTARTED, Status
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.pool.members import Member
     from lifecycle.workers.pool.phases import Reason
+    from lifecycle.workers.pool.requests import Pong
     from lifecycle.workers.pool.rosters import Roster
     from lifecycle.workers.pool.seats import Seats
     from lifecycle.workers.pool.settings import Recycle
@@ -69,6 +71,8 @@ class Leavers:
         else:
             member.idle_since = self._loop.time()
             self._await_idleness()
+            if self._recycle.rss is not None:
+                member.link.ping().add_done_callback(partial(self._weighed, member))
 
     # -- those who have worked enough -------------------------------------------------------------------------------
 
@@ -87,6 +91,11 @@ class Leavers:
         """It was given another call, or said how much memory it has; that may be its last call."""
         if member.going is None and (member.calls >= member.most_calls or (member.rss or 0) > member.most_rss):
             self.dismiss(member, "recycle")
+
+    def _weighed(self, member: Member, pong: asyncio.Future[Pong]) -> None:
+        if pong.exception() is None:
+            member.rss = pong.result().rss
+            self.worn(member)
 
     # -- those who are too many -------------------------------------------------------------------------------------
 

@@ -146,22 +146,21 @@ class Link:
             self._write(data)
         return request
 
-    async def ping(self) -> Pong:
+    def ping(self) -> asyncio.Future[Pong]:
         """Ask what it is about; it answers while a call runs, unless that holds the interpreter.
 
-        Raises:
-            LinkClosed: if it ended.
+        What is returned fails with `LinkClosed` if it ended.
         """
-        if self._closed is not None:
-            raise self._closed
-        self._pinged = number = self._pinged + 1
         future: asyncio.Future[Pong] = asyncio.get_running_loop().create_future()
+        if self._closed is not None:
+            future.set_exception(self._closed)
+            # Whoever waits hears of it; perhaps nobody does.
+            future.exception()
+            return future
+        self._pinged = number = self._pinged + 1
         self._pings[number] = future
         self._send(["ping", number])
-        try:
-            return await future
-        finally:
-            self._pings.pop(number, None)
+        return future
 
     def bye(self, grace: float) -> None:
         """Ask it to end when it has finished what it does, for which it has ``grace`` seconds; any number of times."""
@@ -245,6 +244,7 @@ class Link:
         for ping in self._pings.values():
             if not ping.done():
                 ping.set_exception(closed)
+                ping.exception()
         self._pings.clear()
 
     def _settle_ready(self, error: Exception) -> None:
@@ -293,7 +293,7 @@ class Link:
         if not 0 < number <= self._pinged:
             raise ProtocolError(f"it answered ping {number}, which was not sent")
         # It may have been given up.
-        if (future := self._pings.get(number)) is not None and not future.done():
+        if (future := self._pings.pop(number, None)) is not None and not future.done():
             future.set_result(Pong(busy_id, busy_seconds, rss))
 
     def _request(self, number: int) -> Request:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import signal
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -188,6 +191,13 @@ class Member(ProcessWorker):
         if self.phase.alive:
             self.going = reason
         self.ask_to_stop(timeout)
+
+    def kill_orphaned(self) -> None:
+        """Kill its group, where its loop is closed and nobody else can any more."""
+        with suppress(OSError):
+            # A child of ours that was not reaped, even one that has ended: the number is nobody else's.
+            if self._pid is not None and os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                os.killpg(self._pid, signal.SIGKILL)
 
     def cancel_timers(self) -> None:
         """Have nothing happen to it any more."""

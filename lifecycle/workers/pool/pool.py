@@ -6,6 +6,7 @@ come, `leavers` has them go, `checks` asks how they feel.
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -22,7 +23,7 @@ from lifecycle.workers.pool.streams import Stream
 from lifecycle.workers.pool.targets import function_name
 from lifecycle.workers.pool.works import Works
 from lifecycle.workers.records import ProbeResult
-from lifecycle.workers.status import AT_WORK, Status
+from lifecycle.workers.status import AT_WORK, FINAL, Status
 
 if TYPE_CHECKING:
     import os
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from lifecycle.workers.records import End, WorkerState
 
 __all__ = ["Pool"]
+
+_RECYCLE, _SESSIONS, _HEARTBEAT, _PROCESS = Recycle(), Sessions(), Heartbeat(), Process()
+_INTENSITY = Intensity(5, 30.0)
 
 
 class Pool(BaseWorker):
@@ -84,11 +88,11 @@ class Pool(BaseWorker):
         deadline: float = 60.0,
         concurrency: int = 1,
         codec: str = "msgpack",
-        recycle: Recycle = Recycle(),
-        sessions: Sessions = Sessions(),
-        heartbeat: Heartbeat = Heartbeat(),
-        process: Process = Process(),
-        intensity: Intensity = Intensity(5, 30.0),
+        recycle: Recycle = _RECYCLE,
+        sessions: Sessions = _SESSIONS,
+        heartbeat: Heartbeat = _HEARTBEAT,
+        process: Process = _PROCESS,
+        intensity: Intensity = _INTENSITY,
     ) -> None:
         super().__init__(name)
         self._plan = Plan.read(
@@ -109,6 +113,13 @@ class Pool(BaseWorker):
         self.stop_timeout = process.stop_timeout
         # From the start on.
         self._works: Works | None = None
+
+    def __del__(self) -> None:
+        works: Works | None = getattr(self, "_works", None)
+        if works is not None and self.status not in FINAL:
+            warnings.warn(f"{self!r} was not stopped before its loop was closed", ResourceWarning, source=self)
+            for member in works.roster:
+                member.kill_orphaned()
 
     # -- calls --------------------------------------------------------------------------------------------------------
 

@@ -29,8 +29,8 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b", re.IGNORECASE
 class Recycle:
     """When a member has worked enough and makes room for a new one; no call ever suffers from it.
 
-    ``calls``, ``age`` and ``rss`` are each up to a tenth less, drawn once a member, so that members which began together
-    do not go together.
+    ``calls``, ``age`` and ``rss`` are each up to a tenth less, drawn once a member, so that members which began
+    together do not go together; a small number of calls is what it says.
 
     Args:
         calls: after how many calls.

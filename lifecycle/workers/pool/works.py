@@ -38,9 +38,9 @@ class Works:
             members=roster.members,
             queue=plan.queue,
             coming=lambda: plan.concurrency * (roster.high - roster.ready),
-            joined=lambda: self.keeper.adjust(),
+            joined=self._adjust,
         )
-        self.leavers = Leavers(plan.recycle, roster, seats=self.seats, adjust=lambda: self.keeper.adjust())
+        self.leavers = Leavers(plan.recycle, roster, seats=self.seats, adjust=self._adjust)
         self.checks = Checks(pool, plan.heartbeat, seats=self.seats, leavers=self.leavers)
         self.keeper = Keeper(
             pool,
@@ -60,6 +60,9 @@ class Works:
             leavers=self.leavers,
             kill=self.keeper.kill,
         )
+
+    def _adjust(self) -> None:
+        self.keeper.adjust()
 
     async def refresh(self) -> None:
         """Have all members of now replaced."""
