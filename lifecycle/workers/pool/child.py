@@ -4,6 +4,7 @@ It is executed as a file, with ``-P``: whatever stands beside it or in the direc
 nobody by mistake, and this library is found where the parent found it. All else is in `child_life`.
 """
 
+import gc
 import os
 import sys
 
@@ -12,6 +13,8 @@ __all__ = ["main"]
 
 def main() -> None:
     """Live as a member, to the end."""
+    # Nothing of what is imported now is garbage; to look for some would be a tenth of the start.
+    gc.disable()
     room = os.path.abspath(__file__)  # noqa: PTH100  # pathlib would be a tenth of the start
     for _ in range(4):
         room = os.path.dirname(room)  # noqa: PTH120  # the same

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -107,6 +108,8 @@ class Life:
 
     def _serve(self, setup: dict[str, Any]) -> None:
         sys.path[:] = setup["path"]
+        # From here on it is user code that runs.
+        gc.enable()
         from lifecycle.workers.pool.child_targets import Target  # the greeting went first
 
         target = Target(setup["target"])
