@@ -1,0 +1,82 @@
+"""What the tests of whole pools share: pools of `tests.realtime.pool.tasks`, and ways to wait for what they do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.backoff import Intensity
+from lifecycle.workers.pool import Phase, Pool, Process
+from tests.realtime.pool.members import LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from lifecycle.hooks import Hook
+
+__all__ = ["QUICK", "gone", "heard", "pids", "pool_of", "ready", "soon", "started"]
+
+#: Without what a container of its own costs.
+QUICK = Process(contain="group", grace=0.3)
+#: As many losses as a test likes.
+ANY = Intensity(10_000, 30.0)
+
+
+def pool_of(target: str = "Desk", *, size: tuple[int, int] = (1, 1), **how: Any) -> Pool:
+    """A pool of that target."""
+    how = {"process": QUICK, "intensity": ANY, "deadline": LIMIT, **how}
+    return Pool("pool", f"tests.realtime.pool.tasks:{target}", size=size, **how)
+
+
+async def soon(condition: Callable[[], object]) -> None:
+    """Return when it is so."""
+    async with asyncio.timeout(LIMIT):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def started(*paths: Path) -> None:
+    """Return when the calls that were told to make these files have begun."""
+    await soon(lambda: all(path.exists() for path in paths))
+
+
+def pids(pool: Pool) -> set[int | None]:
+    return {member.pid for member in pool.members()}
+
+
+def ready(pool: Pool) -> int:
+    return sum(member.phase is Phase.READY for member in pool.members())
+
+
+def gone(pid: int | None) -> bool:
+    """Whether there is no such process, or only what is left of it to be reaped."""
+    assert pid is not None
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:  # noqa: PTH123  # as short as it gets
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@contextmanager
+def heard(hook: Hook, pool: Pool) -> Iterator[list[dict[str, Any]]]:
+    """What the hook announces of the pool."""
+    said: list[dict[str, Any]] = []
+
+    def hear(sender: object, **what: Any) -> None:
+        if sender is pool:
+            said.append(what)
+
+    hook.connect(hear)
+    try:
+        yield said
+    finally:
+        hook.disconnect(hear)
+
+
+def kill(pid: int | None, signum: int) -> None:
+    assert pid is not None
+    os.kill(pid, signum)

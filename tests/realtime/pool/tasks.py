@@ -1,0 +1,116 @@
+"""What the pools of the tests serve; imported in their members only."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.realtime.pool.served import Loop as Loop
+from tests.realtime.pool.served import Plain, touch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Desk(Plain):
+    """Calls that tell when they have begun, and state that is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[str, Any] = {}
+        self.hoard: list[bytearray] = []
+
+    def wait_for(self, started: str, release: str) -> int:
+        """Begin, and return when there is a file."""
+        touch(started)
+        while not Path(release).exists():
+            time.sleep(0.001)
+        return os.getpid()
+
+    def mark(self, path: str) -> int:
+        touch(path)
+        return os.getpid()
+
+    def put(self, key: str, value: Any) -> int:
+        self.kept[key] = value
+        return os.getpid()
+
+    def get(self, key: str) -> Any:
+        return self.kept.get(key)
+
+    def grow(self, size: int) -> int:
+        """Keep some memory, all of it used."""
+        self.hoard.append(bytearray(os.urandom(1024)) * (size // 1024))
+        return os.getpid()
+
+    def work(self, seconds: float) -> int:
+        time.sleep(seconds)
+        return os.getpid()
+
+    def endless(self, closed: str) -> Iterator[int]:
+        number = 0
+        try:
+            while True:
+                yield number
+                number += 1
+        finally:
+            touch(closed)
+
+    def die_once(self, died: str) -> int:
+        """End with the first call, whoever gets it."""
+        if not Path(died).exists():
+            touch(died)
+            os._exit(7)
+        return os.getpid()
+
+    def say_and_die(self, last_words: str) -> None:
+        sys.stderr.write(last_words + "\n")
+        sys.stderr.flush()
+        os._exit(3)
+
+    def stop_itself(self) -> None:
+        os.kill(os.getpid(), 19)
+
+
+class Flawed:
+    """Cannot be made; says how often that was tried."""
+
+    def __init__(self, tries: str) -> None:
+        with open(tries, "a", encoding="utf-8") as file:  # noqa: PTH123  # as short as it gets
+            file.write("x")
+        raise OSError("the model is not there")
+
+
+class Waits:
+    """Cannot be made before there is a file."""
+
+    def __init__(self, release: str) -> None:
+        while not Path(release).exists():
+            time.sleep(0.001)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class Fickle:
+    """Can be made as long as there is no file."""
+
+    def __init__(self, spoilt: str) -> None:
+        if Path(spoilt).exists():
+            raise OSError("spoilt")
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def echo(value: Any) -> Any:
+    return value
+
+
+def odd_only(value: int) -> int:
+    if value % 2 == 0:
+        raise ValueError(value)
+    return value

@@ -1,0 +1,365 @@
+"""What a caller may rely on, whatever a call does: P2-P10 and P20 of the acceptance list, and what calls are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import traceback
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from lifecycle import hooks
+from lifecycle.errors import PoolBusy, PoolClosed, RemoteError
+from lifecycle.workers.pool import Heartbeat, Phase, Process
+from tests.realtime.pool import tasks
+from tests.realtime.pool.members import LIMIT
+from tests.realtime.pool.pools import gone, heard, pids, pool_of, ready, soon, started
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lifecycle.workers.pool import Pool
+
+
+async def occupied(pool: Pool, path: Path, count: int) -> list[asyncio.Task[int]]:
+    """So many calls that have begun, and go on until ``path / "release"`` is there."""
+    places = [path / f"started-{number}" for number in range(count)]
+    calls = [asyncio.create_task(pool.call("wait_for", str(place), str(path / "release"))) for place in places]
+    await started(*places)
+    return calls
+
+
+async def test_p2_members_are_started_as_calls_need_them(tmp_path: Path) -> None:
+    async with pool_of(size=(0, 2)) as pool:
+        assert pool.members() == ()
+        calls = await occupied(pool, tmp_path, 2)
+        third = asyncio.create_task(pool.call("pid"))
+        await soon(lambda: pool.stats().queued == 1)
+        assert len(pool.members()) == 2
+        (tmp_path / "release").touch()
+        assert await third in {await call for call in calls}
+
+
+async def test_p3_a_call_too_many_is_refused_at_once(tmp_path: Path) -> None:
+    async with pool_of(queue=1) as pool:
+        with heard(hooks.pool_saturated, pool) as saturated:
+            (running,) = await occupied(pool, tmp_path, 1)
+            waiting = asyncio.create_task(pool.call("pid"))
+            await soon(lambda: pool.stats().queued == 1)
+            with pytest.raises(PoolBusy, match="1 calls wait for a member of 'pool', and no more may"):
+                await pool.call("pid")
+            assert saturated == [{"queued": 1, "function": "pid"}]
+            (tmp_path / "release").touch()
+            assert await waiting == await running
+
+
+async def test_a_queue_of_none_still_waits_for_members_that_start() -> None:
+    async with pool_of(size=(0, 2), queue=0) as pool:
+        assert len(set(await asyncio.gather(pool.call("work", 0.01), pool.call("work", 0.01)))) == 2
+
+
+async def test_p4_a_call_whose_time_is_up_in_the_queue_is_never_started(tmp_path: Path) -> None:
+    async with pool_of() as pool:
+        (running,) = await occupied(pool, tmp_path, 1)
+        with pytest.raises(TimeoutError, match=r"'mark' was not done in 0\.05 s: it was queued in 'pool'"):
+            await pool.call("mark", str(tmp_path / "mark"), deadline=0.05)
+        (tmp_path / "release").touch()
+        await running
+        await pool.call("pid")
+        assert not (tmp_path / "mark").exists()
+        assert pool.stats().queued == 0
+
+
+async def test_p5_a_call_whose_time_is_up_is_broken_off_and_its_member_kept() -> None:
+    async with pool_of() as pool:
+        pid = await pool.call("pid")
+        message = r"'sleep' of session 'a' was not done in 0\.1 s: it was running on 'pool-1'"
+        with pytest.raises(TimeoutError, match=message):
+            await pool.call("sleep", session="a", deadline=0.1)
+        assert await pool.call("pid") == pid
+
+
+async def test_p6_a_call_that_cannot_be_broken_off_costs_its_member(tmp_path: Path) -> None:
+    async with pool_of() as pool:
+        pid = await pool.call("pid")
+        with heard(hooks.pool_recovered, pool) as recovered:
+            with pytest.raises(TimeoutError, match="running on 'pool-1'"):
+                await pool.call("hold", str(tmp_path / "held"), deadline=0.2)
+            assert await pool.call("pid") != pid
+        assert [(each["action"], each["member"], each["reason"]) for each in recovered] == [
+            ("replace", "pool-1", "timeout")
+        ]
+        await soon(lambda: gone(pid))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+async def test_p7_a_caller_may_be_cancelled_at_any_step(size: int) -> None:
+    """After any number of turns of the loop, with a free member and in the queue: no seat is lost."""
+    async with pool_of(size=(size, size)) as pool:
+        for steps in range(51):
+            callers = [asyncio.create_task(pool.call("echo", number)) for number in range(3)]
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            for caller in callers:
+                caller.cancel()
+            for number, outcome in enumerate(await asyncio.gather(*callers, return_exceptions=True)):
+                assert outcome == number or isinstance(outcome, asyncio.CancelledError)
+            stats = pool.stats()
+            assert (stats.queued, sum(member.leases for member in pool.members())) == (0, 0)
+            assert stats.idle + stats.busy + stats.starting == stats.size == size
+        assert await pool.call("echo", "still here") == "still here"
+        assert [member.id for member in pool.members()] == [f"pool-{number + 1}" for number in range(size)]
+
+
+async def test_p7_who_is_cancelled_while_he_gets_a_lease_gives_it_back() -> None:
+    async def hold(pool: Pool) -> None:
+        async with pool.lease() as worker:
+            await worker.call("pid")
+
+    async with pool_of() as pool:
+        for steps in range(30):
+            callers = [asyncio.create_task(hold(pool)) for _ in range(2)]
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            for caller in callers:
+                caller.cancel()
+            await asyncio.gather(*callers, return_exceptions=True)
+            await soon(lambda: ready(pool) == 1)
+        assert pool.stats().idle == 1
+
+
+async def test_a_cancelled_call_is_over_when_its_caller_is(tmp_path: Path) -> None:
+    """It is broken off, its ``finally`` has run, and only then the cancellation comes through."""
+    async with pool_of() as pool:
+        call = asyncio.create_task(pool.call("stubborn", str(tmp_path / "started"), str(tmp_path / "cleaned")))
+        await started(tmp_path / "started")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (tmp_path / "cleaned").exists()
+        assert pool.members()[0].phase is Phase.READY
+
+
+async def test_who_is_cancelled_twice_does_not_wait_and_the_seat_is_still_given_back(tmp_path: Path) -> None:
+    async with pool_of(process=Process(contain="group", grace=LIMIT)) as pool:
+        call = asyncio.create_task(pool.call("stubborn", str(tmp_path / "started"), str(tmp_path / "cleaned")))
+        await started(tmp_path / "started")
+        call.cancel()
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await soon(lambda: ready(pool) == 1)
+        assert (tmp_path / "cleaned").exists()
+
+
+async def test_p8_a_stream_that_is_left_early_ends_its_generator(tmp_path: Path) -> None:
+    async with pool_of() as pool:
+        pid = await pool.call("pid")
+        async for number in pool.stream("endless", str(tmp_path / "closed")):
+            if number == 3:
+                break
+        await started(tmp_path / "closed")
+        assert await pool.call("pid") == pid
+
+
+async def test_p8_a_stream_that_is_closed_has_ended_then(tmp_path: Path) -> None:
+    async with pool_of() as pool:
+        async with pool.stream("endless", str(tmp_path / "closed")) as stream:
+            assert [await anext(stream) for _ in range(3)] == [0, 1, 2]
+        assert (tmp_path / "closed").exists()
+        assert pool.members()[0].phase is Phase.READY
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+
+async def test_p9_a_slow_consumer_bounds_the_memory_and_pings_are_answered() -> None:
+    async with pool_of(heartbeat=Heartbeat(every=0.02)) as pool:
+        before = psutil.Process().memory_info().rss
+        with heard(hooks.health_checked, pool) as checked:
+            async with pool.stream("blocks", 10_000, 1024 * 1024) as stream:
+                await anext(stream)
+                seen = len(checked)
+                await soon(lambda: len(checked) > seen + 10)
+                assert all(each["result"].healthy for each in checked)
+                grown = psutil.Process().memory_info().rss - before
+        # The window is of 32; twice that while they are read.
+        assert grown < 100 * 1024 * 1024
+
+
+async def test_p10_what_user_code_prints_is_logged_and_does_not_harm(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="lifecycle.workers.pool-1"):
+        async with pool_of() as pool:
+            assert await pool.call("print_and_read", "seen by people") == ""
+            assert await pool.call("echo", 1) == 1
+    assert "seen by people" in caplog.messages
+
+
+async def test_p20_what_is_too_large_is_refused_before_it_is_sent() -> None:
+    async with pool_of() as pool:
+        pid = await pool.call("pid")
+        with pytest.raises(ValueError, match="64"):
+            await pool.call("echo", bytes(65 * 1024 * 1024))
+        assert await pool.call("pid") == pid
+
+
+async def test_what_cannot_be_sent_is_refused_also_in_the_queue(tmp_path: Path) -> None:
+    async with pool_of() as pool:
+        (running,) = await occupied(pool, tmp_path, 1)
+        bad = asyncio.create_task(pool.call("echo", object()))
+        good = asyncio.create_task(pool.call("echo", 1, session="a"))
+        await soon(lambda: pool.stats().queued == 2)
+        (tmp_path / "release").touch()
+        with pytest.raises(TypeError, match="object"):
+            await bad
+        assert await good == 1
+        await running
+        assert pool.stats().idle == 1
+
+
+async def test_what_a_function_raises_comes_with_the_traceback_of_its_process() -> None:
+    async with pool_of() as pool:
+        with pytest.raises(RemoteError, match="ValueError: no such thing") as caught:
+            await pool.call("fail", "no such thing")
+        assert caught.value.type == "ValueError"
+        assert "served.py" in "".join(traceback.format_exception(caught.value))
+        assert pool.members()[0].phase is Phase.READY
+
+
+@pytest.mark.parametrize("codec", ["msgpack", "json", "pickle"])
+async def test_calls_name_methods_and_functions_of_modules(codec: str) -> None:
+    async with pool_of(codec=codec) as pool:
+        assert await pool.call("times", 20, and_more=2) == 22
+        assert await pool.call(tasks.echo, "by itself") == "by itself"
+        assert await pool.call("os.path:basename", "/a/b") == "b"
+
+
+async def test_async_functions_share_a_member() -> None:
+    async with pool_of("Loop", concurrency=3) as pool:
+        assert await asyncio.gather(*(pool.call("meet", 3) for _ in range(3))) == [3, 3, 3]
+        assert len(pool.members()) == 1
+
+
+async def test_a_map_gives_results_in_order_or_as_they_come(tmp_path: Path) -> None:
+    async with pool_of(size=(2, 2), queue=0) as pool:
+        assert [row async for row in pool.map("times", range(40))] == list(range(40))
+        assert sorted([row async for row in pool.map("times", range(40), ordered=False)]) == list(range(40))
+        assert pool.stats().queued == 0
+
+
+async def test_a_map_reads_its_rows_as_they_are_needed_and_ends_with_the_first_error() -> None:
+    read: list[int] = []
+
+    def rows() -> Any:
+        for row in range(1000):
+            read.append(row)
+            yield row
+
+    async with pool_of(size=(2, 2)) as pool:
+        with pytest.raises(RemoteError, match="ValueError"):
+            async for _ in pool.map("tests.realtime.pool.tasks:odd_only", rows()):
+                pass
+        assert len(read) < 20
+        async with aclosing(pool.map("echo", rows())) as results:
+            assert await anext(results) == 0
+        assert pool.stats().idle == 2
+
+
+async def test_a_lease_is_one_member_for_several_calls() -> None:
+    async with pool_of(size=(2, 2)) as pool:
+        async with pool.lease() as worker:
+            await worker.call("put", "key", 1)
+            assert await worker.call("get", "key") == 1
+            assert await worker.call("pid") == worker.member.pid
+            assert [each async for each in worker.stream("numbers", 3)] == [0, 1, 2]
+            assert pool.stats().busy == 1
+        assert pool.stats().busy == 0
+        with pytest.raises(PoolClosed, match="not held"):
+            await worker.call("pid")
+
+
+async def test_a_lease_may_be_discarded_with_its_member() -> None:
+    async with pool_of() as pool:
+        async with pool.lease() as worker:
+            pid = await worker.call("pid")
+            worker.discard()
+            assert await worker.call("pid") == pid
+        assert await pool.call("pid") != pid
+        await soon(lambda: gone(pid))
+
+
+async def test_a_stream_fails_as_a_call_does() -> None:
+    async with pool_of() as pool:
+        found: list[int] = []
+        with pytest.raises(RemoteError, match="ValueError: no more"):
+            async for number in pool.stream("numbers_then_fail", 3):
+                found.append(number)  # noqa: PERF401  # what came before the error counts
+        assert found == [0, 1, 2]
+        with pytest.raises(TimeoutError, match="'waits_in_between' was not done in"):
+            async for _ in pool.stream("waits_in_between", "", "", deadline=0.1):
+                pass
+        assert pool.stats().idle == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "message"),
+    [
+        ({"deadline": 0}, ValueError, "leaves no time"),
+        ({"deadline": -1}, ValueError, "leaves no time"),
+        ({"deadline": math.nan}, ValueError, "leaves no time"),
+        ({"deadline": "1"}, TypeError, "no number of seconds"),
+        ({"session": 1}, TypeError, "session=1 is no text"),
+    ],
+)
+async def test_arguments_that_cannot_work_are_refused(how: Any, error: type[Exception], message: str) -> None:
+    async with pool_of(size=(0, 1)) as pool:
+        with pytest.raises(error, match=message):
+            await pool.call("pid", **how)
+        assert pool.members() == ()
+
+
+async def test_a_function_that_no_member_could_find_is_refused() -> None:
+    async with pool_of(size=(0, 1)) as pool:
+        with pytest.raises(ValueError, match="lambda"):
+            await pool.call(lambda: 1)
+
+
+async def test_calls_are_announced_with_how_long_they_waited_and_ran(tmp_path: Path) -> None:
+    async with pool_of() as pool:
+        with (
+            heard(hooks.call_queued, pool) as queued,
+            heard(hooks.call_dispatched, pool) as dispatched,
+            heard(hooks.call_finished, pool) as finished,
+        ):
+            (running,) = await occupied(pool, tmp_path, 1)
+            failing = asyncio.create_task(pool.call("fail", "", session="s"))
+            await soon(lambda: pool.stats().queued == 1)
+            (tmp_path / "release").touch()
+            await running
+            with pytest.raises(RemoteError):
+                await failing
+        assert queued == [{"function": "fail", "session": "s"}]
+        assert [each["function"] for each in dispatched] == ["wait_for", "fail"]
+        assert [(each["function"], each["member"], type(each["error"])) for each in finished] == [
+            ("wait_for", "pool-1", type(None)),
+            ("fail", "pool-1", RemoteError),
+        ]
+        assert dispatched[1]["waited"] > 0
+        assert finished[0]["ran"] > 0
+        stats = pool.stats()
+        assert stats.calls == 2
+        assert stats.run_p95 >= stats.run_p50 > 0
+
+
+async def test_calls_before_the_start_and_after_the_end_are_refused() -> None:
+    pool = pool_of()
+    with pytest.raises(PoolClosed, match="is created; start it first"):
+        await pool.call("pid")
+    async with pool:
+        assert pids(pool) == {await pool.call("pid")}
+    with pytest.raises(PoolClosed, match="is closed"):
+        await pool.call("pid")
