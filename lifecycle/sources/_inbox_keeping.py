@@ -121,14 +121,16 @@ class Keeper:
         """
         now = time.time()
 
-        def look(db: sqlite3.Connection) -> tuple[list[Entry], list[Letter], float | None]:
+        def look(db: sqlite3.Connection) -> tuple[list[Letter], float]:
             LETTERS.forget(db, now=now)
             entries = LETTERS.lease(db, now=now, limit=_BATCH)
-            return entries, list(_opened(db, entries)), LETTERS.next_due(db, now=now)
+            letters = list(_opened(db, entries))
+            if len(entries) == _BATCH:
+                return letters, 0.0
+            later = LETTERS.next_due(db, now=now)
+            return letters, math.inf if later is None else later - now
 
-        entries, letters, later = await self._journal.run(look)
-        wait = math.inf if later is None else later - now
-        return letters, 0.0 if len(entries) == _BATCH else wait
+        return await self._journal.run(look)
 
     async def done(self, numbers: list[int]) -> None:
         """They were handled."""
