@@ -224,8 +224,10 @@ class Member(ProcessWorker):
             self.felt_unwell()
 
     def _ask(self, *, force: bool) -> None:
-        if force or self._started_at is None:
-            super()._ask(force=force)
+        if force or self.trouble:
+            super()._ask(force=True)
+        elif self._started_at is None:
+            super()._ask(force=False)
         else:
             # It ends by itself, with what it has to do about that; a group that is stopped could not.
             self.link.bye(self.stop_timeout)

@@ -1,0 +1,278 @@
+"""What becomes of members that are lost, and of those who wait for them: P1, P11, P17-P19, P21 of the acceptance list.
+
+Each row of the table of recoveries is here or in `test_acceptance_calls`, and each action is heard where it happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle.backoff import Intensity
+from lifecycle.errors import PoolFailed, RemoteError, RemoteTraceback, WorkerFailed, WorkerLost
+from lifecycle.workers import Status
+from lifecycle.workers.pool import Health, Heartbeat, Phase, Pool, Process
+from tests.realtime.pool.members import python
+from tests.realtime.pool.pools import ANY, QUICK, gone, heard, kill, pids, pool_of, ready, soon, started
+from tests.realtime.pool.test_hostile_members import MEMBER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Soon found out, and not by a machine that is slow for a moment.
+WATCHFUL = Heartbeat(every=0.05, timeout=0.5, misses=3)
+
+
+def said(recovered: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    return [(each["action"], each["member"], each["reason"]) for each in recovered]
+
+
+async def test_p1_a_member_that_dies_fails_the_one_call_that_it_had(tmp_path: Path) -> None:
+    async with pool_of(size=(4, 4)) as pool:
+        with heard(hooks.pool_recovered, pool) as recovered:
+            places = [tmp_path / str(number) for number in range(8)]
+            release = str(tmp_path / "release")
+            calls = [asyncio.create_task(pool.call("wait_for", str(place), release)) for place in places]
+            await soon(lambda: sum(place.exists() for place in places) == 4)
+            victim = pool.members()[0].pid
+            kill(victim, signal.SIGKILL)
+            await soon(lambda: recovered)
+            (tmp_path / "release").touch()
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            lost = [each for each in outcomes if isinstance(each, BaseException)]
+            assert [type(each) for each in lost] == [WorkerLost]
+            await soon(lambda: ready(pool) == 4)
+            assert victim not in pids(pool)
+        error = lost[0]
+        assert isinstance(error, WorkerLost)
+        assert (error.signal, error.exit_code) == (signal.SIGKILL, -signal.SIGKILL)
+        assert "'pool-1' was lost while it worked on 'wait_for': it was killed by signal 9, perhaps out" in str(error)
+        assert error.rss
+        assert said(recovered) == [("replace", "pool-1", "exited")]
+        assert pool.stats().restarts == 1
+
+
+async def test_a_lost_member_tells_its_last_words() -> None:
+    async with pool_of() as pool:
+        with pytest.raises(WorkerLost, match=r"exited with status 3.*\n.*\nno disk left") as caught:
+            await pool.call("say_and_die", "no disk left")
+        assert caught.value.exit_code == 3
+        assert caught.value.stderr == "no disk left\n"
+
+
+async def test_a_call_that_does_no_harm_twice_is_tried_once_more(tmp_path: Path) -> None:
+    async with pool_of() as pool:
+        with heard(hooks.pool_recovered, pool) as recovered:
+            pid = await pool.call("die_once", str(tmp_path / "died"), idempotent=True)
+            assert pids(pool) == {pid}
+            await soon(lambda: len(recovered) == 2)
+        assert sorted(said(recovered)) == [("replace", "pool-1", "exited"), ("retry", "pool-1", "exited")]
+        with pytest.raises(WorkerLost):
+            await pool.call("die", signal.SIGKILL, idempotent=True)
+
+
+async def test_a_member_above_the_least_that_dies_unneeded_is_not_replaced() -> None:
+    async with pool_of(size=(0, 2)) as pool:
+        victim = await pool.call("pid")
+        with heard(hooks.pool_recovered, pool) as recovered:
+            kill(victim, signal.SIGKILL)
+            await soon(lambda: recovered)
+            await soon(lambda: pool.members() == ())
+        assert said(recovered) == [("remove", "pool-1", "exited")]
+        assert await pool.call("pid") != victim
+
+
+async def test_p11_what_a_member_left_behind_is_killed_and_its_end_is_noticed(tmp_path: Path) -> None:
+    """A child of it holds all of its descriptors, the pool's pipes among them."""
+    async with pool_of() as pool:
+        child = await pool.call("fork")
+        with pytest.raises(WorkerLost, match="status 7"):
+            await pool.call("die_once", str(tmp_path / "died"))
+        await soon(lambda: gone(child))
+        await pool.call("pid")
+
+
+async def test_p17_a_target_that_cannot_be_made_is_tried_as_often_as_allowed(tmp_path: Path) -> None:
+    """The start fails with what the target raised, in its own words and with the traceback of its process."""
+    pool = pool_of("Flawed", init=[str(tmp_path / "tries")], intensity=Intensity(3, 30.0))
+    with pytest.raises(PoolFailed, match="gives up: more than 3 restarts within 30 s") as caught:
+        await pool.start()
+    assert (tmp_path / "tries").read_text() == "xxxx"
+    assert isinstance(caught.value, WorkerFailed)
+    assert isinstance(cause := caught.value.__cause__, RemoteError)
+    assert (cause.type, cause.message) == ("OSError", "the model is not there")
+    assert isinstance(cause.__cause__, RemoteTraceback)
+    assert "tasks.py" in "".join(traceback.format_exception(caught.value))
+    assert pool.status is Status.FAILED
+    assert pool.members() == ()
+
+
+async def test_p17_who_waits_and_who_comes_is_told_that_the_pool_has_failed(tmp_path: Path) -> None:
+    pool = pool_of("Flawed", size=(0, 2), init=[str(tmp_path / "tries")], intensity=Intensity(1, 30.0))
+    await pool.start()
+    outcomes = await asyncio.gather(*(pool.call("pid") for _ in range(4)), return_exceptions=True)
+    assert [type(each) for each in outcomes] == [PoolFailed] * 4
+    assert len({id(each) for each in outcomes}) == 4
+    assert all(isinstance(each.__cause__, RemoteError) for each in outcomes if isinstance(each, BaseException))
+    with pytest.raises(PoolFailed):
+        await pool.call("pid")
+    end = await pool.wait()
+    assert end.status is Status.FAILED
+    assert isinstance(end.error, PoolFailed)
+
+
+async def test_a_pool_that_gives_up_lets_calls_that_run_finish(tmp_path: Path) -> None:
+    pool = pool_of("Desk", size=(2, 2), intensity=Intensity(0, 30.0))
+    await pool.start()
+    release = tmp_path / "release"
+    call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(release)))
+    await started(tmp_path / "started")
+    idle = next(member for member in pool.members() if member.phase is Phase.READY)
+    kill(idle.pid, signal.SIGKILL)
+    await soon(lambda: len(pool.members()) == 1)
+    with pytest.raises(PoolFailed):
+        await pool.call("pid")
+    release.touch()
+    assert await call
+    assert (await pool.wait()).status is Status.FAILED
+
+
+async def test_members_that_fail_in_a_row_are_waited_for(tmp_path: Path) -> None:
+    """The first that replaces one comes at once, the next after a while; a call waits for all of that."""
+    spoilt = tmp_path / "spoilt"
+    async with pool_of("Fickle", init=[str(spoilt)]) as pool:
+        spoilt.touch()
+        with heard(hooks.pool_recovered, pool) as recovered:
+            kill(await pool.call("pid"), signal.SIGKILL)
+            await soon(lambda: recovered)
+        call = asyncio.create_task(pool.call("pid"))
+        await soon(lambda: any(member.status is Status.PENDING for member in pool.members()))
+        assert pool.stats().starting == 1
+        spoilt.unlink()
+        assert await call == pool.members()[0].pid
+
+
+async def test_p18_a_target_that_takes_too_long_to_be_made_is_killed(tmp_path: Path) -> None:
+    process = Process(contain="group", start_timeout=0.3)
+    pool = pool_of("Waits", init=[str(tmp_path / "never")], process=process, intensity=Intensity(1, 30.0))
+    with heard(hooks.member_changed, pool) as changes, pytest.raises(PoolFailed) as caught:
+        await pool.start()
+    assert "was not ready within 0.3 s" in str(caught.value.__cause__)
+    assert {each["change"].reason for each in changes} == {"init_timeout"}
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("answer(('result', 99, None))", "it answered call 99, which it does not have"),
+        ("answer(('end', 1))", "stream"),
+        ("answer(['nonsense'])", "'nonsense' is no tag that may come"),
+    ],
+)
+async def test_p19_a_member_that_breaks_the_protocol_is_killed_and_replaced(code: str, reason: str) -> None:
+    pool = Pool("pool", python(MEMBER + PINGS + code), codec="json", size=(1, 1), process=QUICK, intensity=ANY)
+    async with pool:
+        (victim,) = pool.members()
+        with heard(hooks.pool_recovered, pool) as recovered:
+            with pytest.raises(WorkerLost, match="it broke the protocol: ") as caught:
+                await pool.call("anything")
+            assert reason in str(caught.value)
+            await soon(lambda: ready(pool) == 1)
+        assert said(recovered) == [("replace", "pool-1", "error")]
+        assert victim.history[0].reason == "killed"
+
+
+#: A member that answers pings, as each has to when it is ready.
+PINGS = """
+def answer(*frames):
+    send("hello", 1, os.getpid(), "test")
+    receive()
+    send("ready")
+    while (frame := receive())[0] != "call":
+        send("pong", frame[1], None, 0, 0)
+    for frame in frames:
+        send(*frame)
+    stay()
+"""
+
+
+async def test_p21_a_member_that_is_stopped_is_found_out_killed_and_replaced() -> None:
+    """It is degraded first, when it gets no calls; after the third miss, it is killed, which works on a stopped one."""
+    async with pool_of(heartbeat=WATCHFUL) as pool:
+        (victim,) = pool.members()
+        with heard(hooks.pool_recovered, pool) as recovered, heard(hooks.member_changed, pool) as changes:
+            kill(victim.pid, signal.SIGSTOP)
+            await soon(lambda: victim.phase is Phase.DEGRADED)
+            assert victim.health is Health.UNHEALTHY
+            call = asyncio.create_task(pool.call("pid"))
+            assert await call != victim.pid
+            await soon(lambda: ready(pool) == 1)
+        assert said(recovered) == [
+            ("degrade", "pool-1", "health_check_failed"),
+            ("degrade", "pool-1", "health_check_failed"),
+            ("replace", "pool-1", "health_limit"),
+        ]
+        moves = [
+            (each["change"].source, each["change"].target, each["change"].reason)
+            for each in changes
+            if each["member"] == "pool-1"
+        ]
+        assert moves == [
+            (Phase.READY, Phase.DEGRADED, "health_check_failed"),
+            (Phase.DEGRADED, Phase.TERMINATING, "health_limit"),
+            (Phase.TERMINATING, Phase.TERMINATED, "killed"),
+        ]
+
+
+async def test_a_member_that_feels_well_again_serves_again() -> None:
+    async with pool_of(heartbeat=Heartbeat(every=0.05, timeout=0.5, misses=1000)) as pool:
+        (member,) = pool.members()
+        kill(member.pid, signal.SIGSTOP)
+        await soon(lambda: member.phase is Phase.DEGRADED)
+        assert pool.stats().degraded == 1
+        assert not (await pool.probe()).healthy
+        call = asyncio.create_task(pool.call("pid"))
+        kill(member.pid, signal.SIGCONT)
+        assert await call == member.pid
+        assert (member.health, member.failures) == (Health.HEALTHY, 0)
+        assert "health_restored" in [change.reason for change in member.history]
+
+
+async def test_a_call_that_holds_the_interpreter_is_left_to_its_deadline(tmp_path: Path) -> None:
+    """Many checks are missed meanwhile; a call with a deadline is no reason to kill."""
+    heartbeat = Heartbeat(every=0.02, timeout=0.05, misses=2)
+    async with pool_of(heartbeat=heartbeat) as pool:
+        with heard(hooks.pool_recovered, pool) as recovered, heard(hooks.health_checked, pool) as checked:
+            call = asyncio.create_task(pool.call("hold", str(tmp_path / "held"), deadline=3.0))
+            await started(tmp_path / "held")
+            missed = len(checked)
+            await soon(lambda: len(checked) > missed + 5)
+            assert not checked[-1]["result"].healthy
+            assert recovered == []
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        assert said(recovered)[:1] == [("replace", "pool-1", "cancelled")]
+
+
+async def test_a_call_without_a_deadline_that_holds_the_interpreter_costs_its_member(tmp_path: Path) -> None:
+    async with pool_of(heartbeat=Heartbeat(every=0.02, timeout=0.2, misses=2), deadline=float("inf")) as pool:
+        with pytest.raises(WorkerLost, match=r"it did not answer within 0\.2 s, 2 times in a row, and it was killed"):
+            await pool.call("hold", str(tmp_path / "held"))
+        await soon(lambda: ready(pool) == 1)
+
+
+async def test_a_call_among_others_that_cannot_be_broken_off_takes_them_with_it(tmp_path: Path) -> None:
+    """The one gets its `TimeoutError`; the others are told what became of their member."""
+    async with pool_of("Loop", concurrency=2) as pool:
+        beside = asyncio.create_task(pool.call("sleep", str(tmp_path / "started")))
+        await started(tmp_path / "started")
+        with pytest.raises(TimeoutError):
+            await pool.call("tests.realtime.pool.served:Plain.hold", None, str(tmp_path / "held"), deadline=0.2)
+        with pytest.raises(WorkerLost, match="did not break off within"):
+            await beside
