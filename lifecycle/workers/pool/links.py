@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lifecycle.errors import RemoteError
 from lifecycle.workers.pool.frames import CODEC, FROM_MEMBER, VERSION, Decoder, ProtocolError, encode
 from lifecycle.workers.pool.outlets import Outlet
-from lifecycle.workers.pool.requests import Cancelled, Hello, LinkClosed, Pong, Request
+from lifecycle.workers.pool.requests import Cancelled, Hello, LinkClosed, Pong, Request, fail
 from lifecycle.workers.receivers import Receiver
 from lifecycle.workers.stdio import DRAIN, Reader, pipe, popen
 
@@ -30,10 +30,6 @@ __all__ = ["Link"]
 
 #: Bytes a read: what a pipe holds.
 _CHUNK: Final = 64 * 1024
-
-
-def _nobody_asks() -> None:
-    """Nobody wants to know."""
 
 
 class Link:
@@ -57,7 +53,7 @@ class Link:
         setup: Mapping[str, Any],
         *,
         broken: Callable[[ProtocolError], object],
-        ended: Callable[[], object] = _nobody_asks,
+        ended: Callable[[], object] = lambda: None,
     ) -> None:
         self._codec = codec
         self._setup = encode(codec, ["setup", {**setup, "init": codec.seal(setup["init"])}])
@@ -153,9 +149,7 @@ class Link:
         """
         future: asyncio.Future[Pong] = asyncio.get_running_loop().create_future()
         if self._closed is not None:
-            future.set_exception(self._closed)
-            # Whoever waits hears of it; perhaps nobody does.
-            future.exception()
+            fail(future, self._closed)
             return future
         self._pinged = number = self._pinged + 1
         self._pings[number] = future
@@ -242,16 +236,12 @@ class Link:
             request.settle(None, error=closed)
         self._requests.clear()
         for ping in self._pings.values():
-            if not ping.done():
-                ping.set_exception(closed)
-                ping.exception()
+            fail(ping, closed)
         self._pings.clear()
 
     def _settle_ready(self, error: Exception) -> None:
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(error)
-            # Whoever waits hears of it; perhaps nobody does.
-            self._ready.exception()
+        if self._ready is not None:
+            fail(self._ready, error)
 
     def _take_hello(self, version: int, pid: int, language: str) -> None:
         if self._hello is not None:
@@ -267,12 +257,10 @@ class Link:
         self._ready.set_result(self._hello)
 
     def _take_result(self, number: int, value: Any) -> None:
-        self._request(number).take_result(value)
-        del self._requests[number]
+        self._answered(number, stream=False).take_result(value)
 
     def _take_end(self, number: int) -> None:
-        self._request(number).take_end()
-        del self._requests[number]
+        self._answered(number, stream=True).settle(None)
 
     def _take_chunk(self, number: int, value: Any) -> None:
         self._request(number).take_chunk(value)
@@ -295,6 +283,15 @@ class Link:
         # It may have been given up.
         if (future := self._pings.pop(number, None)) is not None and not future.done():
             future.set_result(Pong(busy_id, busy_seconds, rss))
+
+    def _answered(self, number: int, *, stream: bool) -> Request:
+        """The request that this is the end of; from here on it is none of ours, whatever its end causes."""
+        request = self._request(number)
+        if request.streams is not stream:
+            what = "ended a stream that it is not" if stream else "has a result, but was asked for a stream"
+            raise ProtocolError(f"call {number} {what}")
+        del self._requests[number]
+        return request
 
     def _request(self, number: int) -> Request:
         try:

@@ -13,7 +13,7 @@ from lifecycle.workers.pool.frames import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Cancelled", "Hello", "LinkClosed", "Pong", "Request"]
+__all__ = ["Cancelled", "Hello", "LinkClosed", "Pong", "Request", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,11 @@ class Request:
         self._answered = False
         self._settled: asyncio.Future[None] | None = None
 
+    @property
+    def streams(self) -> bool:
+        """Whether it is answered chunk by chunk."""
+        return self._window > 0
+
     def cancel(self, reason: str) -> asyncio.Future[None]:
         """Ask the member to give it up; what is returned is done when it has confirmed that, or it was too late."""
         if self._settled is None:
@@ -148,24 +153,8 @@ class Request:
             self._chunks.append(value)
             self._wake()
 
-    def take_end(self) -> None:
-        """The last chunk has come.
-
-        Raises:
-            ProtocolError: if it is no stream.
-        """
-        if not self._window:
-            raise ProtocolError(f"call {self.number} ended a stream that it is not")
-        self.settle(None)
-
     def take_result(self, value: Any) -> None:
-        """The result has come.
-
-        Raises:
-            ProtocolError: if it is a stream.
-        """
-        if self._window:
-            raise ProtocolError(f"call {self.number} has a result, but was asked for a stream")
+        """The result has come."""
         try:
             self.settle(self._read(value))
         except RemoteError as error:
@@ -180,9 +169,7 @@ class Request:
             if error is None:
                 self.future.set_result(outcome)
             else:
-                self.future.set_exception(error)
-                # Nobody has to ask: who gave up does not want to know.
-                self.future.exception()
+                fail(self.future, error)
         self._wake()
         if self._on_answer is not None:
             self._on_answer()
@@ -203,3 +190,10 @@ class Request:
     def _wake(self) -> None:
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
+
+
+def fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    """Have ``future`` end with ``error``, if it has not ended; nobody has to ask: who gave up does not want to know."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()

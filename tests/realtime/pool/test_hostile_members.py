@@ -83,7 +83,7 @@ async def test_a_greeting_that_is_none_breaks_the_link_before_it_is_ready(spawn:
         ("answer(['result', 1])", "is no frame 'result'"),
         ("answer(['surprise', 1])", "'surprise' is no tag that may come"),
         ("answer(['chunk', 1, 'x'])", "sent more chunks than it was granted"),
-        ("answer(['end', 1])", "answered call 1 as a stream, which it is not"),
+        ("answer(['end', 1])", "ended a stream that it is not"),
         ("answer(['pong', 7, None, 0, 0])", "answered ping 7"),
         ("answer({'a': 1})", "is no tag that may come"),
         ("answer(['call', 1, 'f', [], {}, None, 0])", "'call' is no tag that may come"),
