@@ -194,10 +194,12 @@ class Life:
         """See to it that this process ends, now that nobody asks for anything any more."""
         self._orphaned = self._grace is None
         self._finish()
+        until = time.monotonic() + (self._grace or 0)
         if not self._busy.acquire(timeout=self._grace or 0):
             self._cancel_all()
             self._busy.acquire(timeout=_LAST_SECONDS)
-        time.sleep(_LAST_SECONDS)
+        # For what was registered with atexit.
+        time.sleep(max(_LAST_SECONDS, until - time.monotonic()))
         _kill_group()
 
     def _finish(self) -> None:
