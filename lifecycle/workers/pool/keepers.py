@@ -200,7 +200,7 @@ class Keeper:
             self._seats.book.offer(member)
         else:
             self.degraded(member, TimeoutError(f"{member.id!r} did not answer when it was ready"))
-        self._leavers.renew()
+        self._leavers.renew(arrived=True)
         self._notify()
 
     # -- members that are lost --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lifecycle.workers.status import UNSTARTED, Status
+from lifecycle.workers.status import AT_WORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,14 +122,19 @@ class Leavers:
 
     # -- those who are outdated -------------------------------------------------------------------------------------
 
-    def renew(self) -> None:
-        """Have those go that are of a generation that is over, as their successors come: one for one."""
+    def renew(self, *, arrived: bool = False) -> None:
+        """Have those go that are of a generation that is over: one for each that has ``arrived`` in their place.
+
+        All of them, when no more are to come.
+        """
         outdated = self._roster.outdated
         if not outdated:
             return
-        coming = any(member.status in UNSTARTED or member.status is Status.STARTING for member in self._roster)
-        outdated.sort(key=_leases)
-        for member in outdated[:1] if coming else outdated:
+        coming = any(self._roster.stays(member) and not _is_up(member) for member in self._roster)
+        # Who is not even ready is of no use to anybody, and who has no call is the first to go.
+        outdated.sort(key=_worth)
+        most = sum(not _is_up(member) for member in outdated) or int(arrived)
+        for member in outdated[:most] if coming else outdated:
             self.dismiss(member, "replaced")
 
 
@@ -138,5 +143,9 @@ def _share() -> float:
     return 1 - 0.1 * random.random()  # noqa: S311  # no secret
 
 
-def _leases(member: Member) -> int:
-    return member.leases
+def _is_up(member: Member) -> bool:
+    return member.status in AT_WORK
+
+
+def _worth(member: Member) -> tuple[bool, int]:
+    return _is_up(member), member.leases

@@ -1,0 +1,191 @@
+"""Where calls of a session go, and what they are told when that is gone: P14, P15 and P27 of the acceptance list.
+
+P16, the age of a session to the millisecond, is told in virtual time in ``tests/workers/pool/test_sessions.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle.errors import PoolBusy, SessionLost, WorkerLost
+from lifecycle.workers.pool import Phase, Sessions
+from tests.realtime.pool.pools import heard, kill, pool_of, ready, soon, started
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lifecycle.workers.pool import Pool
+
+STRICT = Sessions(mode="strict")
+
+
+async def occupy(pool: Pool, path: Path, session: str | None) -> asyncio.Task[int]:
+    """A call of ``session`` that has begun, and goes on until ``path / "release"`` is there."""
+    place = path / f"started-{session}"
+    call = asyncio.create_task(pool.call("wait_for", str(place), str(path / "release"), session=session))
+    await started(place)
+    return call
+
+
+async def lose(pool: Pool, pid: int) -> None:
+    with heard(hooks.pool_recovered, pool) as recovered:
+        kill(pid, signal.SIGKILL)
+        await soon(lambda: recovered)
+        await soon(lambda: ready(pool) == 2)
+
+
+async def test_p14_a_session_stays_with_its_member_and_gets_another_when_that_is_lost() -> None:
+    async with pool_of(size=(2, 2)) as pool:
+        with (
+            heard(hooks.session_bound, pool) as bound,
+            heard(hooks.session_hit, pool) as hits,
+            heard(hooks.session_missed, pool) as misses,
+            heard(hooks.session_lost, pool) as lost,
+        ):
+            first = await pool.call("pid", session="a")
+            await pool.call("pid")
+            assert await pool.call("pid", session="a") == first
+            assert (len(bound), len(hits), len(misses)) == (1, 1, 1)
+            member = bound[0]["member"]
+            assert hits == [{"session": "a", "member": member}]
+            assert misses == [{"session": "a", "member": None}]
+            await lose(pool, first)
+            assert lost == [{"session": "a", "member": member}]
+            assert await pool.call("pid", session="a") != first
+
+
+@pytest.mark.parametrize("mode", ["strict", "fail"])
+async def test_p14_who_has_to_have_his_member_is_told_once_that_it_is_lost(mode: str) -> None:
+    async with pool_of(size=(2, 2), sessions=Sessions(mode=mode)) as pool:  # type: ignore[arg-type]  # of the three
+        first = await pool.call("pid", session="a")
+        await lose(pool, first)
+        with pytest.raises(SessionLost, match=r"the session 'a' was lost with 'pool-\d'"):
+            await pool.call("pid", session="a")
+        second = await pool.call("pid", session="a")
+        assert second != first
+        assert await pool.call("pid", session="a") == second
+
+
+async def test_who_has_forgotten_his_session_is_not_told_of_its_loss() -> None:
+    async with pool_of(size=(2, 2), sessions=STRICT) as pool:
+        await lose(pool, await pool.call("pid", session="a"))
+        pool.unbind("a")
+        assert await pool.call("pid", session="a")
+
+
+async def test_p15_who_waits_for_his_member_holds_nobody_up(tmp_path: Path) -> None:
+    async with pool_of(size=(2, 2), sessions=STRICT) as pool:
+        call = await occupy(pool, tmp_path, "a")
+        again = asyncio.create_task(pool.call("pid", session="a"))
+        await soon(lambda: pool.stats().queued == 1)
+        served = {await pool.call("pid", session="b"), await pool.call("pid"), await pool.call("pid", session="b")}
+        assert not again.done()
+        (tmp_path / "release").touch()
+        assert await again == await call
+        assert served.isdisjoint({await again})
+
+
+async def test_who_waits_for_his_member_does_not_have_others_started(tmp_path: Path) -> None:
+    async with pool_of(size=(1, 4), sessions=STRICT) as pool:
+        call = await occupy(pool, tmp_path, "a")
+        again = asyncio.create_task(pool.call("pid", session="a"))
+        await soon(lambda: pool.stats().queued == 1)
+        assert len(pool.members()) == 1
+        (tmp_path / "release").touch()
+        assert await again == await call
+
+
+async def test_who_waits_for_his_member_is_told_when_it_is_lost(tmp_path: Path) -> None:
+    """And not again: with the next call the session begins anew."""
+    async with pool_of(size=(2, 2), sessions=STRICT) as pool:
+        call = await occupy(pool, tmp_path, "a")
+        waiting = [asyncio.create_task(pool.call("pid", session="a")) for _ in range(2)]
+        await soon(lambda: pool.stats().queued == 2)
+        busy = next(member for member in pool.members() if member.phase is Phase.BUSY)
+        kill(busy.pid, signal.SIGKILL)
+        outcomes = await asyncio.gather(call, *waiting, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [WorkerLost, SessionLost, SessionLost]
+        assert await pool.call("pid", session="a") != busy.pid
+
+
+async def test_calls_of_a_new_session_that_wait_together_get_one_member(tmp_path: Path) -> None:
+    """None of them was bound when it began to wait; the first that is served binds them all."""
+    async with pool_of(size=(2, 2), sessions=STRICT) as pool:
+        await asyncio.gather(occupy(pool, tmp_path, "x"), occupy(pool, tmp_path, "y"))
+        calls = [asyncio.create_task(pool.call("work", 0.01, session="new")) for _ in range(6)]
+        await soon(lambda: pool.stats().queued == 6)
+        (tmp_path / "release").touch()
+        assert len(set(await asyncio.gather(*calls))) == 1
+        await soon(lambda: ready(pool) == 2)
+
+
+async def test_who_cannot_wait_is_told_that_his_member_is_busy(tmp_path: Path) -> None:
+    async with pool_of(size=(2, 2), sessions=Sessions(mode="fail")) as pool:
+        call = await occupy(pool, tmp_path, "a")
+        with pytest.raises(SessionLost, match="which has the session 'a', is busy and takes no call now"):
+            await pool.call("pid", session="a")
+        (tmp_path / "release").touch()
+        first = await call
+        await soon(lambda: ready(pool) == 2)
+        assert await pool.call("pid", session="a") == first
+
+
+async def test_a_hint_goes_elsewhere_when_its_member_is_busy(tmp_path: Path) -> None:
+    """And stays there: what it left warm is there now."""
+    async with pool_of(size=(2, 2)) as pool:
+        call = await occupy(pool, tmp_path, "a")
+        other = await pool.call("pid", session="a")
+        (tmp_path / "release").touch()
+        assert other != await call
+        assert await pool.call("pid", session="a") == other
+
+
+async def test_who_waits_for_his_member_counts_in_the_queue(tmp_path: Path) -> None:
+    async with pool_of(size=(2, 2), sessions=STRICT, queue=1) as pool:
+        call = await occupy(pool, tmp_path, "a")
+        waiting = asyncio.create_task(pool.call("pid", session="a"))
+        await soon(lambda: pool.stats().queued == 1)
+        with pytest.raises(PoolBusy):
+            await pool.call("pid", session="a")
+        assert await pool.call("pid")
+        (tmp_path / "release").touch()
+        assert await waiting == await call
+
+
+async def test_a_lease_of_a_session_keeps_its_member() -> None:
+    async with pool_of(size=(2, 2), sessions=STRICT) as pool:
+        async with pool.lease("a") as worker:
+            pid = worker.member.pid
+            again = asyncio.create_task(pool.call("pid", session="a"))
+            await soon(lambda: pool.stats().queued == 1)
+            assert await worker.call("pid") == pid
+            assert not again.done()
+        assert await again == pid
+        assert [change.meta for change in pool.members()[0].history + pool.members()[1].history if change.meta] == [
+            {"session": "a"},
+            {"session": "a"},
+        ]
+
+
+async def test_above_the_limit_the_session_that_was_idle_the_longest_is_forgotten() -> None:
+    async with pool_of(sessions=Sessions(limit=2)) as pool:
+        with heard(hooks.session_evicted, pool) as evicted:
+            for session in "abc":
+                await pool.call("pid", session=session)
+        assert evicted == [{"session": "a", "member": "pool-1"}]
+
+
+async def test_p27_pools_know_nothing_of_each_others_sessions() -> None:
+    async with pool_of(sessions=STRICT) as one, pool_of(sessions=STRICT) as two:
+        a, b = await one.call("pid", session="a"), await two.call("pid", session="a")
+        assert a != b
+        kill(a, signal.SIGKILL)
+        await soon(lambda: one.stats().restarts == 1)
+        assert await two.call("pid", session="a") == b
+        with pytest.raises(SessionLost):
+            await one.call("pid", session="a")

@@ -1,0 +1,180 @@
+"""How many members there are, and for how long: P12, P13 and P26 of the acceptance list, growing and shrinking."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle.backoff import Intensity
+from lifecycle.errors import PoolFailed
+from lifecycle.workers.pool import Phase, Pool, Recycle
+from tests.realtime.pool.pools import QUICK, gone, heard, pids, pool_of, ready, soon, started
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def test_p12_a_member_goes_after_so_many_calls_and_no_call_suffers() -> None:
+    async with pool_of(recycle=Recycle(calls=3)) as pool:
+        with heard(hooks.pool_recovered, pool) as recovered:
+            seen = [await pool.call("pid") for _ in range(10)]
+        assert [seen.count(pid) for pid in dict.fromkeys(seen)] == [3, 3, 3, 1]
+        assert recovered == []
+        assert pool.stats().restarts == 0
+
+
+async def test_the_member_in_its_place_is_started_while_the_last_call_runs(tmp_path: Path) -> None:
+    async with pool_of(recycle=Recycle(calls=1)) as pool:
+        call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
+        await started(tmp_path / "started")
+        await soon(lambda: ready(pool) == 1)
+        (old, new) = pool.members()
+        assert (old.phase, old.going) == (Phase.BUSY, "recycle")
+        assert await pool.call("pid") == new.pid
+        (tmp_path / "release").touch()
+        assert await call == old.pid
+        await soon(lambda: gone(old.pid))
+        assert [change.reason for change in old.history][:3] == ["exited", "recycle", "checkout"]
+
+
+async def test_p13_a_member_goes_when_it_has_too_much_memory_and_no_call_suffers() -> None:
+    async with pool_of(recycle=Recycle(rss="150 MiB")) as pool:
+        seen = [await pool.call("grow", 50 * 1024 * 1024) for _ in range(8)]
+        assert len(set(seen)) > 1
+        (old, *_) = dict.fromkeys(seen)
+        await soon(lambda: gone(old))
+
+
+async def test_a_member_goes_when_it_is_old() -> None:
+    async with pool_of(recycle=Recycle(age=0.3)) as pool:
+        (old,) = pool.members()
+        await soon(lambda: old not in pool.members() and ready(pool) == 1)
+        assert "recycle" in [change.reason for change in old.history]
+        assert pool.stats().restarts == 0
+
+
+async def test_members_above_the_least_go_when_they_are_idle_the_one_first_that_was_so_the_longest(
+    tmp_path: Path,
+) -> None:
+    async with pool_of(size=(1, 3), recycle=Recycle(idle=0.3)) as pool:
+        places = [tmp_path / str(number) for number in range(3)]
+        calls = [pool.call("wait_for", str(place), str(tmp_path / "release")) for place in places]
+        running = asyncio.gather(*calls)
+        await started(*places)
+        with heard(hooks.member_changed, pool) as changes:
+            (tmp_path / "release").touch()
+            await running
+            await soon(lambda: len(pool.members()) == 1)
+        assert [each["change"].reason for each in changes if each["change"].target is Phase.TERMINATING] == [
+            "idle_timeout",
+            "idle_timeout",
+        ]
+        assert ready(pool) == 1
+
+
+async def test_p26_all_members_are_replaced_under_load_without_an_error() -> None:
+    async with pool_of(size=(3, 3)) as pool:
+        before = pids(pool)
+        over = asyncio.Event()
+
+        async def load() -> int:
+            calls = 0
+            while not over.is_set():
+                await pool.call("work", 0.002)
+                calls += 1
+            return calls
+
+        callers = [asyncio.create_task(load()) for _ in range(6)]
+        await soon(lambda: pool.stats().calls > 20)
+        with heard(hooks.pool_recovered, pool) as recovered:
+            await pool.refresh()
+        assert pids(pool).isdisjoint(before)
+        assert all(map(gone, before))
+        done = pool.stats().calls
+        await soon(lambda: pool.stats().calls > done + 20)
+        over.set()
+        assert all(await asyncio.gather(*callers))
+        assert recovered == []
+        assert pool.stats().size == 3
+
+
+async def test_a_member_that_is_replaced_finishes_its_call(tmp_path: Path) -> None:
+    async with pool_of() as pool:
+        call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
+        await started(tmp_path / "started")
+        refreshed = asyncio.create_task(pool.refresh())
+        await soon(lambda: ready(pool) == 1)
+        new = await pool.call("pid")
+        assert not refreshed.done()
+        (tmp_path / "release").touch()
+        assert await call != new
+        await refreshed
+        assert pids(pool) == {new}
+
+
+async def test_an_empty_pool_is_refreshed_at_once_and_idle_members_that_nobody_needs_are_not_replaced() -> None:
+    async with pool_of(size=(0, 2)) as pool:
+        await pool.refresh()
+        await pool.call("pid")
+        await pool.refresh()
+        assert pool.members() == ()
+
+
+async def test_members_that_start_when_a_refresh_comes_are_replaced_too(tmp_path: Path) -> None:
+    release = tmp_path / "release"
+    pool = Pool("pool", "tests.realtime.pool.tasks:Waits", size=(0, 1), init=[str(release)], process=QUICK)
+    async with pool:
+        call = asyncio.create_task(pool.call("pid"))
+        await soon(lambda: [member.pid for member in pool.members() if member.pid])
+        (old,) = pool.members()
+        refreshed = asyncio.create_task(pool.refresh())
+        await soon(lambda: any(member.generation == 1 and member.pid for member in pool.members()))
+        release.touch()
+        await refreshed
+        assert await call != old.pid
+        assert gone(old.pid)
+
+
+async def test_a_refresh_to_what_cannot_be_made_fails_the_pool(tmp_path: Path) -> None:
+    spoilt = tmp_path / "spoilt"
+    pool = pool_of("Fickle", init=[str(spoilt)], intensity=Intensity(1, 30.0))
+    async with pool:
+        spoilt.touch()
+        with pytest.raises(PoolFailed, match="spoilt"):
+            await pool.refresh()
+
+
+async def test_a_pool_gets_other_sizes_while_it_runs(tmp_path: Path) -> None:
+    async with pool_of(size=(1, 1)) as pool:
+        await pool.resize(3, 4)
+        assert ready(pool) == 3
+        call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
+        await started(tmp_path / "started")
+        await pool.resize(1, 1)
+        await soon(lambda: len(pool.members()) == 1)
+        assert pool.members()[0].phase is Phase.BUSY
+        (tmp_path / "release").touch()
+        assert await call == pool.members()[0].pid
+        await pool.resize(0, 2)
+        assert len(pool.members()) == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "error", "message"),
+    [
+        ((2, 1), ValueError, "cannot be"),
+        ((0, 0), ValueError, "cannot be"),
+        ((-1, 1), ValueError, "cannot be"),
+        ((1, 1.5), TypeError, "no pair of whole numbers"),
+        ((True, 1), TypeError, "no pair of whole numbers"),
+    ],
+)
+async def test_sizes_that_cannot_be_are_refused(size: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        pool_of(size=size)
+    async with pool_of(size=(0, 1)) as pool:
+        with pytest.raises(error, match=message):
+            await pool.resize(*size)
