@@ -67,6 +67,6 @@ def _without_paths(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(cast("os.PathLike[str]", value))
     if isinstance(value, Mapping):
-        items = cast("Mapping[Any, Any]", value).items()
-        return {_without_paths(key): _without_paths(each) for key, each in items}
+        mapping: Mapping[Any, Any] = value
+        return {_without_paths(key): _without_paths(each) for key, each in mapping.items()}
     return value
