@@ -67,6 +67,6 @@ def _without_paths(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(cast("os.PathLike[str]", value))
     if isinstance(value, Mapping):
-        mapping: Mapping[Any, Any] = value
-        return {_without_paths(key): _without_paths(each) for key, each in mapping.items()}
+        items = cast("Mapping[Any, Any]", value).items()  # type: ignore[redundant-cast]  # pyright needs it
+        return {_without_paths(key): _without_paths(each) for key, each in items}
     return value
