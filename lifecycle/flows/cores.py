@@ -133,6 +133,9 @@ class Core:
                 if cell.state is AtomState.FAILURE and cell.failure is not None:
                     answer(self, cell, cell.failure)
         for cell in self.atoms:
+            if cell.revert_failure is not None:
+                # As in the run in which it failed: nothing is undone after it.
+                self.errors.append((cell.name, cell.revert_failure))
             if cell.state is AtomState.RETRYING:
                 self._renew_after(cell)
             cell.restart = cell.state in (AtomState.RUNNING, AtomState.REVERTING)

@@ -1,0 +1,130 @@
+"""The pure core: whatever the flow and wherever it is killed, it comes to the same end, and keeps to the tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifecycle.flows import JSON, FlowRow, InvalidState, Options, Snapshot, linear, task
+from lifecycle.flows.cores import Core
+from lifecycle.flows.plans import compile_flow
+from lifecycle.flows.tables import FLOWS, RETRIES, TASKS
+from tests.flows.plays import Kept, Play, plays, run
+
+if TYPE_CHECKING:
+    from lifecycle.flows.cells import Cell
+
+TABLES: dict[str, Any] = {"flow": FLOWS, "task": TASKS, "retry": RETRIES}
+ENDS = {"SUCCESS", "FAILURE", "REVERTED"}
+
+
+@given(plays())
+def test_every_flow_comes_to_an_end(play: Play) -> None:
+    kept = Kept(play)
+    assert run(kept)
+    assert kept.flow.state in ENDS
+    if kept.flow.state == "SUCCESS":
+        assert set(kept.states().values()) <= {"SUCCESS", "IGNORE"}
+    assert (kept.flow.state == "FAILURE") == ("REVERT_FAILURE" in kept.states().values())
+
+
+@given(plays())
+def test_every_change_is_one_that_its_table_has(play: Play) -> None:
+    kept = Kept(play)
+    run(kept)
+    now = {change.name if change.kind != "flow" else "": "PENDING" for change in kept.changes}
+    for change in kept.changes:
+        name = change.name if change.kind != "flow" else ""
+        assert now[name] == change.old
+        table = TABLES[change.kind]
+        assert type(table.initial)(change.new) in table.moves[change.old]
+        now[name] = change.new
+
+
+@given(plays(), st.lists(st.integers(0, 40), min_size=1, max_size=4))
+def test_killed_after_any_write_it_comes_to_the_same_end(play: Play, kills: list[int]) -> None:
+    undisturbed, killed = Kept(play), Kept(play)
+    run(undisturbed)
+    for writes in kills:
+        if killed.flow.state not in ENDS:
+            run(killed, writes=writes)
+    if killed.flow.state not in ENDS:
+        run(killed)
+    assert (killed.flow.state, killed.states()) == (undisturbed.flow.state, undisturbed.states())
+
+
+@given(plays(), st.integers(0, 40))
+def test_what_succeeded_and_is_stored_is_not_done_again(play: Play, writes: int) -> None:
+    kept = Kept(play)
+    if run(kept, writes=writes):
+        return
+    done = {(name, row.round) for name, row in kept.atoms.items() if row.state == "SUCCESS"}
+    kept.executed.clear()
+    run(kept)
+    assert not done & set(kept.executed)
+
+
+@given(plays())
+def test_the_counters_say_what_a_walk_through_the_graph_says(play: Play) -> None:
+    run(Kept(play), watch=_check_counters)
+
+
+def _check_counters(core: Core) -> None:
+    for cell in core.cells:
+        assert cell.settled == all(_is_done(each) for each in [cell, *_all(cell, "before")])
+        assert cell.quiet == all(_is_still(each) for each in [cell, *_all(cell, "after")])
+
+
+def _all(cell: Cell, direction: str) -> list[Cell]:
+    found: dict[int, Cell] = {}
+    ways = [cell]
+    while ways:
+        for each in getattr(ways.pop(), direction):
+            if each.number not in found:
+                found[each.number] = each
+                ways.append(each)
+    return list(found.values())
+
+
+def _is_done(cell: Cell) -> bool:
+    return cell.atom is None or (cell.state in {"SUCCESS", "IGNORE"} and cell.intention in {"EXECUTE", "IGNORE"})
+
+
+def _is_still(cell: Cell) -> bool:
+    return cell.atom is None or cell.state in {"PENDING", "REVERTED", "IGNORE"}
+
+
+@pytest.mark.parametrize(
+    ("loaded", "becomes"),
+    [
+        ("PENDING", []),
+        ("SUCCESS", []),
+        ("FAILURE", []),
+        ("SUSPENDED", []),
+        ("RUNNING", ["RESUMING", "SUSPENDED"]),
+        ("SUSPENDING", ["RESUMING", "SUSPENDED"]),
+        ("RESUMING", ["SUSPENDED"]),
+        ("REVERTED", ["PENDING"]),
+    ],
+)
+def test_what_was_loaded_is_brought_where_it_can_be_run(loaded: str, becomes: list[str]) -> None:
+    core = core_in(loaded)
+    core.prepare()
+    batch = core.ledger.drain()
+    assert [change.new for change in (batch.changes if batch else []) if change.kind == "flow"] == becomes
+    core.begin()
+    assert core.state == "RUNNING"
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "SUSPENDING", "SUSPENDED", "RESUMING"])
+def test_a_flow_that_is_not_at_its_end_cannot_be_reset(state: str) -> None:
+    with pytest.raises(InvalidState, match=f"is {state} and cannot be reset"):
+        core_in(state).reset()
+
+
+def core_in(state: str) -> Core:
+    plan = compile_flow(linear("f", task(lambda: None, name="a")))
+    return Core(plan, Snapshot(FlowRow("id", "f", state, epoch=1), {}), JSON(), Options())
