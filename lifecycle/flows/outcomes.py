@@ -75,6 +75,10 @@ def _not_undone(core: Core, cell: Cell, failure: Failure) -> None:
 
 def cancelled(core: Core, cell: Cell) -> None:
     """It was stopped before it had an end: as if it had not begun."""
-    before = AtomState.FAILURE if cell.failure is not None else AtomState.SUCCESS
-    state = before if cell.state is AtomState.REVERTING else AtomState.PENDING
+    if cell.state is AtomState.REVERTING:
+        state = AtomState.FAILURE if cell.failure is not None else AtomState.SUCCESS
+    else:
+        state = AtomState.PENDING
+        # What is done then is the same, and not done anew.
+        cell.round -= 1
     core.ledger.move(cell, state, reason="cancelled")

@@ -122,7 +122,7 @@ class Flows:
         known = self._runs.get(id or "")
         if known is not None:
             if known.name != plan.name:
-                raise FlowError(f"the id {id!r} is that of {known!r}, not of {plan.name!r}; give another id")
+                raise FlowError(f"the id {id!r} is that of a flow {known.name!r}, not {plan.name!r}; give another id")
             return known
         _check_values(plan, store)
         row = FlowRow(id or uuid.uuid4().hex, plan.name, store=self._keeping.codec.encode(store))
@@ -150,9 +150,7 @@ class Flows:
         runs: list[Run] = []
         for plan in map(compile_flow, flows):
             rows = await self.store.flows(name=plan.name, states=_UNFINISHED)
-            runs += [
-                self._begin(Run(plan, row, self._keeping, self._driven)) for row in rows if row.id not in self._runs
-            ]
+            runs += [self._begin(plan, row) for row in rows if row.id not in self._runs]
         return runs
 
     async def suspend(self, *, cancel_after: float | None = None) -> None:

@@ -1,0 +1,196 @@
+"""`Owners`: the processes that have one store open; who dies is missed at once, and who has news rings.
+
+Each has a small file in a directory beside the store: a FIFO that its owner holds locked. The lock says whether an
+owner lives: the system lets go of it when the process dies, however it dies. The FIFO says when to look: the others
+hold its writing end, which the system reports as broken when the last reader is gone, the lock with it; and what they
+write into it is a ring. So nobody has to look again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lifecycle.journal import FileLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["News", "Owners"]
+
+
+class News:
+    """What a ring is about, a byte each."""
+
+    #: Somebody has opened the store.
+    OWNER = b"+"
+    #: There may be something to claim.
+    JOBS = b"j"
+    #: A job has come to its end.
+    ENDS = b"e"
+    #: An owner is gone; never sent, everybody sees it.
+    GONE = b"-"
+
+
+class Owners:
+    """One process among those that have a store open; without ``directory`` there are no others."""
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+        self._directory = None if directory is None else Path(directory)
+        #: Who we are, anew each time the store is opened; what the file is called.
+        self.name = _name()
+        self._lock: FileLock | None = None
+        self._bell: int | None = None
+        # The writing ends of the others, by name.
+        self._others: dict[str, int] = {}
+        self._listeners: list[Callable[[bytes], object]] = []
+
+    def __repr__(self) -> str:
+        return f"<Owners: {self.name} among {len(self._others) + 1}>"
+
+    @property
+    def token(self) -> str:
+        """What others can ask `alive` about; empty where no lock can tell them."""
+        return self.name if self._lock is not None else ""
+
+    # -- from the first moment to the last ------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Be seen by the others, and see them.
+
+        Raises:
+            OSError: where the directory or the file cannot be made.
+        """
+        self.name = _name()
+        if self._directory is None or not _locks():
+            return
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        # Nobody may find it before it is locked.
+        hidden, path = self._directory / f".{self.name}", self._directory / self.name
+        with suppress(OSError):
+            os.mkfifo(hidden, 0o600)
+        lock = FileLock(hidden)
+        lock.take()
+        hidden.rename(path)
+        self._lock = lock
+        self._listen(path)
+        self._look()
+        self._ring(News.OWNER)
+
+    def _listen(self, path: Path) -> None:
+        bell = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not _is_fifo(bell):
+            os.close(bell)
+            return
+        self._bell = bell
+        asyncio.get_running_loop().add_reader(bell, self._rung)
+
+    def close(self) -> None:
+        """Go; for the others it is as if we had died."""
+        for other in list(self._others):
+            self._forget(other)
+        if self._bell is not None:
+            asyncio.get_running_loop().remove_reader(self._bell)
+            os.close(self._bell)
+            self._bell = None
+        if self._lock is not None and self._directory is not None:
+            (self._directory / self.name).unlink(missing_ok=True)
+            self._lock.release()
+            self._lock = None
+            with suppress(OSError):
+                self._directory.rmdir()
+
+    # -- the others -------------------------------------------------------------------------------------------------
+
+    def alive(self, token: str) -> bool:
+        """Whether the process that had the store open under ``token`` still has; the file of one that died goes."""
+        if token == self.token or self._directory is None:
+            return token == self.token
+        path = self._directory / token
+        if FileLock(path).is_held():
+            return True
+        path.unlink(missing_ok=True)
+        return False
+
+    def _look(self) -> None:
+        """Know everybody who is there."""
+        assert self._directory is not None
+        for name in os.listdir(self._directory):
+            if name != self.name and name not in self._others and not name.startswith("."):
+                self._meet(name)
+
+    def _meet(self, name: str) -> None:
+        assert self._directory is not None
+        try:
+            end = os.open(self._directory / name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            # Nobody reads it: it is that of somebody dead, whom this sweeps away.
+            self._miss(name)
+            return
+        if not _is_fifo(end):
+            os.close(end)
+            return
+        self._others[name] = end
+        # An end for writing is ready to be read when nobody is left to read what was written.
+        asyncio.get_running_loop().add_reader(end, self._gone, name)
+
+    def _gone(self, name: str) -> None:
+        self._forget(name)
+        self._miss(name)
+
+    def _miss(self, name: str) -> None:
+        if not self.alive(name):
+            self._tell(News.GONE)
+
+    def _forget(self, name: str) -> None:
+        end = self._others.pop(name)
+        asyncio.get_running_loop().remove_reader(end)
+        os.close(end)
+
+    # -- news ---------------------------------------------------------------------------------------------------------
+
+    def listen(self, listener: Callable[[bytes], object]) -> Callable[[], None]:
+        """Have ``listener`` called with all news, ours too, until what this returns is called; it must not wait."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def ring(self, news: bytes) -> None:
+        """Tell everybody."""
+        self._ring(news)
+        self._tell(news)
+
+    def _ring(self, news: bytes) -> None:
+        for end in self._others.values():
+            # One whose bell is full will look anyway, and of one that is gone we hear.
+            with suppress(OSError):
+                os.write(end, news)
+
+    def _rung(self) -> None:
+        assert self._bell is not None
+        with suppress(BlockingIOError):
+            rung = set(os.read(self._bell, 65536))
+            if News.OWNER[0] in rung:
+                self._look()
+            self._tell(bytes(rung))
+
+    def _tell(self, news: bytes) -> None:
+        for listener in list(self._listeners):
+            listener(news)
+
+
+def _name() -> str:
+    return f"{os.getpid()}-{secrets.token_hex(6)}"
+
+
+def _locks() -> bool:
+    """Whether this system has the locks and the FIFOs; Windows has not."""
+    return hasattr(os, "mkfifo")
+
+
+def _is_fifo(file: int) -> bool:
+    return stat.S_ISFIFO(os.fstat(file).st_mode)

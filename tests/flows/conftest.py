@@ -1,0 +1,37 @@
+"""Stores to run flows on: what is true of one is true of the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.flows import Flows, MemoryStore, SQLiteStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from lifecycle.flows import Store
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
+    """A store, anew each time, of what was kept before."""
+    if request.param == "sqlite":
+        return lambda: SQLiteStore(tmp_path / "flows.db")
+    store = MemoryStore()
+    return lambda: store
+
+
+@pytest.fixture
+def reopened(make_store: Callable[[], Store]) -> Callable[[], Flows]:
+    """Flows, anew each time, of what was kept before, as after a restart of the program."""
+    return lambda: Flows(store=make_store(), stop_timeout=0.0)
+
+
+@pytest.fixture
+async def flows(reopened: Callable[[], Flows]) -> AsyncIterator[Flows]:
+    """Flows that are open during the test."""
+    async with reopened() as flows:
+        yield flows

@@ -1,0 +1,470 @@
+"""Flows as users have them: started, looked at, suspended, resumed, done again; on every store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle.flows import (
+    AtomFailed,
+    Change,
+    FlowError,
+    Flows,
+    InvalidState,
+    Options,
+    Task,
+    Times,
+    current_task,
+    graph,
+    linear,
+    task,
+    unordered,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.testing.virtual import Clock
+
+
+def step(name: str, log: list[str], *, fails: int = 0) -> Task:
+    """A task that notes what is done with it, and fails that many times."""
+
+    async def do() -> str:
+        log.append(name)
+        if log.count(name) <= fails:
+            raise OSError(f"{name} is broken")
+        return name.upper()
+
+    async def undo() -> None:
+        log.append(f"-{name}")
+
+    return task(do, name=name).revert(undo)
+
+
+class Held:
+    """A task that waits until it is let go."""
+
+    def __init__(self, name: str = "held") -> None:
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+        self.times = 0
+        self.task = task(self.do, name=name)
+
+    async def do(self) -> str:
+        self.times += 1
+        self.begun.set()
+        await self.go_on.wait()
+        return "done"
+
+
+async def test_names_wire_tasks_together(flows: Flows) -> None:
+    @task
+    async def volume(size: int) -> str:
+        return f"volume of {size}"
+
+    @task(provides="ip", timeout=30)
+    async def address(pool: str) -> str:
+        return f"{pool}.1"
+
+    @task
+    def server(volume: str, ip: str, image: str = "debian") -> dict[str, Any]:
+        return {"has": [volume, ip, image], "ok": True}
+
+    @task
+    async def notify(server: dict[str, Any]) -> None:
+        server.clear()
+
+    boot = graph("boot", server, volume, address, retry=Times(3, backoff=(1, 2, 60)))
+    vm = linear("vm", boot, notify).when(boot, notify, lambda done: done["server"]["ok"], depth="flow")
+    assert await flows.start(vm, id="vm-42", size=10, pool="a") == {
+        "volume": "volume of 10",
+        "ip": "a.1",
+        "server": {"has": ["volume of 10", "a.1", "debian"], "ok": True},
+        "notify": None,
+    }
+
+
+async def test_what_was_done_is_undone_in_the_reverse_order_when_a_task_fails(flows: Flows) -> None:
+    log: list[str] = []
+    run = flows.start(linear("f", step("a", log), step("b", log), step("c", log, fails=1)))
+    with pytest.raises(OSError, match="c is broken"):
+        await run
+    assert run.state == "REVERTED"
+    assert log == ["a", "b", "c", "-c", "-b", "-a"]
+
+
+async def test_a_revert_is_given_what_was_done_and_what_failed(flows: Flows) -> None:
+    seen: dict[str, Any] = {}
+
+    @task
+    async def volume(size: int) -> str:
+        return f"v{size}"
+
+    @volume.revert
+    async def _undo(volume: str, result: str, size: int, failures: dict[str, Any]) -> None:
+        seen.update(volume=volume, result=result, size=size, failures={k: str(v) for k, v in failures.items()})
+
+    @task
+    async def server(volume: str) -> None:
+        raise ValueError(f"no room for {volume}")
+
+    with pytest.raises(ValueError, match="no room for v3"):
+        await flows.start(linear("f", volume, server), size=3)
+    assert seen == {"volume": "v3", "result": "v3", "size": 3, "failures": {"server": "ValueError: no room for v3"}}
+
+
+async def test_several_that_fail_come_out_as_a_group(flows: Flows) -> None:
+    log: list[str] = []
+    with pytest.RaisesGroup(OSError, OSError, match="several tasks of the flow 'f' failed"):
+        await flows.start(unordered("f", step("a", log, fails=1), step("b", log, fails=1)))
+
+
+async def test_after_a_restart_a_failure_is_what_was_kept_of_it(reopened: Callable[[], Flows]) -> None:
+    flow = linear("f", step("a", [], fails=1))
+    async with reopened() as flows:
+        with pytest.raises(OSError, match="a is broken"):
+            await flows.start(flow, id="one")
+    async with reopened() as flows:
+        with pytest.raises(AtomFailed, match="'a' failed: OSError: a is broken") as caught:
+            await flows.start(flow, id="one")
+    assert "Traceback" in caught.value.__notes__[0]
+
+
+async def test_a_retry_has_its_flow_undone_and_done_again(flows: Flows, clock: Clock) -> None:
+    log: list[str] = []
+    flow = linear("f", step("a", log), step("b", log, fails=2), retry=Times(3, backoff=(1, 10, 60)))
+    began = asyncio.get_running_loop().time()
+    await flows.start(flow)
+    assert log == ["a", "b", "-b", "-a"] * 2 + ["a", "b"]
+    assert asyncio.get_running_loop().time() - began == pytest.approx(11)
+
+
+async def test_the_same_id_is_the_same_run(reopened: Callable[[], Flows]) -> None:
+    log: list[str] = []
+    flow = linear("f", step("a", log))
+    async with reopened() as flows:
+        run = flows.start(flow, id="one")
+        assert flows.start(flow, id="one") is run
+        assert await run == {"a": "A"}
+        assert flows.start(flow, id="one") is run
+    async with reopened() as flows:
+        assert await flows.start(flow, id="one") == {"a": "A"}
+    assert log == ["a"]
+
+
+async def test_the_id_of_another_flow_is_refused(reopened: Callable[[], Flows]) -> None:
+    async with reopened() as flows:
+        await flows.start(linear("f", step("a", [])), id="one")
+        with pytest.raises(FlowError, match="the id 'one' is that of a flow 'f', not 'g'"):
+            await flows.start(linear("g", step("a", [])), id="one")
+        held = Held()
+        flows.start(linear("h", held.task), id="two")
+        with pytest.raises(FlowError, match="the id 'two' is that of a flow 'h', not 'g'"):
+            flows.start(linear("g", step("a", [])), id="two")
+
+
+async def test_a_suspended_flow_begins_nothing_more_and_goes_on_where_it_was(flows: Flows) -> None:
+    held, log = Held(), []
+    run = flows.start(linear("f", held.task, step("b", log)))
+    await held.begun.wait()
+    rest = run.suspend()
+    held.go_on.set()
+    assert await rest == "SUSPENDED"
+    assert (run.atoms["held"].state, run.atoms["b"].state, log) == ("SUCCESS", "PENDING", [])
+    await run.resume()
+    assert await run == {"held": "done", "b": "B"}
+    assert held.times == 1
+
+
+async def test_a_flow_is_suspended_at_once_even_where_its_tasks_take_longer(flows: Flows) -> None:
+    held = Held()
+    run = flows.start(linear("f", held.task))
+    await held.begun.wait()
+    run.suspend()
+    async for change in run:
+        if change.new == "SUSPENDING":
+            break
+    held.go_on.set()
+    assert await run == {"held": "done"}, "it had nothing left to do, and so has come to its end"
+
+
+async def test_a_flow_that_was_just_started_can_be_suspended(flows: Flows) -> None:
+    log: list[str] = []
+    run = flows.start(linear("f", step("a", log)))
+    assert await run.suspend() == "SUSPENDED"
+    assert log == []
+    await run.resume()
+    await run
+
+
+async def test_what_is_cancelled_counts_as_not_begun(flows: Flows, clock: Clock) -> None:
+    held = Held()
+    run = flows.start(linear("f", held.task), id="one")
+    await held.begun.wait()
+    assert await run.suspend(cancel_after=3) == "SUSPENDED"
+    assert run.atoms["held"].state == "PENDING"
+    held.go_on.set()
+    await run.resume()
+    await run
+    changes = [(change.old, change.new, change.reason) async for change in run if change.kind == "task"]
+    assert changes[1] == ("RUNNING", "PENDING", "cancelled")
+    assert run.atoms["held"].attempt == held.times == 2
+
+
+async def test_an_undoing_that_is_cancelled_is_done_again(flows: Flows, clock: Clock) -> None:
+    begun, undone = asyncio.Event(), []
+    good = task(lambda: 5, name="good")
+
+    @good.revert
+    async def _undo(result: int) -> None:
+        begun.set()
+        await asyncio.sleep(100)
+        undone.append(result)
+
+    run = flows.start(linear("f", good, step("bad", [], fails=1)))
+    await begun.wait()
+    await run.suspend(cancel_after=1)
+    assert (run.state, run.atoms["good"].state, undone) == ("SUSPENDED", "SUCCESS", [])
+    await run.resume()
+    with pytest.raises(OSError, match="bad is broken"):
+        await run
+    assert undone == [5]
+
+
+async def test_a_task_that_does_not_heed_its_cancellation_is_given_up(
+    flows: Flows, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, enough = asyncio.Event(), asyncio.Event()
+
+    @task
+    async def stubborn() -> None:
+        begun.set()
+        while not enough.is_set():
+            with suppress(asyncio.CancelledError):
+                await enough.wait()
+
+    run = flows.start(linear("f", stubborn), id="one")
+    await begun.wait()
+    assert await run.suspend(cancel_after=0) == "SUSPENDED"
+    assert run.atoms["stubborn"].state == "PENDING"
+    assert "flow one: stubborn was cancelled and goes on all the same" in caplog.text
+    enough.set()
+    await run.resume()
+    await run
+
+
+async def test_a_task_that_takes_too_long_fails(flows: Flows, clock: Clock) -> None:
+    @task(timeout=5)
+    async def slow() -> None:
+        await asyncio.sleep(6)
+
+    with pytest.raises(TimeoutError, match="task 'slow' took longer than 5 s"):
+        await flows.start(slow)
+
+
+async def test_only_so_many_are_at_work_at_once(clock: Clock) -> None:
+    now = most = 0
+
+    async def busy() -> None:
+        nonlocal now, most
+        now, most = now + 1, max(most, now + 1)
+        await asyncio.sleep(1)
+        now -= 1
+
+    async with Flows(options=Options(concurrency=3)) as flows:
+        await flows.start(unordered("f", *[task(busy, name=f"t{n}") for n in range(10)]))
+    assert most == 3
+    assert asyncio.get_running_loop().time() == pytest.approx(4)
+
+
+async def test_those_that_waited_for_room_are_not_lost_by_a_suspension() -> None:
+    """TaskFlow cancels them, finds nothing left to do, and calls the flow reverted."""
+    helds = [Held(f"t{n}") for n in range(4)]
+    async with Flows(options=Options(concurrency=1)) as flows:
+        run = flows.start(unordered("f", *[held.task for held in helds]))
+        await helds[0].begun.wait()
+        rest = run.suspend()
+        helds[0].go_on.set()
+        assert await rest == "SUSPENDED"
+        assert [view.state for view in run.atoms.values()] == ["SUCCESS", "PENDING", "PENDING", "PENDING"]
+        for held in helds:
+            held.go_on.set()
+        await run.resume()
+        await run
+    assert [held.times for held in helds] == [1, 1, 1, 1]
+
+
+async def test_what_was_left_running_goes_on_when_it_is_recovered(reopened: Callable[[], Flows]) -> None:
+    held, log = Held(), []
+    flow = linear("f", step("a", log), held.task)
+    async with reopened() as flows:
+        run = flows.start(flow, id="one")
+        await held.begun.wait()
+    with pytest.raises(FlowError, match="'one' is SUSPENDED, and the Flows that ran it was left"):
+        await run
+    held.go_on.set()
+    async with reopened() as flows:
+        assert await flows.recover(linear("other", step("x", []))) == []
+        (run,) = await flows.recover(flow)
+        assert run.id == "one"
+        assert await run == {"a": "A", "held": "done"}
+        assert await flows.recover(flow) == []
+    assert log == ["a"]
+
+
+async def test_all_that_runs_is_suspended_and_resumed_together(flows: Flows) -> None:
+    log: list[str] = []
+    helds = [Held(), Held()]
+    runs = [flows.start(linear("f", held.task, step(f"s{n}", log))) for n, held in enumerate(helds)]
+    for held in helds:
+        await held.begun.wait()
+        held.go_on.set()
+    await flows.suspend()
+    assert [run.state for run in runs] == ["SUSPENDED", "SUSPENDED"]
+    assert flows.runs == tuple(runs)
+    await flows.resume()
+    await asyncio.gather(*runs)
+    assert sorted(log) == ["s0", "s1"]
+    assert flows.runs == ()
+
+
+async def test_a_task_knows_which_attempt_it_is_and_its_key_for_effects(flows: Flows, clock: Clock) -> None:
+    seen: list[Any] = []
+
+    @task
+    async def pay() -> None:
+        seen.append(current_task())
+        if len(seen) == 1:
+            await asyncio.sleep(10)
+        if len(seen) == 2:
+            raise OSError("no connection")
+
+    run = flows.start(linear("f", pay, retry=Times(2)), id="one")
+    while not seen:
+        await asyncio.sleep(0.1)
+    await run.suspend(cancel_after=0)
+    await run.resume()
+    await run
+    assert [(each.attempt, each.key) for each in seen] == [(1, "one/pay/1"), (2, "one/pay/1"), (3, "one/pay/2")]
+    with pytest.raises(LookupError, match="no task of a flow runs here"):
+        current_task()
+
+
+async def test_done_again_what_is_done_stays_done_and_what_is_new_is_done(flows: Flows) -> None:
+    log: list[str] = []
+    a, b = step("a", log), step("b", log)
+    run = flows.start(linear("f", a))
+    await run
+    await run.again()
+    await run
+    assert log == ["a"]
+    await run.again(linear("f", a, b))
+    assert await run == {"a": "A", "b": "B"}
+    assert log == ["a", "b"]
+
+
+async def test_done_again_what_was_undone_begins_anew(flows: Flows) -> None:
+    log: list[str] = []
+    run = flows.start(linear("f", step("a", log), step("b", log, fails=1)))
+    with pytest.raises(OSError, match="b is broken"):
+        await run
+    await run.again()
+    assert await run == {"a": "A", "b": "B"}
+
+
+async def test_a_reset_forgets_results_and_what_retries_remember(flows: Flows) -> None:
+    log: list[str] = []
+    run = flows.start(linear("f", step("a", log, fails=1), retry=Times(2, provides="attempt")))
+    assert (await run)["attempt"] == 2
+    await run.reset()
+    assert (run.state, {view.state for view in run.atoms.values()}) == ("PENDING", {"PENDING"})
+    log.clear()
+    await run.again()
+    assert (await run)["attempt"] == 2, "it has two attempts again"
+    assert run.atoms["a"].attempt == 4
+
+
+async def test_what_cannot_be_reset_says_so(flows: Flows) -> None:
+    held = Held()
+    run = flows.start(linear("f", held.task))
+    await held.begun.wait()
+    for asked in (run.reset(), run.again()):
+        with pytest.raises(InvalidState, match=r"is RUNNING and runs; await run.suspend\(\), or await run"):
+            await asked
+    await run.suspend(cancel_after=0)
+    with pytest.raises(InvalidState, match="is SUSPENDED and cannot be reset"):
+        await run.reset()
+    assert run.state == "SUSPENDED"
+
+
+async def test_changes_come_in_order_from_the_first_to_the_last(flows: Flows) -> None:
+    run = flows.start(linear("f", step("a", []), step("b", [], fails=1)), id="one")
+    seen = [(each.kind, each.name, each.old, each.new) async for each in run]
+    assert seen == [
+        ("flow", "f", "PENDING", "RUNNING"),
+        ("task", "a", "PENDING", "RUNNING"),
+        ("task", "a", "RUNNING", "SUCCESS"),
+        ("task", "b", "PENDING", "RUNNING"),
+        ("task", "b", "RUNNING", "FAILURE"),
+        ("task", "b", "FAILURE", "REVERTING"),
+        ("task", "b", "REVERTING", "REVERTED"),
+        ("task", "a", "SUCCESS", "REVERTING"),
+        ("task", "a", "REVERTING", "REVERTED"),
+        ("flow", "f", "RUNNING", "REVERTED"),
+    ]
+    again = [each async for each in run]
+    assert [each.seq for each in again] == list(range(1, 11))
+    assert again[2].result == "A"
+    assert str(again[4].result) == "OSError: b is broken"
+
+
+async def test_a_hook_hears_of_a_change_when_it_is_stored(flows: Flows) -> None:
+    seen: list[tuple[Any, str]] = []
+
+    def hear(sender: object, *, change: Change) -> None:
+        seen.append((sender, change.new))
+        raise RuntimeError("a receiver's error stays its own")
+
+    with hooks.flow_changed.connected_to(hear):
+        run = flows.start(linear("f", step("a", [])))
+        await run
+    assert seen == [(run, new) for new in ("RUNNING", "RUNNING", "SUCCESS", "SUCCESS")]
+
+
+async def test_the_states_of_the_engine_can_be_watched(flows: Flows) -> None:
+    run = flows.start(linear("f", step("a", [])))
+    assert [str(state) async for state in run.states()] == [
+        "RESUMING",
+        "SCHEDULING",
+        "WAITING",
+        "ANALYZING",
+        "SUCCESS",
+    ]
+    assert run.engine_state == "SUCCESS"
+
+
+async def test_a_flow_that_fails_unheard_is_logged(flows: Flows, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "lifecycle.flows"):
+        run = flows.start(linear("f", step("a", [], fails=1)), id="one")
+        async for _ in run:
+            pass
+    assert "flow f 'one' ends REVERTED: a is broken" in caplog.text
+
+
+async def test_two_that_run_the_same_flow_do_not_both_write(make_store: Any) -> None:
+    held, store = Held(), make_store()
+    async with Flows(store=store) as flows, Flows(store=make_store()) as others:
+        run = flows.start(linear("f", held.task), id="one")
+        await held.begun.wait()
+        other = others.start(linear("f", held.task), id="one")
+        while held.times < 2:
+            await asyncio.sleep(0)
+        held.go_on.set()
+        assert await other == {"held": "done"}
+        with pytest.raises(Exception, match="was taken by somebody else"):
+            await run

@@ -1,0 +1,118 @@
+"""What every store promises."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.flows import AtomRow, Batch, Change, ClaimLost, FlowError, FlowRow, Store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+FLOW = FlowRow("one", "f", epoch=1, store='{"x":1}')
+
+
+def batch(*rows: AtomRow, epoch: int = 1, seq: int = 1, state: str = "RUNNING") -> Batch:
+    told = [
+        Change("task", row.name, "PENDING", row.state, None, "", 1, "one", seq + place, 7.0, row.result)
+        for place, row in enumerate(rows)
+    ]
+    return Batch("one", epoch, state, seq, 7.0, list(rows), told)
+
+
+@pytest.fixture
+async def store(make_store: Callable[[], Store]) -> AsyncIterator[Store]:
+    async with make_store() as store:
+        yield store
+
+
+async def test_what_is_created_is_there_and_its_id_is_taken(store: Store) -> None:
+    assert await store.create(FLOW)
+    assert not await store.create(FLOW._replace(name="other"))
+    assert (await store.load("one")).flow == FLOW
+    assert (await store.load("one")).atoms == {}
+
+
+async def test_what_is_committed_is_there_all_of_it(store: Store) -> None:
+    await store.create(FLOW)
+    first = AtomRow("a", "task", "RUNNING", attempt=1, round=1)
+    second = AtomRow("r", "retry", "SUCCESS", "RETRY", 2, 1, "1", None, "2", None, "[]")
+    await store.commit(batch(first, second))
+    flow, atoms = await store.load("one")
+    assert atoms == {"a": first, "r": second}
+    assert (flow.state, flow.seq, flow.at, flow.store) == ("RUNNING", 1, 7.0, FLOW.store)
+
+
+async def test_what_is_committed_later_takes_the_place_of_what_was(store: Store) -> None:
+    await store.create(FLOW)
+    await store.commit(batch(AtomRow("a", "task", "RUNNING")))
+    await store.commit(
+        batch(AtomRow("a", "task", "SUCCESS", result="5"), seq=2)._replace(store='{"y":2}', error="full")
+    )
+    flow, atoms = await store.load("one")
+    assert (atoms["a"].state, atoms["a"].result) == ("SUCCESS", "5")
+    assert (flow.store, flow.error) == ('{"y":2}', "full")
+
+
+async def test_who_has_lost_a_flow_writes_nothing_more(store: Store) -> None:
+    await store.create(FLOW)
+    taken = await store.take("one", "me", seen=1)
+    assert (taken.flow.epoch, taken.flow.owner) == (2, "me")
+    with pytest.raises(ClaimLost, match=r"'one' was taken by somebody else after this one took it \(epoch 1\)"):
+        await store.commit(batch(AtomRow("a", "task", "RUNNING")))
+    assert (await store.load("one")).atoms == {}
+    await store.commit(batch(AtomRow("a", "task", "RUNNING"), epoch=2))
+
+
+async def test_of_two_that_take_a_flow_one_is_too_late(store: Store) -> None:
+    await store.create(FLOW)
+    await store.take("one", "me", seen=1)
+    with pytest.raises(ClaimLost):
+        await store.take("one", "you", seen=1)
+    assert (await store.load("one")).flow.owner == "me"
+
+
+async def test_a_flow_that_was_deleted_cannot_be_written(store: Store) -> None:
+    await store.create(FLOW)
+    await store.commit(batch(AtomRow("a", "task", "RUNNING")))
+    assert await store.delete("one")
+    assert not await store.delete("one")
+    with pytest.raises(ClaimLost):
+        await store.commit(batch(AtomRow("a", "task", "SUCCESS"), seq=2))
+    assert await store.changes("one") == []
+
+
+async def test_an_id_that_nobody_knows_is_named(store: Store) -> None:
+    for asked in (store.load("none"), store.take("none", "me", seen=1)):
+        with pytest.raises(FlowError, match="there is no flow 'none' here"):
+            await asked
+
+
+async def test_flows_are_found_by_name_and_state_the_first_first(store: Store) -> None:
+    for id_, name, state in (("b", "f", "PENDING"), ("a", "f", "SUCCESS"), ("c", "g", "PENDING")):
+        await store.create(FlowRow(id_, name, state))
+    assert [flow.id for flow in await store.flows()] == ["b", "a", "c"]
+    assert [flow.id for flow in await store.flows(name="f")] == ["b", "a"]
+    assert [flow.id for flow in await store.flows(states=["PENDING"])] == ["b", "c"]
+    assert [flow.id for flow in await store.flows(name="g", states=["SUCCESS"])] == []
+
+
+async def test_changes_come_in_order_and_from_where_one_was(store: Store) -> None:
+    await store.create(FLOW)
+    for seq in range(1, 6):
+        await store.commit(batch(AtomRow(f"t{seq}", "task", "SUCCESS", result=str(seq)), seq=seq))
+    assert [change.name for change in await store.changes("one")] == ["t1", "t2", "t3", "t4", "t5"]
+    assert [change.seq for change in await store.changes("one", after=2, limit=2)] == [3, 4]
+    assert await store.changes("one", after=5) == []
+    (last,) = await store.changes("one", after=4)
+    assert last == Change("task", "t5", "PENDING", "SUCCESS", None, "", 1, "one", 5, 7.0, "5")
+
+
+async def test_what_was_committed_is_there_when_the_store_is_opened_again(make_store: Callable[[], Store]) -> None:
+    async with make_store() as store:
+        await store.create(FLOW)
+        await store.commit(batch(AtomRow("a", "task", "RUNNING")))
+    async with make_store() as store:
+        assert (await store.load("one")).atoms["a"].state == "RUNNING"
