@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lifecycle.errors import FlowError
+from lifecycle.errors import ClaimLost, FlowError
 from lifecycle.flows.engines import Engine
 from lifecycle.flows.failures import Failure
 from lifecycle.flows.plans import compile_flow
 from lifecycle.flows.records import Snapshot
-from lifecycle.flows.tables import AtomState
+from lifecycle.flows.tables import AtomState, FlowState
 
 if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
     from lifecycle.flows.options import Options
+    from lifecycle.flows.owners import Owners
     from lifecycle.flows.patterns import Item
     from lifecycle.flows.plans import Plan
     from lifecycle.flows.records import Change, FlowRow
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Keeping"]
 
+#: States of a flow that somebody runs, or that somebody ran when he died.
+_RUNS = (FlowState.PENDING, FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
 _FAILED = (AtomState.FAILURE, AtomState.REVERT_FAILURE)
 
 
@@ -32,8 +35,8 @@ class Keeping:
     store: Store
     codec: Codec
     options: Options
-    #: Who takes the flows.
-    owner: str = ""
+    #: Who has the store open: we, who take flows by our token, and others, whose we leave to them.
+    owners: Owners
 
     def plan(self, flow: Item, name: str) -> Plan:
         """The plan of ``flow``, which must be called ``name``.
@@ -52,7 +55,7 @@ class Keeping:
         Raises:
             FlowError: where the id is that of another flow.
         """
-        mine = row._replace(epoch=1, owner=self.owner)
+        mine = row._replace(epoch=1, owner=self.owners.token)
         if not row.epoch and await self.store.create(mine):
             return Snapshot(mine, {}), True
         snapshot = await self.store.load(row.id)
@@ -66,9 +69,20 @@ class Keeping:
         """Take what was looked at.
 
         Raises:
-            ClaimLost: where somebody else was quicker.
+            ClaimLost: where somebody else runs it, or was quicker.
         """
-        return await self.store.take(snapshot.flow.id, self.owner, seen=snapshot.flow.epoch)
+        flow = snapshot.flow
+        if self.is_run_elsewhere(flow):
+            raise ClaimLost(
+                f"flow {flow.id!r} is {flow.state} and run by another who has the store open ({flow.owner}); wait for "
+                "it, or suspend it there"
+            )
+        return await self.store.take(flow.id, self.owners.token, seen=flow.epoch)
+
+    def is_run_elsewhere(self, flow: FlowRow) -> bool:
+        """Whether somebody else who lives is at work on it."""
+        mine = flow.owner in ("", self.owners.token)
+        return not mine and flow.state in _RUNS and self.owners.alive(flow.owner)
 
     def engine(self, plan: Plan, snapshot: Snapshot, sender: object) -> Engine:
         """An engine for what is ours."""

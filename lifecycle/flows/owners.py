@@ -102,8 +102,6 @@ class Owners:
             (self._directory / self.name).unlink(missing_ok=True)
             self._lock.release()
             self._lock = None
-            with suppress(OSError):
-                self._directory.rmdir()
 
     # -- the others -------------------------------------------------------------------------------------------------
 

@@ -92,6 +92,11 @@ class Run:
         """Whether it has come to its end: SUCCESS, FAILURE or REVERTED."""
         return not self.running and self.state in _ENDS
 
+    @property
+    def stopped(self) -> bool:
+        """Whether something stopped it that was no failure of a task; it can be resumed."""
+        return self._error is not None and not self.running
+
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         return self._outcome().__await__()
 
@@ -123,7 +128,7 @@ class Run:
 
     @property
     def _ended(self) -> bool:
-        return self.ended or (self._error is not None and not self.running)
+        return self.ended or self.stopped
 
     async def states(self) -> AsyncGenerator[EngineState, None]:
         """What the engine enters from now on, until the flow is at rest."""
@@ -156,7 +161,7 @@ class Run:
     async def resume(self) -> None:
         """Go on, if the flow is suspended or something stopped it; it goes on in the background."""
         await self.settle()
-        if self._error is not None or self.state not in _ENDS:
+        if self.stopped or self.state not in _ENDS:
             self.drive()
 
     async def reset(self) -> None:

@@ -13,6 +13,7 @@ from lifecycle.flows.codecs import JSON
 from lifecycle.flows.keeping import Keeping
 from lifecycle.flows.memory import MemoryStore
 from lifecycle.flows.options import Options
+from lifecycle.flows.owners import Owners
 from lifecycle.flows.plans import compile_flow
 from lifecycle.flows.records import FlowRow
 from lifecycle.flows.runs import Run
@@ -68,7 +69,9 @@ class Flows:
             raise ValueError(f"Flows({path!r}, store={store!r}) has two stores; give one of them")
         #: Where flows are kept.
         self.store = _store(path, durable=durable) if store is None else store
-        self._keeping = Keeping(self.store, codec or JSON(), options or Options())
+        #: Who else has the store open.
+        self.owners = Owners(_beside(self.store))
+        self._keeping = Keeping(self.store, codec or JSON(), options or Options(), self.owners)
         self._stop_timeout = stop_timeout
         self._open = False
         # Each run by its id, as long as it is not at its end, or somebody has it.
@@ -85,6 +88,11 @@ class Flows:
             JournalError: when its file cannot be opened or written, is no database, or is of a newer version.
         """
         await self.store.__aenter__()
+        try:
+            self.owners.open()
+        except BaseException:
+            await self.store.__aexit__(None, None, None)
+            raise
         self._open = True
         return self
 
@@ -98,6 +106,7 @@ class Flows:
         finally:
             for run in self.runs:
                 await run.close()
+            self.owners.close()
             await self.store.__aexit__(kind, error, traceback)
 
     @property
@@ -105,7 +114,7 @@ class Flows:
         """Those that were started or recovered here and have not come to an end, the first first."""
         return tuple(self._unfinished.values())
 
-    def start(self, flow: Item, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
+    def start(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
         """Carry out ``flow`` in the background, with the values that are given.
 
         The same id again is the same run: one that is finished is not run again, one that a crash interrupted goes on.
@@ -123,10 +132,21 @@ class Flows:
         if known is not None:
             if known.name != plan.name:
                 raise FlowError(f"the id {id!r} is that of a flow {known.name!r}, not {plan.name!r}; give another id")
+            if known.stopped:
+                known.drive()
             return known
         _check_values(plan, store)
         row = FlowRow(id or uuid.uuid4().hex, plan.name, store=self._keeping.codec.encode(store))
         return self._begin(plan, row)
+
+    def asks(self, flow: Item) -> frozenset[str]:
+        """The names that ``flow`` has to be given, or can be, when it is started: tasks ask for them, and none gives.
+
+        Raises:
+            FlowError: for a flow that cannot be carried out.
+        """
+        plan = compile_flow(flow)
+        return frozenset(asked(plan) - plan.providers.keys())
 
     def _begin(self, plan: Plan, row: FlowRow) -> Run:
         self._runs[row.id] = run = Run(plan, row, self._keeping, self._driven)
@@ -143,6 +163,8 @@ class Flows:
     async def recover(self, *flows: Item) -> list[Run]:
         """Go on with what is unfinished of ``flows``, known by their names: suspended, or left by a crash.
 
+        What somebody else runs who has the store open is left to him.
+
         Raises:
             FlowError: for a flow that cannot be carried out.
         """
@@ -150,8 +172,11 @@ class Flows:
         runs: list[Run] = []
         for plan in map(compile_flow, flows):
             rows = await self.store.flows(name=plan.name, states=_UNFINISHED)
-            runs += [self._begin(plan, row) for row in rows if row.id not in self._runs]
+            runs += [self._begin(plan, row) for row in rows if self._is_left(row)]
         return runs
+
+    def _is_left(self, row: FlowRow) -> bool:
+        return row.id not in self._unfinished and not self._keeping.is_run_elsewhere(row)
 
     async def suspend(self, *, cancel_after: float | None = None) -> None:
         """Suspend all that runs, and wait until nothing is at work; see `Run.suspend`."""
@@ -180,6 +205,12 @@ def _store(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
     from lifecycle.flows.sqlite import SQLiteStore
 
     return SQLiteStore(path, durable=durable)
+
+
+def _beside(store: Store) -> str | None:
+    """Where those who have the store open know of each other; None where nobody else can open it."""
+    journal = getattr(store, "journal", None)
+    return None if journal is None or journal.path == ":memory:" else f"{journal.path}-owners"
 
 
 def _check_values(plan: Plan, values: dict[str, Any]) -> None:

@@ -28,6 +28,8 @@ from lifecycle.flows.outcomes import Given, ended
 from lifecycle.flows.plans import compile_flow
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lifecycle.flows import Change
 
 #: In how many rounds a task fails before it succeeds, and whether its revert fails.
@@ -76,10 +78,14 @@ def _built(shape: Any) -> Play:
         flow = makers[pattern](name, *items, retry=_RETRIES[retry])
         for place, agrees, depth in links:
             if pattern != "unordered" and place + 1 < len(items):
-                flow.when(items[place], items[place + 1], (lambda _, said=agrees: said), depth=depth)
+                flow.when(items[place], items[place + 1], _saying(agrees), depth=depth)
         return flow
 
     return Play(build(shape), natures)
+
+
+def _saying(answer: bool) -> Callable[[dict[str, Any]], bool]:  # what it says
+    return lambda _: answer
 
 
 def _nothing() -> None: ...
