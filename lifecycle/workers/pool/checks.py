@@ -8,7 +8,7 @@ import random
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lifecycle import hooks
-from lifecycle.workers.pool.requests import LinkClosed, Pong
+from lifecycle.workers.pool.requests import Pong
 from lifecycle.workers.records import ProbeResult
 from lifecycle.workers.status import Status
 

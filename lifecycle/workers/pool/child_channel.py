@@ -38,14 +38,17 @@ class Channel:
         os.dup2(2, 1)
         os.register_at_fork(after_in_child=self._forked)
 
-    def receive(self) -> list[list[Any]] | None:
-        """The next frames; None at the end.
+    def read(self) -> bytes:
+        """Wait for the next bytes of frames; none at the end."""
+        return os.read(self._in, _CHUNK)
+
+    def decode(self, data: bytes) -> list[list[Any]]:
+        """The frames that ``data`` completes.
 
         Raises:
             ProtocolError: for what is no frame.
         """
-        data = os.read(self._in, _CHUNK)
-        return self._decoder.feed(data) if data else None
+        return self._decoder.feed(data)
 
     def send(self, frame: list[Any]) -> None:
         """Write one frame, whole; if nobody reads any more, nothing happens.

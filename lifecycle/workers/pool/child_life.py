@@ -1,7 +1,8 @@
-"""In a member: its life, from the greeting to the end, and the thread that reads what it is sent.
+"""In a member: its life, from the greeting to the end, and what it is sent meanwhile.
 
-That thread answers pings and takes cancellations while a call runs. When it reads the end of its input, the parent is
-gone: what runs is cancelled, has a second, and then the whole process group is killed.
+A second thread reads that, so that pings are answered and cancellations are taken while a call runs; the main thread
+may do so itself while none does, see `child_ears`. At the end of the input, the parent is gone: what runs is cancelled,
+has a second, and then the whole process group is killed.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import signal
 import sys
 import time
 from _queue import SimpleQueue
+from functools import partial
 
 from lifecycle.workers.pool.child_calls import Call, described, send_outcome
 from lifecycle.workers.pool.child_channel import Channel
+from lifecycle.workers.pool.child_ears import Ears
 from lifecycle.workers.pool.codecs import codec
 from lifecycle.workers.pool.frames import CODEC, VERSION, ProtocolError
 
@@ -70,6 +73,7 @@ class Life:
         self._channel = channel
         self._setups: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
         self._engine: Engine | None = None
+        self._ears = Ears(self._read, self._heard)
         # Those that are not answered yet, the oldest first.
         self._calls: dict[int, Call] = {}
         # Seconds that the parent leaves us when it says goodbye; None if it just went.
@@ -113,7 +117,7 @@ class Life:
         from lifecycle.workers.pool.child_targets import Target  # the greeting went first
 
         target = Target(setup["target"])
-        engine = _engine(target.is_async, setup["concurrency"])(target.find, self._channel, self._done)
+        engine = self._engine_for(target.is_async, setup["concurrency"])(target.find, self._channel, self._done)
 
         def start() -> None:
             target.make(self._channel.unseal(setup["init"]))
@@ -134,6 +138,7 @@ class Life:
         self._signal = number
         self._finish()
         self._cancel_all()
+        self._ears.interrupt()
 
     def end(self) -> None:
         """The last that is done: die of the signal that ended us; leave nothing behind if the parent is gone."""
@@ -148,14 +153,28 @@ class Life:
     def read(self) -> None:
         """Take what comes, to the end of it."""
         try:
-            while (frames := self._channel.receive()) is not None:
-                self._take(frames)
-                # What a call was given is not kept until the next one comes.
-                del frames
-        except (OSError, ProtocolError) as error:
-            sys.stderr.write(f"lifecycle: {error}\n")
+            self._ears.listen()
         finally:
             self._depart()
+
+    def _read(self) -> bytes:
+        try:
+            return self._channel.read()
+        except OSError as error:
+            sys.stderr.write(f"lifecycle: {error}\n")
+            return b""
+
+    def _heard(self, data: bytes) -> bool:
+        """Take what ``data`` completes: whether there may be more to come."""
+        try:
+            frames = self._channel.decode(data)
+            self._take(frames)
+        except ProtocolError as error:
+            sys.stderr.write(f"lifecycle: {error}\n")
+            return False
+        if frames and frames[-1][0] == "call":
+            self._ears.lend()
+        return bool(data)
 
     def _take(self, frames: list[list[Any]]) -> None:
         for tag, *items in frames:
@@ -213,20 +232,19 @@ class Life:
         for number in list(self._calls):
             self._cancel(number, "")
 
+    def _engine_for(self, is_async: bool, concurrency: int) -> Callable[..., Engine]:
+        """The kind of engine; each is imported where it is needed only."""
+        if is_async:
+            from lifecycle.workers.pool.child_loop import InLoop
 
-def _engine(is_async: bool, concurrency: int) -> Callable[..., Engine]:  # private
-    """The kind of engine; each is imported where it is needed only."""
-    if is_async:
-        from lifecycle.workers.pool.child_loop import InLoop
+            return InLoop
+        if concurrency > 1:
+            from lifecycle.workers.pool.child_threads import InThreads
 
-        return InLoop
-    if concurrency > 1:
-        from lifecycle.workers.pool.child_threads import InThreads
+            return InThreads
+        from lifecycle.workers.pool.child_main import InMain
 
-        return InThreads
-    from lifecycle.workers.pool.child_main import InMain
-
-    return InMain
+        return partial(InMain, ears=self._ears)
 
 
 def _memory() -> int:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from lifecycle.workers.pool.child_channel import Channel
+    from lifecycle.workers.pool.child_ears import Ears
 
 __all__ = ["InMain"]
 
@@ -27,14 +28,18 @@ class InMain:
         find: the function of a name.
         channel: where chunks go.
         done: told of each call and the frame that answers it.
+        ears: read while there is nothing else to do.
     """
 
     kind: type[Call] = Call
 
-    def __init__(self, find: Callable[[str], Any], channel: Channel, done: Callable[[Call, list[Any]], None]) -> None:
+    def __init__(
+        self, find: Callable[[str], Any], channel: Channel, done: Callable[[Call, list[Any]], None], *, ears: Ears
+    ) -> None:
         self._find = find
         self._channel = channel
         self._done = done
+        self._ears = ears
         self._waiting: SimpleQueue[Call | None] = SimpleQueue()
         self._current: Call | None = None
         self._thread = _thread.get_ident()
@@ -43,8 +48,12 @@ class InMain:
         """Start, and then do what was submitted, until it is closed."""
         signal.signal(signal.SIGUSR1, self._interrupt)
         start()
-        while self._next():
-            pass
+        self._ears.share()
+        try:
+            while self._next():
+                pass
+        finally:
+            self._ears.give_back()
 
     def submit(self, call: Call) -> None:
         """Do ``call`` in its turn."""
@@ -66,9 +75,16 @@ class InMain:
         self._waiting.put(None)
 
     def _next(self) -> bool:
+        while self._waiting.empty() and self._ears.hear():
+            pass
         call = self._waiting.get()
         if call is None:
             return False
+        if call.window:
+            # It is to hear of credits at once.
+            self._ears.give_back()
+        else:
+            self._ears.turn_away()
         self._current = call
         frame = perform(call, self._find, self._channel)
         self._current = None

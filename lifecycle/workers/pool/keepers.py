@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import warnings
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -19,9 +18,9 @@ from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.errors import PoolFailed, RemoteError, RestartLimitReached, WorkerFailed
 from lifecycle.workers._rules import Budget, Rules
-from lifecycle.workers.pool.losses import loss
+from lifecycle.workers.pool.losses import loss, warn_unstopped
 from lifecycle.workers.specs import AutoShutdown, OnLimit, StopOrder, Strategy
-from lifecycle.workers.status import AT_WORK, FINAL, Status
+from lifecycle.workers.status import AT_WORK, FINAL, UNSTARTED, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from lifecycle.workers.pool.plans import Plan
     from lifecycle.workers.pool.rosters import Roster
     from lifecycle.workers.pool.seats import Seats
-    from lifecycle.workers.records import Exit
 
 __all__ = ["Keeper"]
 
@@ -105,7 +103,7 @@ class Keeper:
                 await asyncio.wait(self._lives)
         except asyncio.CancelledError:
             # Nobody does that but a loop that is closed over it; its processes are killed with their own tasks.
-            warnings.warn(f"{self._pool!r} was not stopped before its loop ended", ResourceWarning, source=self._pool)
+            warn_unstopped(self._pool)
             raise
         finally:
             self._leavers.close()
@@ -166,8 +164,8 @@ class Keeper:
         life.add_done_callback(self._lives.discard)
 
     async def _live(self, member: Member) -> None:
-        error = await self._started(member)
-        if error is None and member.status in AT_WORK:
+        await self._start(member)
+        if member.status in AT_WORK:
             self._arrived(member)
             checks = asyncio.create_task(self._checks.watch(member), name=f"checks of {member.id}")
             try:
@@ -175,10 +173,9 @@ class Keeper:
             finally:
                 checks.cancel()
                 await asyncio.wait({checks})
-        self._ended(member, await member.wait(), error)
 
-    async def _started(self, member: Member) -> WorkerFailed | None:
-        """Start it when it may be; why it could not."""
+    async def _start(self, member: Member) -> None:
+        """Start it when it may be."""
         if member.attempt > 1:
             member.hold()
             with suppress(TimeoutError):
@@ -186,13 +183,10 @@ class Keeper:
                 async with asyncio.timeout(self._backoff.delay(member.attempt - 2)):
                     await member.wait()
         async with self._gate:
-            if member.status in FINAL:
-                return None
-            try:
-                await member.start()
-            except WorkerFailed as error:
-                return error
-        return None
+            if member.status in UNSTARTED:
+                # Its end says what is to be said about that.
+                with suppress(WorkerFailed):
+                    await member.start()
 
     def _arrived(self, member: Member) -> None:
         self._leavers.welcome(member)
@@ -233,14 +227,17 @@ class Keeper:
         self.kill(member, "error", trouble, counted=True)
 
     def _changed(self, member: Member, _old: Status, new: Status) -> None:
+        """At once, so that the figures add up at any time."""
         if new is Status.STOPPING or new in FINAL:
             self._seats.gone(member)
+        if new in FINAL:
+            self._ended(member)
 
-    def _ended(self, member: Member, end: Exit, error: WorkerFailed | None) -> None:
+    def _ended(self, member: Member) -> None:
         del self._roster.members[member.id]
         member.cancel_timers()
         if member.going is None:
-            self._lose(member, member.history[0].reason, _cause(error or end.error, member), counted=True)
+            self._lose(member, member.history[0].reason, _cause(member), counted=True)
         self.adjust()
         self._leavers.renew()
         self._notify()
@@ -289,8 +286,9 @@ class Keeper:
                 onlooker.set_result(None)
 
 
-def _cause(error: BaseException | None, member: Member) -> Exception:
-    """What was wrong with ``member``: what its target raised, if that was it."""
+def _cause(member: Member) -> Exception:
+    """What was wrong with ``member``, which has ended: what its target raised, if that was it."""
+    error = member.end.error if member.end is not None else None
     if error is not None and isinstance(error.__cause__, RemoteError):
         return error.__cause__
     return error if isinstance(error, Exception) else loss(f"{member.id!r} ended by itself", member)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import WorkerLost
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.pool.members import Member
     from lifecycle.workers.records import Exit
 
-__all__ = ["how_it_ended", "loss", "lost"]
+__all__ = ["how_it_ended", "loss", "lost", "warn_unstopped"]
 
 _MIB = 1024 * 1024
 
@@ -43,3 +44,8 @@ def how_it_ended(member: Member, end: Exit) -> str:
     if end.exit_code is not None:
         return f"it exited with status {end.exit_code}{memory}"
     return f"it {end.status}{memory}"
+
+
+def warn_unstopped(pool: object) -> None:
+    """Tell people that they have forgotten to stop ``pool``: its loop ends."""
+    warnings.warn(f"{pool!r} was not stopped before its loop was closed", ResourceWarning, stacklevel=3, source=pool)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.pool.phases import PhaseChange, Reason
     from lifecycle.workers.pool.requests import Pong
     from lifecycle.workers.pool.settings import Process
-    from lifecycle.workers.records import WorkerState
+    from lifecycle.workers.records import Exit, WorkerState
 
 __all__ = ["Health", "Member"]
 
@@ -121,6 +121,11 @@ class Member(ProcessWorker):
     def pid(self) -> int | None:
         """The number of its process; None before it has one."""
         return self._pid
+
+    @property
+    def end(self) -> Exit | None:
+        """How it ended, once it has."""
+        return self._exit
 
     @property
     def phase(self) -> Phase:

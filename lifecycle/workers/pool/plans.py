@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from lifecycle.backoff import Intensity
 from lifecycle.workers.pool.codecs import codec
@@ -14,6 +15,8 @@ from lifecycle.workers.pool.settings import Heartbeat, Process, Recycle, Session
 from lifecycle.workers.pool.targets import read_target
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from lifecycle.workers.pool.codecs import Codec
     from lifecycle.workers.pool.targets import Target
 
@@ -67,39 +70,50 @@ class Plan:
             if not isinstance(given := getattr(self, what), kind):
                 raise TypeError(f"{what}={given!r} of {self.name!r} is no {kind.__name__}; give one")
         # What cannot be sent is refused here and now, not by each member.
-        self._link(lambda _: None, lambda: None, self.name)
+        self._link(self.name, _ignore, _ignore)
 
     @classmethod
     def read(cls, name: str, target: Any, *, codec_name: str, size: Any, init: Any, **settings: Any) -> Plan:
         """The plan of what users wrote."""
-        if isinstance(init, str) or not hasattr(init, "__iter__"):
+        if isinstance(init, str) or not isinstance(init, Iterable):
             raise TypeError(f"init={init!r} of {name!r} are no arguments; give a tuple of them")
-        if not isinstance(size, (tuple, list)) or len(size) != 2:  # noqa: PLR2004  # a pair
-            raise TypeError(f"size={size!r} of {name!r} is no pair; give the least and the most members, as (1, 4)")
+        low, high = _pair(name, size)
+        arguments: tuple[Any, ...] = tuple(init)
         return cls(
-            name, read_target(name, target), size=tuple(size), init=tuple(init), codec=codec(codec_name), **settings
+            name, read_target(name, target), size=(low, high), init=arguments, codec=codec(codec_name), **settings
         )
 
-    def member(self, name: str, listener: Listener, *, pool: object, generation: int) -> Member:
-        """A member, not started yet."""
-        made: list[Member] = []
-        link = self._link(lambda error: listener.broke(made[0], error), lambda: listener.hung_up(made[0]), name)
-        made.append(
-            Member(
-                name,
-                self.target.argv,
-                link=link,
-                process=self.process,
-                pool=pool,
-                generation=generation,
-                first_probe=self.heartbeat.timeout,
-            )
-        )
-        return made[0]
+    def with_env(self, env: Mapping[str, str]) -> Plan:
+        """The same with ``env`` in the environment of members, over what they would have there."""
+        return replace(self, process=replace(self.process, env={**(self.process.env or {}), **env})) if env else self
 
-    def _link(self, broken: Any, ended: Any, name: str) -> Link:
+    def member(self, name: str, listener: Listener, *, pool: Any, generation: int) -> Member:
+        """A member of ``pool``, not started yet."""
+
+        def broke(error: Exception) -> None:
+            listener.broke(member, error)
+
+        def hung_up() -> None:
+            listener.hung_up(member)
+
+        member = Member(
+            name,
+            self.target.argv,
+            link=self._link(name, broke, hung_up),
+            process=self.process,
+            pool=pool,
+            generation=generation,
+            first_probe=self.heartbeat.timeout,
+        )
+        return member
+
+    def _link(self, name: str, broken: Callable[[Exception], object], ended: Callable[[], object]) -> Link:
         setup = self.target.setup(self.init, concurrency=self.concurrency)
         return Link(name, self.codec, setup, broken=broken, ended=ended)
+
+
+def _ignore(*_: object) -> None:
+    """Nothing has happened yet."""
 
 
 _RECORDS = {
@@ -109,6 +123,13 @@ _RECORDS = {
     "process": Process,
     "intensity": Intensity,
 }
+
+
+def _pair(name: str, size: Any) -> Sequence[Any]:
+    pair = cast("Sequence[Any]", size)
+    if not isinstance(size, tuple | list) or len(pair) != 2:  # noqa: PLR2004  # a pair
+        raise TypeError(f"size={size!r} of {name!r} is no pair; give the least and the most members, as (1, 4)")
+    return pair
 
 
 def check_deadline(name: str, deadline: float) -> None:

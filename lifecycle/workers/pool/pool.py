@@ -6,7 +6,6 @@ come, `leavers` has them go, `checks` asks how they feel.
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -15,6 +14,7 @@ from lifecycle.errors import PoolClosed
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.pool.loans import Lease
 from lifecycle.workers.pool.maps import outcomes
+from lifecycle.workers.pool.losses import warn_unstopped
 from lifecycle.workers.pool.orders import Order
 from lifecycle.workers.pool.plans import Plan, check_deadline
 from lifecycle.workers.pool.rosters import check_size
@@ -117,7 +117,7 @@ class Pool(BaseWorker):
     def __del__(self) -> None:
         works: Works | None = getattr(self, "_works", None)
         if works is not None and self.status not in FINAL:
-            warnings.warn(f"{self!r} was not stopped before its loop was closed", ResourceWarning, source=self)
+            warn_unstopped(self)
             for member in works.roster:
                 member.kill_orphaned()
 
@@ -285,7 +285,7 @@ class Pool(BaseWorker):
     # -- the life -----------------------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End | None]:
-        self._works = Works(self, self._plan)
+        self._works = Works(self, self._plan.with_env(self._env))
         return self._works.keeper.run()
 
     async def _until_ready(self) -> None:

@@ -105,10 +105,11 @@ class Seats:
         """
         self._check_room(order)
         session = order.session
-        if session is None:
-            waiter = Waiter(future, use)
-        else:
-            waiter = Waiter(future, lambda member: self._claimed(waiter, session, member) and use(member), session)
+
+        def claim(member: Member) -> bool:
+            return (session is None or self._claimed(waiter, session, member)) and use(member)
+
+        waiter: Waiter[Member] = Waiter(future, claim, session)
         hooks.call_queued.announce(self._pool, function=order.function, session=session)
         self.book.wait(waiter, self._wanted(session))
         self._joined()

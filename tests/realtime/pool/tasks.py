@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.realtime.pool.served import Loop as Loop
-from tests.realtime.pool.served import Plain, touch
+from tests.realtime.pool.served import Loop, Plain, touch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+__all__ = ["Desk", "Fickle", "Flawed", "Ledger", "Loop", "Waits", "echo", "odd_only"]
 
 
 class Desk(Plain):
@@ -71,8 +74,8 @@ class Desk(Plain):
         sys.stderr.flush()
         os._exit(3)
 
-    def stop_itself(self) -> None:
-        os.kill(os.getpid(), 19)
+    def at_exit(self, cleaned: str) -> None:
+        atexit.register(touch, cleaned)
 
 
 class Flawed:
@@ -114,3 +117,19 @@ def odd_only(value: int) -> int:
     if value % 2 == 0:
         raise ValueError(value)
     return value
+
+
+class Ledger:
+    """Notes what it was asked for, so that nothing is done twice unnoticed."""
+
+    def __init__(self, path: str) -> None:
+        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def do(self, number: int, seconds: float) -> int:
+        os.write(self.file, b"%d\n" % number)
+        time.sleep(seconds)
+        return number
+
+    def items(self, number: int, count: int) -> Iterator[int]:
+        os.write(self.file, b"%d\n" % number)
+        yield from range(count)

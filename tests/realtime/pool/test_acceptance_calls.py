@@ -1,4 +1,4 @@
-"""What a caller may rely on, whatever a call does: P2-P10 and P20 of the acceptance list, and what calls are refused."""
+"""What a caller may rely on, whatever a call does: P2-P10 and P20 of the acceptance list."""
 
 from __future__ import annotations
 

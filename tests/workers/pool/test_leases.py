@@ -1,4 +1,4 @@
-"""The book of leases against a slow truth: whoever came first of those who would take the seat has it, and none is lost."""
+"""The book of leases against a slow truth: who came first of those who would take a seat has it, and none is lost."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ async def test_who_was_cancelled_in_the_very_step_of_the_release_gets_no_seat(
 async def test_all_who_wait_are_dismissed_with_an_error_of_their_own(
     waiter: Callable[[], tuple[Waiter[Place], asyncio.Future[Place]]],
 ) -> None:
-    book, (a,) = _of("a")
+    book, _ = _of("a")
     book.take()
     waiters = [waiter() for _ in range(3)]
     for each, _ in waiters:

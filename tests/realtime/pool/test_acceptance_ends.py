@@ -1,0 +1,289 @@
+"""How a pool ends, and what is left of it then: P22, P23, P25 and P28 of the acceptance list; a pool among workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.backoff import Intensity
+from lifecycle.errors import InvalidTransition, PoolClosed, WorkerFailed
+from lifecycle.observe import mermaid
+from lifecycle.workers import Spec, Status, Supervisor
+from lifecycle.workers.pool import Phase, Pool, Process
+from tests.programs import Running
+from tests.realtime.pool.members import LIMIT
+from tests.realtime.pool.pools import gone, kill, pids, pool_of, ready, soon, started
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+async def test_p22_a_stop_leaves_running_calls_their_grace_and_then_nothing() -> None:
+    pool = pool_of()
+    await pool.start()
+    (pid,) = pids(pool)
+    call = asyncio.create_task(pool.call("sleep"))
+    await soon(lambda: pool.stats().busy == 1)
+    await pool.stop(0.2)
+    with pytest.raises(PoolClosed):
+        await call
+    assert gone(pid)
+    assert pool.status is Status.KILLED
+    assert pool.members() == ()
+
+
+async def test_a_stop_lets_calls_that_run_finish_and_refuses_those_that_wait(tmp_path: Path) -> None:
+    pool = pool_of()
+    await pool.start()
+    running = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
+    await started(tmp_path / "started")
+    waiting = asyncio.create_task(pool.call("pid"))
+    await soon(lambda: pool.stats().queued == 1)
+    stopping = asyncio.create_task(pool.stop(LIMIT))
+    with pytest.raises(PoolClosed):
+        await waiting
+    with pytest.raises(PoolClosed):
+        await pool.call("pid")
+    (tmp_path / "release").touch()
+    pid = await running
+    await stopping
+    assert gone(pid)
+    assert (pool.status, (await pool.wait()).error) == (Status.STOPPED, None)
+
+
+async def test_members_end_by_themselves_with_what_they_have_to_do_about_that(tmp_path: Path) -> None:
+    async with pool_of() as pool:
+        await pool.call("at_exit", str(tmp_path / "cleaned"))
+        (member,) = pool.members()
+    assert (tmp_path / "cleaned").exists()
+    assert (member.status, member.history[0].reason) == (Status.STOPPED, "exited")
+
+
+async def test_p23_a_stop_is_legal_at_any_time(tmp_path: Path) -> None:
+    never = pool_of()
+    await never.stop()
+    assert never.status is Status.STOPPED
+
+    twice = pool_of()
+    await twice.start()
+    seen = pids(twice)
+    await asyncio.gather(twice.stop(), twice.stop())
+    await twice.stop()
+    assert all(map(gone, seen))
+
+    opening = pool_of("Waits", init=[str(tmp_path / "never")])
+    start = asyncio.create_task(opening.start())
+    await soon(lambda: [pid for pid in pids(opening) if pid])
+    seen = pids(opening)
+    await opening.stop()
+    with pytest.raises(WorkerFailed, match="was stopped while it started"):
+        await start
+    assert all(map(gone, seen))
+
+    growing = pool_of("Waits", size=(0, 2), init=[str(tmp_path / "never")])
+    await growing.start()
+    call = asyncio.create_task(growing.call("pid"))
+    await soon(lambda: [pid for pid in pids(growing) if pid])
+    seen = pids(growing)
+    await growing.stop()
+    with pytest.raises(PoolClosed):
+        await call
+    assert all(map(gone, seen))
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 4))
+async def test_p23_a_stop_at_any_step_of_the_start_leaves_nothing(turns: int) -> None:
+    pool = pool_of(size=(2, 2))
+    start = asyncio.create_task(pool.start())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await pool.stop()
+    with pytest.raises((WorkerFailed, InvalidTransition)):
+        await start
+    assert pool.members() == ()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Running]:
+    """A program with a pool, whose ``main`` a test puts in place with ``write``."""
+    running: list[Running] = []
+
+    class Program:
+        def __call__(self, body: str) -> Running:
+            source = tmp_path / "program.py"
+            source.write_text(PROGRAM + textwrap.dedent(body))
+            running.append(Running("-X", "dev", str(source), env={"PYTHONPATH": os.getcwd()}))  # noqa: PTH109
+            return running[-1]
+
+    yield Program()  # type: ignore[misc]  # it is called like one
+    for each in running:
+        each.close()
+
+
+PROGRAM = """
+import asyncio, gc, signal, sys
+from lifecycle.workers.pool import Pool, Process
+target = "tests.realtime.pool.tasks:Desk"
+"""
+
+
+def pids_in(text: str) -> list[int]:
+    (line,) = [line for line in text.splitlines() if line.startswith("pids ")]
+    return [int(each) for each in line.split()[1:]]
+
+
+async def test_p25_nothing_outlives_a_program_that_is_killed(program: type[Running]) -> None:
+    app = program("""
+    async def main():
+        async with Pool("pool", target, size=(3, 3)) as pool:
+            calls = [asyncio.ensure_future(pool.call("sleep")) for _ in range(2)]
+            while pool.stats().busy < 2:
+                await asyncio.sleep(0.01)
+            print("pids", *(member.pid for member in pool.members()), flush=True)
+            await asyncio.gather(*calls)
+    asyncio.run(main())
+    """)
+    app.until("pids ")
+    app.until("\n")
+    members = pids_in(app.text)
+    assert len(members) == 3
+    app.process.kill()
+    await soon(lambda: all(map(gone, members)))
+
+
+@pytest.mark.parametrize("how", ["loop.close()", "asyncio.run"])
+async def test_p28_a_loop_that_is_closed_over_a_pool_leaves_no_process_and_a_warning(
+    program: type[Running], how: str
+) -> None:
+    app = program(f"""
+    async def main():
+        pool = Pool("pool", target, size=(2, 2))
+        await pool.start()
+        print("pids", *(member.pid for member in pool.members()), flush=True)
+        return pool
+    if {how!r} == "asyncio.run":
+        pool = asyncio.run(main())
+    else:
+        loop = asyncio.new_event_loop()
+        pool = loop.run_until_complete(main())
+        loop.close()
+    del pool
+    gc.collect()
+    print("collected", flush=True)
+    sys.stdin.read()
+    signal.pause()
+    """)
+    app.until("pids ")
+    app.until("collected")
+    members = pids_in(app.text)
+    # While the program goes on.
+    await soon(lambda: all(map(gone, members)))
+    assert app.process.poll() is None
+    assert "ResourceWarning: <Pool 'pool'" in app.text
+    assert "was not stopped before its loop" in app.text
+
+
+async def test_a_suspended_pool_lets_calls_finish_and_holds_others_back(tmp_path: Path) -> None:
+    async with pool_of() as pool:
+        running = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
+        await started(tmp_path / "started")
+        await pool.suspend()
+        await pool.suspend()
+        assert pool.status is Status.SUSPENDED
+        waiting = asyncio.create_task(pool.call("pid"))
+        await soon(lambda: pool.stats().queued == 1)
+        (tmp_path / "release").touch()
+        pid = await running
+        # Its member is there, and is not given to anybody.
+        assert pool.members()[0].phase is Phase.READY
+        with pytest.raises(TimeoutError, match="queued"):
+            await pool.call("pid", deadline=0.05)
+        assert not waiting.done()
+        await pool.resume()
+        await pool.resume()
+        assert await waiting == pid
+
+
+async def test_a_pool_that_does_not_run_cannot_be_suspended() -> None:
+    pool = pool_of()
+    with pytest.raises(InvalidTransition):
+        await pool.suspend()
+    await pool.start()
+    await pool.suspend()
+    await pool.stop()
+    assert pool.status is Status.STOPPED
+
+
+async def test_a_supervisor_starts_a_pool_again_that_has_failed() -> None:
+    made: list[Pool] = []
+
+    def make() -> Pool:
+        made.append(pool_of(intensity=Intensity(0, 30.0)))
+        return made[-1]
+
+    async with Supervisor("app", Spec("pool", make, restart="always")) as supervisor:
+        assert await made[0].call("echo", 1) == 1
+        kill(made[0].members()[0].pid, signal.SIGKILL)
+        await soon(lambda: len(made) == 2 and made[1].status is Status.RUNNING)
+        assert await made[1].call("echo", 2) == 2
+        await supervisor.suspend()
+        assert made[1].status is Status.SUSPENDED
+        await supervisor.resume()
+        (child,) = supervisor.workers()
+        assert (child.kind, child.restarts) == ("pool", 1)
+    assert made[0].status is Status.FAILED
+    assert made[1].status is Status.STOPPED
+
+
+async def test_a_pool_can_be_what_a_program_runs(program: type[Running]) -> None:
+    app = program("""
+    import lifecycle
+    pool = Pool("pool", target, size=(1, 1))
+    async def main():
+        return await pool.call("times", 42)
+    print("came to", lifecycle.run(pool, main), pool.status)
+    """)
+    assert "came to 42 stopped" in app.rest()
+
+
+async def test_a_pool_says_what_its_members_are_doing(tmp_path: Path) -> None:
+    async with pool_of(size=(2, 2)) as pool:
+        call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
+        await started(tmp_path / "started")
+        state = pool.state()
+        assert (state.kind, state.status) == ("pool", Status.RUNNING)
+        assert [(child.name, child.kind) for child in state.children] == [("pool-1", "member"), ("pool-2", "member")]
+        assert sorted(child.health.message for child in state.children if child.health) == ["busy", "ready"]
+        assert all(child.pid and child.contain == "group" for child in state.children)
+        picture = mermaid.tree(state)
+        assert "pool-1" in picture
+        assert "pool-2" in picture
+        probe = await pool.probe()
+        assert (probe.healthy, probe.message) == (True, "1 idle, 1 busy, 0 starting, 0 degraded")
+        (tmp_path / "release").touch()
+        await call
+    assert not (await pool.probe()).healthy
+
+
+async def test_members_have_the_environment_that_they_were_given(tmp_path: Path) -> None:
+    process = Process(env={"FLAVOUR": "sweet"}, cwd=tmp_path, contain="group", threads=3)
+    pool = pool_of(process=process)
+    pool.set_env("LIFECYCLE_RESUME_ID", "1234")
+    async with pool:
+        assert await pool.call("os:getenv", "FLAVOUR") == "sweet"
+        assert await pool.call("os:getenv", "OMP_NUM_THREADS") == "3"
+        assert await pool.call("os:getenv", "LIFECYCLE_RESUME_ID") == "1234"
+        assert await pool.call("os:getcwd") == str(tmp_path)
+
+
+async def test_a_pool_is_full_when_it_has_started() -> None:
+    async with pool_of(size=(3, 5)) as pool:
+        assert ready(pool) == 3
+        stats = pool.stats()
+        assert (stats.size, stats.idle, stats.starting, stats.saturation) == (3, 3, 0, 0.0)

@@ -1,0 +1,162 @@
+"""P24: callers of all kinds, and somebody who kills and stops members at random; what must be true is true all along.
+
+Four seconds in the suite; ``LIFECYCLE_SOAK`` is another number of seconds (`make soak`: five minutes). Nothing is said
+about how many calls succeed: that is the machine's. Each call has one outcome, and is carried out once at most; the
+figures add up; nothing is left, neither a process nor a descriptor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lifecycle import hooks
+from lifecycle.errors import SessionLost, WorkerLost
+from lifecycle.workers.children import cancelling
+from lifecycle.workers.pool import Heartbeat, Member, Process, Recycle
+from tests.realtime.pool.members import LIMIT
+from tests.realtime.pool.pools import gone, pool_of, ready, soon
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from lifecycle.workers.pool import Pool
+
+SECONDS = float(os.environ.get("LIFECYCLE_SOAK", "4"))
+SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_SOAK" in os.environ else 0))
+#: As many calls as the suite has at least, however slow the machine is.
+CALLS = 500
+SIZE = 4
+
+
+class Storm:
+    """A pool, its callers, and what befalls its members."""
+
+    def __init__(self, pool: Pool, seed: int) -> None:
+        self.pool = pool
+        self.chance = random.Random(seed)
+        self.begun = 0
+        self.outcomes: Counter[str] = Counter()
+        self.kills = 0
+        self.over = False
+
+    async def caller(self) -> None:
+        """Makes one call after the other, of all kinds."""
+        while not self.over:
+            kind = self.chance.choice([self.plain, self.plain, self.session, self.late, self.dropped, self.stream])
+            self.begun += 1
+            self.outcomes[await self.outcome(kind(self.begun))] += 1
+
+    async def outcome(self, call: Coroutine[Any, Any, Any]) -> str:
+        try:
+            await call
+        except (WorkerLost, SessionLost, TimeoutError) as error:
+            return type(error).__name__
+        except asyncio.CancelledError:
+            if cancelling():
+                raise
+            return "cancelled"
+        return "done"
+
+    async def plain(self, number: int) -> None:
+        assert await self.pool.call("do", number, self.chance.choice([0, 0.001, 0.005])) == number
+
+    async def session(self, number: int) -> None:
+        name = self.chance.choice("abcdef")
+        assert await self.pool.call("do", number, 0.001, session=name) == number
+
+    async def late(self, number: int) -> None:
+        await self.pool.call("do", number, 0.05, deadline=self.chance.uniform(0.001, 0.1))
+
+    async def dropped(self, number: int) -> None:
+        """Cancelled at any time."""
+        task = asyncio.create_task(self.pool.call("do", number, 0.005))
+        await asyncio.sleep(self.chance.uniform(0, 0.01))
+        task.cancel()
+        await task
+
+    async def stream(self, number: int) -> None:
+        """Perhaps left early."""
+        last = self.chance.randrange(1, 150)
+        async with self.pool.stream("items", number, 100) as items:
+            async for item in items:
+                if item == last:
+                    break
+
+    async def weather(self) -> None:
+        """Kills somebody every 20 ms, as long as there is somebody else to do the work."""
+        while not self.over:
+            await asyncio.sleep(0.02)
+            members = [member for member in self.pool.members() if member.pid is not None]
+            if ready(self.pool) + self.pool.stats().busy < 2:
+                continue
+            victim = self.chance.choice(members)
+            self.kills += 1
+            victim.send_signal(self.chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGABRT, signal.SIGSTOP]))
+
+    async def witness(self) -> None:
+        """Looks at what must be true at any moment."""
+        while not self.over:
+            await asyncio.sleep(0.003)
+            stats = self.pool.stats()
+            assert stats.idle + stats.busy + stats.degraded + stats.starting == stats.size <= SIZE, stats
+            assert all(member.leases in (0, 1) for member in self.pool.members())
+            assert stats.calls == sum(self.outcomes.values()) or stats.calls <= self.begun
+
+    async def blow(self, enough: Callable[[], bool]) -> None:
+        """All of that, until it is enough."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(self.caller())
+            group.create_task(self.weather())
+            group.create_task(self.witness())
+            async with asyncio.timeout(SECONDS + 2 * LIMIT):
+                while not enough():
+                    await asyncio.sleep(0.05)
+            self.over = True
+
+
+async def test_p24_each_call_has_one_outcome_and_nothing_is_left(tmp_path: Path) -> None:
+    print(f"LIFECYCLE_SEED={SEED}")
+    before = Counter(os.listdir("/proc/self/fd"))
+    seen: set[int | None] = set()
+
+    def note(member: object, **_: object) -> None:
+        if isinstance(member, Member):
+            seen.add(member.pid)
+
+    hooks.worker_started.connect(note)
+    pool = pool_of(
+        "Ledger",
+        size=(SIZE, SIZE),
+        init=[str(tmp_path / "ledger")],
+        recycle=Recycle(calls=50),
+        heartbeat=Heartbeat(every=0.1, timeout=0.5, misses=2),
+        process=Process(contain="group", grace=0.2),
+    )
+    try:
+        async with pool:
+            storm = Storm(pool, SEED)
+            end = asyncio.get_running_loop().time() + SECONDS
+            await storm.blow(lambda: storm.begun >= CALLS and asyncio.get_running_loop().time() > end)
+            assert sum(storm.outcomes.values()) == storm.begun
+            for member in pool.members():
+                member.send_signal(signal.SIGCONT)
+            await soon(lambda: ready(pool) == SIZE)
+            stats = pool.stats()
+            assert (stats.queued, stats.busy, stats.idle, stats.size) == (0, 0, SIZE, SIZE)
+            print(dict(storm.outcomes), f"{storm.kills} kills, {stats.restarts} restarts, {len(seen)} processes")
+    finally:
+        hooks.worker_started.disconnect(note)
+    assert storm.kills
+    assert all(map(gone, seen))
+    done = Counter((tmp_path / "ledger").read_text().split())
+    assert not [number for number, times in done.items() if times > 1]
+    with suppress(FileNotFoundError):
+        assert len(os.listdir("/proc/self/fd")) == before.total()
