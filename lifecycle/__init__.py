@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     )
     from lifecycle.handlers import (
         Escalator,
+        FlowHandler,
         PoolHandler,
         ReloadHandler,
         ShutdownHandler,
@@ -158,7 +159,7 @@ _ROOMS = {
         "RemoteError RestartLimitReached RouteConflict RouteNotFound RouterRunning SessionLost SourceClosed "
         "SourceFailed VerificationError WorkerFailed WorkerLost"
     ),
-    "lifecycle.handlers": "Escalator PoolHandler ReloadHandler ShutdownHandler SuspendHandler TerminateHandler",
+    "lifecycle.handlers": "Escalator FlowHandler PoolHandler ReloadHandler ShutdownHandler SuspendHandler TerminateHandler",
     "lifecycle.interactive": "new_interactive_router",
     "lifecycle.runtime": (
         "Group Lifetime Reason current do do_detached go lifetime on_shutdown read_line run shutdown sleep"
@@ -192,6 +193,7 @@ __all__ = [
     "FileBatch",
     "FileEvent",
     "FileWatchSource",
+    "FlowHandler",
     "Gate",
     "GitHub",
     "Group",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lifecycle.handlers._data import as_data
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -48,25 +47,4 @@ class PoolHandler:
 
     async def __call__(self, event: Topical) -> Any:
         """Make the call."""
-        return await self._pool.call(self._name, _as_data(event))
-
-
-def _as_data(event: Topical) -> dict[str, Any]:
-    values = {name: _without_paths(getattr(event, name)) for name in _names(event)}
-    return values | {"topic": event.topic}
-
-
-def _names(event: object) -> list[str]:
-    if is_dataclass(event):
-        return [each.name for each in fields(event)]
-    return [name for name in getattr(event, "__dict__", ()) if not name.startswith("_")]
-
-
-def _without_paths(value: Any) -> Any:
-    """``value`` with the paths of file events as text; no codec but pickle's carries them."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(cast("os.PathLike[str]", value))
-    if isinstance(value, Mapping):
-        items = cast("Mapping[Any, Any]", value).items()  # type: ignore[redundant-cast]  # pyright needs it
-        return {_without_paths(key): _without_paths(each) for key, each in items}
-    return value
+        return await self._pool.call(self._name, as_data(event))

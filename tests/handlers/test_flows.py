@@ -1,0 +1,240 @@
+"""`FlowHandler`: a route that starts a flow, once for each event that can be told from others."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.control import Event, Router
+from lifecycle.errors import FlowError, JournalError, MissingDependencies
+from lifecycle.events import FileEvent, SuspendEvent, TerminateEvent, TickEvent, WebhookEvent
+from lifecycle.flows import Flows, MemoryStore, current_task, linear, task
+from lifecycle.handlers import FlowHandler, ShutdownHandler, SuspendHandler, TerminateHandler
+from lifecycle.testing import running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from lifecycle.flows import FlowRow
+    from lifecycle.testing import Clock
+
+
+@pytest.fixture
+async def flows(clock: Clock) -> AsyncIterator[Flows]:
+    async with Flows() as flows:
+        yield flows
+
+
+def hook(delivery: str, body: bytes = b"main") -> WebhookEvent:
+    return WebhookEvent("POST", "/deploy", {}, {}, body, delivery)
+
+
+@task
+def ref(body: str) -> str:
+    return body.upper()
+
+
+@task
+def ship(ref: str) -> str:
+    return f"{ref} as {current_task().flow}"
+
+
+DEPLOY = linear("deploy", ref, ship)
+
+
+async def outcome(run: Any) -> Any:
+    return await run
+
+
+async def test_an_event_starts_a_flow_that_is_given_what_it_asks_for(flows: Flows) -> None:
+    run = await FlowHandler(flows, DEPLOY)(hook("d-1"))
+    assert (await outcome(run))["ship"] == "MAIN as d-1"
+
+
+async def test_the_same_event_again_is_the_same_flow_also_when_that_has_ended(flows: Flows) -> None:
+    handler = FlowHandler(flows, DEPLOY)
+    first = await handler(hook("d-1"))
+    await outcome(first)
+    again = await handler(hook("d-1", b"other"))
+    assert (await outcome(again))["ref"] == "MAIN"
+    assert len(await flows.store.flows()) == 1
+
+
+async def test_an_event_without_an_id_starts_a_flow_each_time(flows: Flows) -> None:
+    handler = FlowHandler(flows, DEPLOY)
+    for _ in range(2):
+        await outcome(await handler(hook("")))
+    assert len({row.id for row in await flows.store.flows()}) == 2
+
+
+async def test_the_flow_is_stored_when_the_handler_returns_and_goes_on_after_it(tmp_path: Path) -> None:
+    async with Flows(tmp_path / "app.db") as flows:
+        router = Router()
+        router.handle("webhook/deploy", FlowHandler(flows, DEPLOY))
+        async with running(router):
+            await (await router.emit(hook("d-1")))
+            [row] = await flows.store.flows()
+        assert row.id == "d-1"
+        await flows.start(DEPLOY, id="d-1", body="x")
+
+
+async def test_a_flow_that_cannot_be_stored_is_the_handlers_error(clock: Clock) -> None:
+    class Full(MemoryStore):
+        async def create(self, flow: FlowRow) -> bool:
+            raise JournalError("the disk is full")
+
+    async with Flows(store=Full()) as flows:
+        with pytest.raises(JournalError, match="full"):
+            await FlowHandler(flows, DEPLOY)(hook("d-1"))
+
+
+async def test_a_flow_that_fails_is_not_the_handlers_error(flows: Flows) -> None:
+    @task
+    def broken() -> None:
+        raise OSError("no route")
+
+    run = await FlowHandler(flows, broken)(SuspendEvent())
+    with pytest.raises(OSError, match="no route"):
+        await outcome(run)
+
+
+def given(**names: Any) -> Any:
+    """A task that gives what it is given."""
+    source = f"def seen({', '.join(names)}): return dict({', '.join(f'{name}={name}' for name in names)})"
+    scope: dict[str, Any] = {}
+    exec(source, scope)
+    return task(scope["seen"])
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (Event("deploy/new", {"ref": "v1", "extra": 1}), {"ref": "v1", "topic": "deploy/new"}),
+        (Event("deploy/new", "v1"), {"data": "v1"}),
+        (FileEvent("modified", Path("a/b")), {"path": "a/b", "change": "modified"}),
+        (TickEvent(datetime(2026, 1, 2, tzinfo=UTC), 3), {"time": "2026-01-02T00:00:00+00:00", "count": 3}),
+        (
+            hook("d-1", b"caf\xc3\xa9 \xff"),
+            {
+                "event": {
+                    "method": "POST",
+                    "path": "/deploy",
+                    "headers": {},
+                    "query": {},
+                    "body": "café \\xff",
+                    "id": "d-1",
+                    "topic": "webhook/deploy",
+                }
+            },
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_what_a_flow_asks_for_is_found_in_the_event(flows: Flows, event: Any, expected: dict[str, Any]) -> None:
+    run = await FlowHandler(flows, given(**expected))(event)
+    assert (await outcome(run))["seen"] == expected
+
+
+async def test_what_a_task_provides_is_not_taken_from_the_event(flows: Flows) -> None:
+    @task
+    def topic() -> str:
+        return "its own"
+
+    @task
+    def say(topic: str) -> str:
+        return topic
+
+    run = await FlowHandler(flows, linear("talk", topic, say))(SuspendEvent())
+    assert (await outcome(run))["say"] == "its own"
+
+
+async def test_what_the_event_does_not_have_is_said_before_anything_begins(flows: Flows) -> None:
+    with pytest.raises(MissingDependencies, match="'body'"):
+        await FlowHandler(flows, DEPLOY)(SuspendEvent())
+    assert not await flows.store.flows()
+
+
+async def test_what_cannot_be_kept_is_said(flows: Flows) -> None:
+    with pytest.raises(FlowError, match="cannot be kept as JSON"):
+        await FlowHandler(flows, given(data=1))(Event("x", object()))
+
+
+async def test_the_id_of_another_flow_is_refused(flows: Flows) -> None:
+    await outcome(await FlowHandler(flows, DEPLOY)(hook("d-1")))
+    with pytest.raises(FlowError, match="that of"):
+        await FlowHandler(flows, given(event=1))(hook("d-1"))
+
+
+async def test_what_is_no_flow_or_starts_none_is_refused_at_once(flows: Flows) -> None:
+    with pytest.raises(TypeError, match="cannot start a flow"):
+        FlowHandler(object(), DEPLOY)  # type: ignore[arg-type]  # that is the point
+    with pytest.raises(TypeError, match="neither flow nor task"):
+        FlowHandler(flows, "deploy")
+
+
+# -- with the handlers that suspend and end a program ---------------------------------------------------------------
+
+
+def steps(done: list[int]) -> Any:
+    """Three steps of a second each; each notes that it is done."""
+
+    def step(number: int) -> Any:
+        async def work() -> None:
+            await asyncio.sleep(1)
+            done.append(number)
+
+        return task(work, name=f"step {number}", provides=None)
+
+    return linear("steps", *map(step, range(3)))
+
+
+async def test_managed_flows_are_suspended_together_and_go_on_together(flows: Flows, clock: Clock) -> None:
+    handler, done = SuspendHandler(), list[int]()
+    handler.manage(flows)
+    first, second = flows.start(steps(done), id="1"), flows.start(steps(done), id="2")
+    await clock.advance(0.5)
+    await handler.suspend()
+    assert (first.state, second.state, done) == ("SUSPENDED", "SUSPENDED", [0, 0])
+    await clock.advance(100)
+    assert done == [0, 0]
+    await handler.resume()
+    await asyncio.gather(first, second)
+    assert sorted(done) == [0, 0, 1, 1, 2, 2]
+
+
+async def test_flows_go_on_when_something_else_cannot_be_suspended(flows: Flows, clock: Clock) -> None:
+    handler, done = SuspendHandler(), list[int]()
+    handler.manage(flows)
+
+    @handler.on_suspend
+    def refuse() -> None:
+        raise OSError("no")
+
+    run = flows.start(steps(done))
+    await clock.advance(0.5)
+    with pytest.raises(OSError, match="no"):
+        await handler.suspend()
+    await run
+    assert done == [0, 1, 2]
+
+
+async def test_to_terminate_saves_and_the_next_start_goes_on(clock: Clock, tmp_path: Path) -> None:
+    done: list[int] = []
+    suspend = SuspendHandler()
+    terminate = TerminateHandler(suspend, ShutdownHandler())
+    async with Flows(tmp_path / "app.db") as flows:
+        suspend.manage(flows)
+        run = flows.start(begun := steps(done))
+        async for change in run:
+            if (change.name, change.new) == ("step 0", "RUNNING"):
+                break
+        await terminate(TerminateEvent())
+        assert (run.state, done) == ("SUSPENDED", [0])
+    async with Flows(tmp_path / "app.db") as flows:
+        [run] = await flows.recover(begun)
+        await run
+    assert done == [0, 1, 2]
