@@ -159,7 +159,9 @@ _ROOMS = {
         "RemoteError RestartLimitReached RouteConflict RouteNotFound RouterRunning SessionLost SourceClosed "
         "SourceFailed VerificationError WorkerFailed WorkerLost"
     ),
-    "lifecycle.handlers": "Escalator FlowHandler PoolHandler ReloadHandler ShutdownHandler SuspendHandler TerminateHandler",
+    "lifecycle.handlers": (
+        "Escalator FlowHandler PoolHandler ReloadHandler ShutdownHandler SuspendHandler TerminateHandler"
+    ),
     "lifecycle.interactive": "new_interactive_router",
     "lifecycle.runtime": (
         "Group Lifetime Reason current do do_detached go lifetime on_shutdown read_line run shutdown sleep"
