@@ -1,0 +1,258 @@
+"""What goes wrong around a flow: code that was changed, functions that raise, values and disks that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.errors import JournalError
+from lifecycle.flows import (
+    FlowError,
+    Flows,
+    InvalidState,
+    MissingDependencies,
+    SQLiteStore,
+    Task,
+    Times,
+    linear,
+    task,
+    unordered,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def step(name: str, log: list[str]) -> Task:
+    """A task that notes what is done with it."""
+    return task(lambda: log.append(name), name=name).revert(lambda: log.append(f"-{name}"))
+
+
+# -- a flow that was changed between a crash and the resumption -----------------------------------------------------
+
+
+async def changed(reopened: Callable[[], Flows], before: list[str], after: list[str]) -> list[str]:
+    """What is done by a flow of ``after`` that was begun as one of ``before``, and suspended after its first task."""
+    log: list[str] = []
+    async with reopened() as flows:
+        hold = asyncio.Event()
+        first, *rest = [step(name, log) for name in before]
+        gate = task(hold.wait, name="gate", provides=None)
+        run = flows.start(linear("f", first, gate, *rest), id="one")
+        while not log:
+            await asyncio.sleep(0)
+        await run.suspend(cancel_after=0)
+    log.append("|")
+    async with reopened() as flows:
+        await flows.start(linear("f", *[step(name, log) for name in after]), id="one")
+    return log
+
+
+async def test_a_task_that_was_added_is_done(reopened: Callable[[], Flows]) -> None:
+    assert await changed(reopened, ["a", "c"], ["a", "b", "c"]) == ["a", "|", "b", "c"]
+
+
+async def test_a_task_that_was_put_before_one_that_is_done_comes_first(reopened: Callable[[], Flows]) -> None:
+    assert await changed(reopened, ["b", "c"], ["a", "b", "c"]) == ["b", "|", "a", "c"]
+
+
+async def test_a_task_that_was_removed_is_left_out(reopened: Callable[[], Flows]) -> None:
+    assert await changed(reopened, ["a", "b", "c"], ["a", "c"]) == ["a", "|", "c"]
+
+
+async def test_tasks_that_were_reordered_follow_the_new_order(reopened: Callable[[], Flows]) -> None:
+    assert await changed(reopened, ["a", "b", "c"], ["c", "b", "a"]) == ["a", "|", "c", "b"]
+
+
+async def test_a_task_that_was_renamed_is_another(reopened: Callable[[], Flows]) -> None:
+    assert await changed(reopened, ["a", "b"], ["z", "b"]) == ["a", "|", "z", "b"]
+
+
+async def test_a_kind_that_changed_is_an_error_that_names_it(reopened: Callable[[], Flows]) -> None:
+    log: list[str] = []
+    async with reopened() as flows:
+        await flows.start(linear("f", step("a", log)), id="one")
+        await flows.start(linear("f", step("b", log), retry=Times(1, name="r")), id="two")
+    async with reopened() as flows:
+        with pytest.raises(FlowError, match="'a' is a retry now, and was a task when the flow was stored"):
+            await flows.start(linear("f", step("b", log), retry=Times(1, name="a")), id="one")
+        with pytest.raises(FlowError, match="'r' is a task now, and was a retry when the flow was stored"):
+            await flows.start(linear("f", step("r", log)), id="two")
+
+
+async def test_what_a_new_task_asks_for_has_to_be_there(reopened: Callable[[], Flows]) -> None:
+    async with reopened() as flows:
+        run = flows.start(linear("f", step("a", [])), id="one")
+        await run.suspend()
+    async with reopened() as flows:
+        with pytest.raises(MissingDependencies, match="task 'new' asks for 'size'"):
+            (run,) = await flows.recover(linear("f", step("a", []), task(lambda size: size, name="new")))
+            await run
+        assert run.state == "SUSPENDED"
+
+
+# -- functions that raise --------------------------------------------------------------------------------------------
+
+
+async def test_a_decider_that_raises_fails_the_flow_and_nothing_is_undone(flows: Flows) -> None:
+    log: list[str] = []
+    a, b = step("a", log), step("b", log)
+    run = flows.start(linear("f", a, b).when(a, b, lambda done: done["nothing"]))
+    with pytest.raises(KeyError, match="nothing"):
+        await run
+    assert (run.state, run.atoms["b"].state, log) == ("FAILURE", "PENDING", ["a"])
+
+
+async def test_a_retry_that_raises_or_talks_nonsense_fails_the_flow(flows: Flows) -> None:
+    class Retry:
+        def __init__(self, answer: Callable[[], Any]) -> None:
+            self.execute: Callable[[], None] = lambda: None
+            self.on_failure = answer
+
+    for answer, error, text in (
+        (lambda: 1 / 0, ZeroDivisionError, "division"),
+        (lambda: "maybe", FlowError, "'f_retry' said 'maybe' of a failure, which is no verdict"),
+    ):
+        run = flows.start(linear("f", task(lambda: int("x"), name="a"), retry=Retry(answer)))
+        with pytest.raises(error, match=text):
+            await run
+        assert (run.state, run.atoms["a"].state) == ("FAILURE", "FAILURE")
+
+
+async def test_a_revert_that_raises_stops_the_reverts(flows: Flows) -> None:
+    log: list[str] = []
+    nasty = task(lambda: 1, name="nasty").revert(lambda: 1 / 0)
+    flow = linear("f", step("a", log), nasty, step("b", log), task(lambda: int("x"), name="bad"))
+    run = flows.start(flow)
+    for again in (False, True):
+        if again:
+            await run.again()
+        with pytest.raises(ZeroDivisionError):
+            await run
+        assert run.state == "FAILURE"
+        assert {name: str(view.state) for name, view in run.atoms.items()} == {
+            "a": "SUCCESS",
+            "nasty": "REVERT_FAILURE",
+            "b": "REVERTED",
+            "bad": "REVERTED",
+        }
+        assert log == ["a", "b", "-b"]
+
+
+async def test_a_value_whose_giver_was_left_out_fails_the_flow_before_the_task_begins(flows: Flows) -> None:
+    a, b = step("a", []), task(lambda: 1, name="b", provides="x")
+    c = task(lambda x: x, name="c")
+    run = flows.start(linear("f", a, b, c).when(a, b, lambda _: False, depth="atom"))
+    with pytest.raises(MissingDependencies, match="task 'c' asks for 'x', and nobody before it gave that"):
+        await run
+    assert (run.state, run.atoms["c"].state) == ("FAILURE", "PENDING")
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_a_failure(flows: Flows) -> None:
+    @task
+    async def odd() -> None:
+        raise asyncio.CancelledError
+
+    run = flows.start(linear("f", odd))
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert run.state == "REVERTED"
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({1, 2}, r"the value, \{1, 2\}, cannot be kept as JSON"),
+        ({"a": [1, object]}, r"the value\['a'\]\[1\], <class 'object'>, cannot be kept as JSON"),
+        (math.nan, "cannot be kept as JSON"),
+        ({1: "x"}, "the key 1 of the value would not come back the same from JSON"),
+        (b"x", "the value, b'x', cannot be kept as JSON"),
+    ],
+)
+async def test_a_value_that_cannot_be_kept_fails_its_task(flows: Flows, value: Any, text: str) -> None:
+    log: list[str] = []
+    run = flows.start(linear("f", step("a", log), task(lambda: value, name="b")))
+    with pytest.raises(FlowError, match=text):
+        await run
+    assert (run.state, log) == ("REVERTED", ["a", "-a"])
+
+
+async def test_a_value_that_cannot_be_kept_is_not_taken_either(flows: Flows) -> None:
+    with pytest.raises(FlowError, match=r"the value\['x'\], \{1\}, cannot be kept as JSON"):
+        flows.start(task(lambda x: x, name="a"), x={1})
+
+
+async def test_a_tuple_is_a_list_for_all_who_come_after_it_now_as_later(flows: Flows) -> None:
+    out = await flows.start(linear("f", task(lambda: (1, (2,)), name="a"), task(lambda a: f"{a}", name="b")))
+    assert out == {"a": [1, [2]], "b": "[1, [2]]"}
+
+
+async def test_another_codec_keeps_other_values() -> None:
+    class Repr:
+        def encode(self, value: Any) -> str:
+            return repr(value)
+
+        def decode(self, text: str) -> Any:
+            return eval(text)  # what was written above
+
+    async with Flows(codec=Repr()) as flows:
+        assert await flows.start(task(lambda x: x | {3}, name="a"), x={1, 2}) == {"a": {1, 2, 3}}
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_full_disk_suspends_the_flow_which_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    path, log = tmp_path / "flows.db", list[str]()
+    flow = linear("f", step("a", log), task(lambda: "x" * 200_000, name="big"), step("c", log))
+    async with Flows(path) as flows:
+        await _limit(flows, 64)
+        run = flows.start(flow, id="one")
+        with pytest.raises(JournalError, match="the disk is full; make room"):
+            await run
+        assert (run.state, log) == ("SUSPENDED", ["a"])
+        await _limit(flows, 100_000)
+        await run.resume()
+        assert (await run)["c"] is None
+    assert log == ["a", "c"]
+
+
+async def _limit(flows: Flows, pages: int) -> None:
+    """As a disk of that many pages."""
+    assert isinstance(flows.store, SQLiteStore)
+    await flows.store.journal.run(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+
+
+async def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "flows.db"
+    async with Flows(path):
+        pass
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE lifecycle_schemas SET version = 99 WHERE name = 'flows'")
+    with pytest.raises(JournalError, match="the tables 'flows' are of version 99"):
+        async with Flows(path):
+            pass
+
+
+async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "flows.db"
+    path.write_bytes(b"no database at all" * 100)
+    with pytest.raises(JournalError, match=r"flows\.db: it is no SQLite database"):
+        async with Flows(path):
+            pass
+
+
+async def test_what_is_stored_in_a_state_that_its_table_does_not_lead_from_is_not_run(flows: Flows) -> None:
+    run = flows.start(unordered("f", step("a", [])), id="one")
+    await run
+    with pytest.raises(InvalidState, match="cannot go from SUCCESS to FAILURE; legal: PENDING, RUNNING"):
+        run._engine.core.ledger.go("FAILURE")  # type: ignore[union-attr,arg-type]  # what no caller can

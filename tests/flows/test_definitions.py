@@ -1,0 +1,333 @@
+"""What is said of tasks and flows is checked before anything runs, and each error names what is wrong."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.flows import (
+    AlwaysRevert,
+    AmbiguousDependency,
+    FlowError,
+    Flows,
+    ForEach,
+    MissingDependencies,
+    Options,
+    ParameterizedForEach,
+    Task,
+    Times,
+    Verdict,
+    current_task,
+    graph,
+    linear,
+    task,
+    unordered,
+)
+from lifecycle.flows.plans import compile_flow
+from lifecycle.flows.scopes import givers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+#: What no type checker would let through.
+THREE: Any = 3
+PAIR: Any = (1, 2)
+
+
+def named(name: str, *, asks: str = "", gives: str | None = None, **settings: Any) -> Task:
+    """A task that asks for names and gives one."""
+    names = asks.split()
+    return task(lambda **given: given, name=name, requires=names, provides=gives, **settings)
+
+
+def order(flow: Any) -> list[str]:
+    return [node.atom.name for node in compile_flow(flow).atoms if node.atom]
+
+
+# -- tasks ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_is_its_function_for_who_calls_it() -> None:
+    @task
+    def double(x: int) -> int:
+        return 2 * x
+
+    assert double(21) == 42
+    assert (double.name, double.names, double.arguments) == ("double", ("double",), {"x": "x"})
+
+
+def test_a_task_can_be_copied_with_other_settings() -> None:
+    first = task(lambda x: x, name="first", priority=3).revert(lambda result: -result)
+    second = task(first, name="second", rebind={"x": "y"}, provides=["a", "b"])
+    assert (second.name, second.arguments, second.names, second.priority) == ("second", {"x": "y"}, ("a", "b"), 3)
+    assert second.undo is first.undo
+    assert first.name == "first"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: task(lambda *args: args), TypeError, r"\*args, which cannot be given by name"),
+        (lambda: task(lambda x, /: x), TypeError, "cannot be given by name"),
+        (lambda: task(lambda x: x, rebind={"z": "a"}, name="t"), ValueError, "'t': rebind names 'z'.*it has: x"),
+        (lambda: task(lambda: 1, timeout=0, name="t"), ValueError, r"timeout=0\) of 't' leaves no time"),
+        (lambda: task(lambda: 1, provides=["a", ""]), ValueError, "provides has ''"),
+        (lambda: task(lambda: 1, requires=[THREE]), ValueError, "requires has 3"),
+        (lambda: Times(-1), ValueError, r"Times\(-1\)"),
+        (lambda: Times(3, backoff=PAIR), ValueError, r"backoff=\(1, 2\)\) is no backoff"),
+        (lambda: Options(concurrency=0), ValueError, "lets nothing run"),
+        (lambda: linear("f", THREE), TypeError, "3 is neither task nor flow"),
+        (lambda: linear("", named("a")), TypeError, r"linear\('', …\) is no name"),
+        (lambda: linear("f", retry=THREE), TypeError, "has no execute and on_failure"),
+        (lambda: Flows("postgresql://here"), ValueError, "names a kind of store that is not known"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_once(make: Callable[[], Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        make()
+
+
+def test_a_task_has_one_revert() -> None:
+    done = task(lambda: 1, name="t").revert(lambda: None)
+    with pytest.raises(ValueError, match="'t' has a revert already"):
+        done.revert(lambda: None)
+
+
+def test_objects_that_are_called_like_functions_are_tasks() -> None:
+    class Build:
+        def __call__(self, ref: str) -> str:
+            return ref
+
+    assert task(Build()).name == "Build"
+    assert task(functools.partial(Build(), ref="x"), name="p").optional == {"ref"}
+
+
+# -- flows ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_item_is_in_a_flow_once() -> None:
+    a = named("a")
+    with pytest.raises(FlowError, match="<Task 'a'> is twice in linear 'f'"):
+        linear("f", a, a)
+
+
+def test_names_are_there_once_in_all_of_a_flow() -> None:
+    with pytest.raises(FlowError, match="flow 'f': the name 'a' is there twice"):
+        compile_flow(linear("f", named("a"), unordered("g", named("a"))))
+
+
+def test_a_link_is_between_items_in_their_order() -> None:
+    a, b, c = named("a"), named("b"), named("c")
+    flow = linear("f", a, b)
+    with pytest.raises(FlowError, match="<Task 'c'> is no item of"):
+        flow.when(a, c)
+    with pytest.raises(FlowError, match="'a' does not follow right after 'b'"):
+        flow.when(b, a)
+    with pytest.raises(FlowError, match="has no order"):
+        unordered("u", c, d := named("d")).when(c, d)
+    with pytest.raises(ValueError, match=r"depth='far'.* all, flow, neighbors, atom"):
+        flow.when(a, b, depth="far")
+
+
+def test_a_graph_is_in_the_order_of_what_is_asked_for() -> None:
+    d = named("d", asks="three")
+    b = named("b", asks="one", gives="two")
+    c = named("c", asks="two", gives="three")
+    a = named("a", gives="one")
+    assert order(graph("g", d, b, c, a)) == ["a", "b", "c", "d"]
+    assert order(graph("g", linear("inner", named("x", asks="one"), b), a, c)) == ["a", "x", "b", "c"]
+
+
+def test_a_cycle_is_shown() -> None:
+    a, b, c = named("a", asks="z", gives="x"), named("b", asks="x", gives="y"), named("c", asks="y", gives="z")
+    with pytest.raises(FlowError, match=r"has a cycle: (a → b → c → a|b → c → a → b|c → a → b → c)"):
+        compile_flow(graph("g", a, b, c))
+
+
+def test_a_name_that_several_give_is_ambiguous_in_a_graph() -> None:
+    flow = graph("g", named("a", gives="x"), named("b", gives="x"), named("c", asks="x"))
+    with pytest.raises(AmbiguousDependency, match="'c' asks for 'x', which 'a', 'b' provide"):
+        compile_flow(flow)
+
+
+def test_what_nobody_asks_for_may_be_given_by_several() -> None:
+    compile_flow(graph("g", named("a", gives="x"), named("b", gives="x")))
+
+
+async def test_what_is_missing_is_said_before_anything_runs() -> None:
+    ran: list[str] = []
+    first = task(lambda: ran.append("first"), name="first")
+    flow = linear("f", first, named("b", asks="x"), named("c", asks="y", gives="x"), retry=ParameterizedForEach())
+    async with Flows() as flows:
+        with pytest.raises(MissingDependencies) as caught:
+            flows.start(flow, values=[1])
+        text = str(caught.value)
+        assert "flow 'f': task 'b' asks for 'x'; task 'c' asks for 'y'; it was given: values" in text
+        assert "provide, each to those after it: first, x" in text
+        with pytest.raises(MissingDependencies, match="retry 'f_retry' asks for 'values'; retry 'f_retry' "):
+            flows.start(flow, x=1, y=2)
+    assert ran == []
+
+
+async def test_siblings_do_not_see_each_other() -> None:
+    flow = unordered("f", named("a", gives="x"), named("b", asks="x"))
+    async with Flows() as flows:
+        with pytest.raises(MissingDependencies, match="task 'b' asks for 'x'"):
+            flows.start(flow)
+
+
+async def test_what_only_a_revert_asks_for_has_to_be_there_too() -> None:
+    flow = linear("f", named("a").revert(lambda token: token))
+    async with Flows() as flows:
+        with pytest.raises(MissingDependencies, match=r"task 'a' \(in its revert\) asks for 'token'"):
+            flows.start(flow)
+
+
+async def test_a_value_that_nobody_asks_for_is_probably_a_mistake() -> None:
+    flow = linear("f", task(lambda size=1: size, name="a"))
+    async with Flows() as flows:
+        with pytest.raises(FlowError, match=r"'f' was given 'sise', which none of its tasks asks for.*: size"):
+            flows.start(flow, sise=3)
+
+
+async def test_flows_have_to_be_entered() -> None:
+    with pytest.raises(FlowError, match="is not open; enter it"):
+        Flows().start(linear("f"))
+
+
+# -- who is given what ---------------------------------------------------------------------------------------------
+
+
+def test_the_nearest_before_comes_first_and_others_after() -> None:
+    flow = linear(
+        "f",
+        named("p1", gives="x"),
+        unordered("u", named("p2", gives="x"), named("q2", gives="x")),
+        linear("g", named("p3", gives="x"), named("me", asks="x"), named("p4", gives="x")),
+        retry=Times(2, name="r", provides="x"),
+    )
+    plan = compile_flow(flow)
+    me = next(node for node in plan.atoms if node.atom and node.atom.name == "me")
+    assert [node.atom.name for node in givers(plan, me, "x") if node.atom] == ["p3", "q2", "p2", "p1", "r"]
+
+
+async def test_what_was_injected_beats_what_was_given_and_that_what_others_provide() -> None:
+    one = task(lambda: "provided", name="one", provides="x")
+    two = task(lambda x, y: [x, y], name="two", inject={"y": "injected"})
+    async with Flows() as flows:
+        assert (await flows.start(linear("f", one, two), x="given"))["two"] == ["given", "injected"]
+        assert (await flows.start(linear("f", one, two)))["two"] == ["provided", "injected"]
+
+
+async def test_parts_of_a_result_have_names() -> None:
+    pair = task(lambda: ("a", "b"), name="pair", provides=("first", "second", "third"))
+    keyed = task(lambda: {"left": 1, "other": 2}, name="keyed", provides={"left", "right"})
+    use = task(lambda first, left, right=None, third=None: [first, left, right, third], name="use")
+    async with Flows() as flows:
+        out = await flows.start(linear("f", pair, keyed, use))
+    assert out == {"first": "a", "second": "b", "left": 1, "use": ["a", 1, None, None]}
+
+
+async def test_what_one_changes_in_a_value_the_others_do_not_see() -> None:
+    give = task(lambda: [1], name="give")
+    spoil = task(lambda give, given: (give.append(2), given.clear())[0], name="spoil")
+    take = task(lambda give, given: [give, given], name="take")
+    async with Flows() as flows:
+        assert (await flows.start(linear("f", give, spoil, take), given={"x": 1}))["take"] == [[1], {"x": 1}]
+
+
+# -- retries and deciders ------------------------------------------------------------------------------------------
+
+
+async def test_for_each_tries_one_after_the_other() -> None:
+    tried: list[int] = []
+
+    @task
+    async def use(x: int) -> int:
+        tried.append(x)
+        if x != 5:
+            raise ValueError(x)
+        return x
+
+    async with Flows() as flows:
+        assert (await flows.start(linear("f", use, retry=ForEach([3, 2, 3, 5, 7], provides="x"))))["use"] == 5
+        assert tried == [3, 2, 3, 5]
+        tried.clear()
+        retry = ParameterizedForEach("ports", provides="x")
+        with pytest.raises(ValueError, match="2"):
+            await flows.start(linear("f", use, retry=retry), ports=[1, 2])
+        with pytest.raises(FlowError, match="none of the 0 values is left to try"):
+            await flows.start(linear("f", use, retry=retry), ports=[])
+
+
+async def test_a_retry_of_ones_own_is_asked_and_undone() -> None:
+    class Patient:
+        """Retries as long as it is a time-out, with what went wrong last."""
+
+        name, provides = "patient", "last"
+
+        def __init__(self) -> None:
+            self.undone: list[int] = []
+
+        async def execute(self, history: list[Any], limit: int) -> str:
+            return str(history[-1].failures["work"]) if history else f"none of {limit}"
+
+        def on_failure(self, history: list[Any]) -> str:
+            return "RETRY" if history[-1].failures["work"].type == "TimeoutError" else Verdict.REVERT
+
+        def revert(self, history: list[Any]) -> None:
+            self.undone.append(len(history))
+
+    given: list[tuple[str, str]] = []
+
+    @task
+    async def work(last: str) -> None:
+        given.append((last, current_task().key))
+        raise TimeoutError("late") if len(given) < 2 else OSError("gone")
+
+    retry = Patient()
+    async with Flows() as flows:
+        with pytest.raises(OSError, match="gone"):
+            await flows.start(linear("f", work, retry=retry), id="one", limit=2)
+    assert given == [("none of 2", "one/work/1"), ("TimeoutError: late", "one/work/2")]
+    assert retry.undone == [2]
+
+
+async def test_what_stands_outside_of_a_retry_stays_unless_all_is_to_be_deferred() -> None:
+    undone: list[str] = []
+    outer = task(lambda: 1, name="outer").revert(lambda: undone.append("outer"))
+    inner = linear("inner", task(lambda: 1 / 0, name="inner"), retry=AlwaysRevert())
+    for options, expected in ((Options(), []), (Options(defer_reverts=True), ["outer"])):
+        async with Flows(options=options) as flows:
+            run = flows.start(linear("f", outer, inner))
+            with pytest.raises(ZeroDivisionError):
+                await run
+            assert (run.state, undone) == ("REVERTED", expected)
+
+
+async def test_nothing_is_undone_where_failures_are_not_to_be_resolved() -> None:
+    undone: list[str] = []
+    first = task(lambda: 1, name="first").revert(lambda: undone.append("first"))
+    async with Flows(options=Options(never_resolve=True)) as flows:
+        run = flows.start(linear("f", first, task(lambda: 1 / 0, name="bad")))
+        for again in (False, True):
+            if again:
+                await run.again()
+            with pytest.raises(ZeroDivisionError):
+                await run
+            assert (run.state, undone) == ("FAILURE", [])
+
+
+async def test_a_flow_as_the_beginning_of_a_link_gives_the_results_of_all_in_it() -> None:
+    inner = linear("inner", task(lambda: 1, name="a"), task(lambda: 2, name="b"))
+    after = task(lambda: 3, name="after")
+    seen: list[dict[str, Any]] = []
+    flow = linear("f", inner, after).when(inner, after, seen.append)
+    async with Flows() as flows:
+        run = flows.start(flow)
+        assert await run == {"a": 1, "b": 2}
+    assert seen == [{"a": 1, "b": 2}]
+    assert run.atoms["after"].state == "IGNORE"
