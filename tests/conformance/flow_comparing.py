@@ -1,0 +1,139 @@
+"""What a step came to beside what the file expects of it, word for word where it says so."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.flows import AtomFailed
+from lifecycle.flows.tables import FLOWS, RETRIES, TASKS
+from tests.conformance.flow_betterment import ERRORS
+from tests.conformance.flow_building import Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lifecycle.flows import Change
+    from tests.conformance.flow_playing import Outcome
+
+__all__ = ["EACH_EVENT_WRITTEN", "compared", "ended_alike", "illegal", "same_error"]
+
+Json = Any
+
+#: The order of cases in which the process dies between two events that ours may write at once.
+EACH_EVENT_WRITTEN = "exact-if-each-event-is-its-own-write"
+_TABLES: dict[str, Any] = {"flow": FLOWS, "task": TASKS, "retry": RETRIES}
+
+
+def compared(outcome: Outcome, expected: Json, *, order: str, edited: bool) -> Iterator[str]:
+    """What is different, except from what is None; ``edited``: what failed may be known from the store alone."""
+    if expected["events"] is not None and not _same_order(outcome.events, expected["events"], order):
+        yield f"events: expected {expected['events']!r}, got {outcome.events!r}"
+    if expected["engine_states"] not in (None, outcome.engine_states):
+        yield f"engine_states: expected {expected['engine_states']!r}, got {outcome.engine_states!r}"
+    if not same_error(outcome.raised, expected["raised"], edited=edited):
+        yield f"raised: expected {expected['raised']!r}, got {outcome.raised!r}"
+    yield from ended_alike(outcome, expected)
+
+
+def ended_alike(outcome: Outcome, expected: Json) -> Iterator[str]:
+    """What is different of what is left in the store."""
+    if outcome.flow_state != expected["flow_state"]:
+        yield f"flow_state: expected {expected['flow_state']!r}, got {outcome.flow_state!r}"
+    # What nothing was written of is as it was in the beginning.
+    atoms = {name: ["PENDING", "EXECUTE"] for name in expected["atoms"]} | outcome.atoms
+    if atoms != expected["atoms"]:
+        yield f"atoms: expected {expected['atoms']!r}, got {atoms!r}"
+    if expected["fetch_all"] is not None and outcome.fetch_all != expected["fetch_all"]:
+        yield f"fetch_all: expected {expected['fetch_all']!r}, got {outcome.fetch_all!r}"
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+def _same_order(ours: list[Json], theirs: list[Json], order: str) -> bool:
+    if order in ("exact", EACH_EVENT_WRITTEN):
+        return _same(ours, theirs)
+    if order not in ("multiset", "priority-first"):
+        raise Unknown(f"the order {order!r}; known are exact, multiset, priority-first and {EACH_EVENT_WRITTEN}")
+    if order == "priority-first" and _begun(ours) != _begun(theirs):
+        return False
+    mine, others = _by_atom(ours), _by_atom(theirs)
+    return mine.keys() == others.keys() and all(_same(mine[each], others[each]) for each in mine)
+
+
+def _same(ours: Sequence[Json], theirs: Sequence[Json]) -> bool:
+    return len(ours) == len(theirs) and all(map(_same_event, ours, theirs))
+
+
+def _same_event(ours: Json, theirs: Json) -> bool:
+    if ours == theirs:
+        return True
+    failures = [each[4]["failure"] for each in (ours, theirs) if len(each) > 4 and isinstance(each[4], dict)]
+    return ours[:4] == theirs[:4] and len(failures) == 2 and _kind(failures[0]) in ERRORS.get(_kind(failures[1]), ())
+
+
+def _kind(failure: str) -> str:
+    return failure.partition(":")[0]
+
+
+def _begun(events: list[Json]) -> list[str]:
+    return [event[1] for event in events if event[0] != "flow" and event[3] == "RUNNING"]
+
+
+def _by_atom(events: list[Json]) -> dict[tuple[str, str], list[Json]]:
+    by_atom = defaultdict(list)
+    for event in events:
+        by_atom[event[0], event[1]].append(event)
+    return by_atom
+
+
+def illegal(changes: Sequence[Change], *, continuous: bool) -> Iterator[str]:
+    """The changes that the tables do not have, and those that begin where the one before did not end."""
+    now: dict[tuple[str, str], str] = defaultdict(lambda: "PENDING")
+    for change in changes:
+        key = change.kind, change.name
+        old, now[key] = now[key], change.new
+        if continuous and old != change.old:
+            yield f"{change} begins where it was not: it was {old}"
+        if change.old == change.new and change.reason == "restarted":
+            continue
+        table = _TABLES[change.kind]
+        states = type(table.initial)
+        try:
+            legal = table.check(change.name, states(change.old), states(change.new), change.reason)
+        except Exception as error:  # noqa: BLE001  # it is what we look for
+            yield str(error)
+        else:
+            if not legal:
+                yield f"{change} is one that is to be ignored"
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def same_error(ours: BaseException | None, theirs: Json, *, edited: bool = False) -> bool:
+    """Whether ``ours`` is what we call what TaskFlow raised."""
+    if ours is None or theirs is None:
+        return ours is None and theirs is None
+    if "any_of" in theirs:
+        return set(_said(ours)) <= set(_failures(theirs["any_of"]))
+    name = type(ours).__name__
+    if theirs["type"] in ERRORS:
+        return name in ERRORS[theirs["type"]] and sorted(theirs.get("failures", _said(ours))) == sorted(_said(ours))
+    if name == theirs["type"]:
+        return theirs.get("message") in (None, str(ours))
+    return edited and isinstance(ours, AtomFailed) and _said(ours) == _failures(theirs)
+
+
+def _failures(theirs: Json) -> list[str]:
+    return list(theirs.get("failures", [f"{theirs['type']}: {theirs.get('message')}"]))
+
+
+def _said(error: BaseException) -> list[str]:
+    """Type and message of each that failed."""
+    if isinstance(error, BaseExceptionGroup):
+        return [said for each in error.exceptions for said in _said(each)]
+    if isinstance(error, AtomFailed):
+        return [str(error).partition(" failed: ")[2]]
+    return [f"{type(error).__name__}: {error}"]

@@ -1,0 +1,292 @@
+"""The steps of one case, done with an engine of ours and a store; and what came of each, in the form of the file.
+
+TaskFlow's engine is told to compile and prepare; ours is made of a plan that is compiled, so that it appears with the
+first step that needs it, and anew after the store was written by other hands.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.errors import InvalidState
+from lifecycle.flows import JSON, AtomState, Batch, Failure, FlowRow, FlowState, MemoryStore, Options, Snapshot
+from lifecycle.flows.engines import Engine
+from lifecycle.flows.plans import compile_flow
+from lifecycle.flows.sqlite import SQLiteStore
+from tests.conformance.flow_building import Unknown, World, only
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from lifecycle.flows import AtomRow, Change, EngineState, Store
+
+__all__ = ["STORES", "Crash", "Outcome", "Stage"]
+
+Json = Any
+
+#: The kinds of store, each made from a directory that it may use.
+STORES: dict[str, Callable[[Path], Store]] = {
+    "memory": lambda _: MemoryStore(),
+    "sqlite": lambda directory: SQLiteStore(directory / "flows.db"),
+}
+
+_ID = "case"
+_SAID = {"SUCCESS", "FAILURE", "REVERTED", "REVERT_FAILURE"}
+#: What can be done at the n-th state of the engine; TaskFlow has different ways to the same.
+_SUSPENDING = ("suspend_at_state", "suspend_call_at_state", "close_at_state")
+_RUN = {"op", "suspend_when", "throw_at_state", "crash_at", *_SUSPENDING}
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+@dataclass
+class Outcome:
+    """What came of one step."""
+
+    events: list[Json] = field(default_factory=list)
+    #: Those that the table has as well, and that TaskFlow does not tell of: begun again after a crash.
+    restarted: list[str] = field(default_factory=list)
+    engine_states: list[str] = field(default_factory=list)
+    raised: BaseException | None = None
+    flow_state: str = "PENDING"
+    atoms: dict[str, list[str]] = field(default_factory=dict)
+    fetch_all: dict[str, Any] = field(default_factory=dict)
+
+
+class Stage:
+    """A store, and the engine that stands on it for the time being."""
+
+    def __init__(self, case: Json, store: Store) -> None:
+        self._case, self.store = case, store
+        self._spec = case["flow"]
+        self._world = World()
+        self._codec = JSON()
+        options = dict(case.get("options", {}))
+        if "max_workers" in options:
+            options["concurrency"] = options.pop("max_workers")
+        self._options = Options(**options)
+        self._engine: Engine | None = None
+        self._prepared = False
+        self._created = False
+        self._known: dict[str, Any] = dict(case.get("store", {}))
+        self._thrown: BaseException = RuntimeError()
+
+    @property
+    def id(self) -> str:
+        """Of the flow."""
+        return _ID
+
+    def executed_too_often(self, changes: Sequence[Change]) -> list[str]:
+        """The tasks that were executed more often than was stored."""
+        begun = Counter(change.name for change in changes if change.kind == "task" and change.new == "RUNNING")
+        return [
+            f"{name} was executed {times} times, and {begun[name]} times that is stored"
+            for name, times in self._world.calls.items()
+            if times > begun[name]
+        ]
+
+    async def perform(self, step: Json, expected: Json = None) -> Outcome | None:
+        """Do what ``step`` says; None where the file expects nothing of it.
+
+        What was thrown into TaskFlow's engine is only known from what came out of it, so from what is ``expected``.
+
+        Raises:
+            Unknown: for a step that there is not.
+        """
+        self._thrown = _error((expected or {}).get("raised") or {})
+        op = step.get("op")
+        if op not in _STEPS:
+            raise Unknown(f"a step {op!r}; known are {sorted(_STEPS)}")
+        known, method = _STEPS[op]
+        only(step, known, f"the step {op!r}")
+        return await getattr(self, method)(step)  # type: ignore[no-any-return]  # one of the methods below
+
+    # -- steps that show nothing -----------------------------------------------------------------------------------
+
+    async def _reload(self, step: Json) -> None:
+        self._spec = step.get("flow", self._spec)
+        self._engine, self._prepared = None, False
+
+    async def _flag(self, step: Json) -> None:
+        self._world.flags |= step["set"]
+
+    async def _storage(self, step: Json) -> None:
+        flow, atoms = await self.store.load(_ID)
+        values = None
+        for op, *arguments in step["ops"]:
+            if op == "set_flow_state":
+                flow = flow._replace(state=FlowState(arguments[0]).value)
+            elif op in ("inject", "uninject"):
+                values = self._codec.encode(arguments[0] if arguments else {})
+            elif op in _EDITS:
+                name = arguments[0]
+                atoms[name] = _EDITS[op](atoms[name], *arguments[1:])
+            else:
+                raise Unknown(
+                    f"an operation {op!r} on the store; known are {sorted(_EDITS)}, (un)inject, set_flow_state"
+                )
+        batch = Batch(_ID, flow.epoch, flow.state, flow.seq, 0.0, list(atoms.values()), [], values)
+        await self.store.commit(batch)
+        self._engine = None
+
+    # -- steps that do something with the engine ---------------------------------------------------------------------
+
+    async def _run(self, step: Json) -> Outcome:
+        outcome = Outcome()
+        try:
+            engine = await self._ready()
+            self._watch(engine, outcome, step)
+            if not self._prepared or engine.core.state is FlowState.REVERTED:
+                self._prepared = True
+                await engine.prepare()
+            await engine.run()
+            outcome.raised = engine.error()
+        except (Exception, Crash) as error:  # noqa: BLE001  # it is compared
+            outcome.raised = error
+        return await self._seen(outcome)
+
+    async def _prepare(self, step: Json) -> Outcome:
+        self._prepared = True
+        return await self._asked(step, Engine.prepare)
+
+    async def _reset(self, step: Json) -> Outcome:
+        return await self._asked(step, Engine.reset)
+
+    async def _suspend(self, step: Json) -> Outcome:
+        if self._engine is None:
+            error = InvalidState("there is nothing that could be suspended: an engine is made of a compiled plan")
+            return await self._seen(Outcome(raised=error))
+        return await self._asked(step, _suspended)
+
+    async def _asked(self, step: Json, what: Callable[[Engine], Any]) -> Outcome:
+        outcome = Outcome()
+        try:
+            engine = await self._ready()
+            self._watch(engine, outcome, step)
+            await what(engine)
+        except Exception as error:  # noqa: BLE001  # it is compared
+            outcome.raised = error
+        return await self._seen(outcome)
+
+    async def _ready(self) -> Engine:
+        """The engine; a new one goes on from what the store has."""
+        if self._engine is None:
+            plan = compile_flow(self._world.build(self._spec))
+            if not self._created:
+                values = self._codec.encode(self._case.get("store", {}))
+                await self.store.create(FlowRow(_ID, plan.name, epoch=1, store=values))
+                self._created = True
+            snapshot = await self.store.load(_ID)
+            self._engine = Engine(plan, snapshot, store=self.store, codec=self._codec, options=self._options)
+        return self._engine
+
+    def _watch(self, engine: Engine, outcome: Outcome, step: Json) -> None:
+        def told(change: Change) -> None:
+            if change.reason == "restarted":
+                outcome.restarted.append(change.name)
+                return
+            outcome.events.append(_event(change))
+            if [change.kind, change.name, change.new] == step.get("suspend_when"):
+                engine.suspend()
+            if len(outcome.events) == step.get("crash_at"):
+                raise Crash
+
+        def entered(state: EngineState) -> None:
+            seen = len(outcome.engine_states)
+            if seen == step.get("throw_at_state") and not engine.core.errors and state.value == "WAITING":
+                engine.core.errors.append(("", Failure.of(self._thrown)))
+            if state.value == "FAILURE" or seen in (step.get("close_at_state"), step.get("throw_at_state")):
+                # Nobody looks at the engine any more.
+                return
+            outcome.engine_states.append(state.value)
+            if any(step.get(way) == seen + 1 for way in _SUSPENDING):
+                engine.suspend()
+            if step.get("throw_at_state") == seen + 1 and state.value in ("WAITING", "ANALYZING"):
+                engine.core.errors.append(("", Failure.of(self._thrown)))
+
+        engine.listeners[:] = [told]
+        engine.watchers[:] = [entered]
+
+    async def _seen(self, outcome: Outcome) -> Outcome:
+        """With what there is to be seen from outside."""
+        if isinstance(outcome.raised, Crash):
+            self._engine, self._prepared = None, False
+        flow, rows = await self.store.load(_ID) if self._created else Snapshot(FlowRow(_ID, ""), {})
+        if self._engine is not None:
+            known = self._engine.core.values.known()
+            self._known = {name: values[0] if len(values) == 1 else values for name, values in known.items()}
+        outcome.flow_state = flow.state
+        outcome.atoms = {name: [row.state, row.intention] for name, row in rows.items()}
+        outcome.fetch_all = self._known
+        return outcome
+
+
+async def _suspended(engine: Engine) -> None:
+    engine.suspend()
+
+
+def _error(raised: Json) -> BaseException:
+    kind = getattr(builtins, raised.get("type", ""), RuntimeError)
+    error: BaseException = kind(raised.get("message", ""))
+    return error
+
+
+def _event(change: Change) -> Json:
+    event: list[Json] = [change.kind, change.name, str(change.old), str(change.new)]
+    if change.kind != "flow" and change.new in _SAID:
+        failed = isinstance(change.result, Failure)
+        event.append({"failure": str(change.result)} if failed else change.result)
+    return event
+
+
+_STEPS = {
+    "run": (_RUN, "_run"),
+    "prepare": ({"op"}, "_prepare"),
+    "reset": ({"op"}, "_reset"),
+    "suspend": ({"op"}, "_suspend"),
+    "reload": ({"op", "flow"}, "_reload"),
+    "flag": ({"op", "set"}, "_flag"),
+    "storage": ({"op", "ops"}, "_storage"),
+}
+
+
+# -- what is written into the store by other hands -------------------------------------------------------------------
+
+
+def _save(row: AtomRow, value: Json) -> AtomRow:
+    history = json.dumps([[json.dumps(value), {}]]) if row.kind == "retry" else None
+    return row._replace(state="SUCCESS", result=json.dumps(value), history=history)
+
+
+def _save_failure(row: AtomRow, message: str) -> AtomRow:
+    return row._replace(state="FAILURE", failure=Failure("RuntimeError", message).encode())
+
+
+def _save_retry_failure(row: AtomRow, name: str, message: str) -> AtomRow:
+    history = json.loads(row.history or "[]")
+    history[-1][1][name] = Failure("RuntimeError", message).encode()
+    return row._replace(history=json.dumps(history))
+
+
+def _set_state(row: AtomRow, state: str) -> AtomRow:
+    return row._replace(state=AtomState(state).value)
+
+
+def _set_intention(row: AtomRow, intention: str) -> AtomRow:
+    return row._replace(intention=intention)
+
+
+_EDITS: dict[str, Callable[..., AtomRow]] = {
+    "save": _save,
+    "save_failure": _save_failure,
+    "save_retry_failure": _save_retry_failure,
+    "set_atom_state": _set_state,
+    "set_atom_intention": _set_intention,
+}

@@ -1,0 +1,133 @@
+"""Plays cases that were recorded on TaskFlow's engine, and on its boards for jobs, on ours.
+
+``python -m tests.conformance.flows FILE.json --store sqlite`` prints what differs, and ends with the line ``N passed, M
+failed``. The format is told in the ``meta`` of ``tests/data/taskflow_conformance.json``. What the file has and the
+runner does not know is a failure. Where ours is meant to differ stands in `tests.conformance.flow_betterment`.
+
+A case in which the process dies is held to what the meta says of it: the end is that of the run that was not
+disturbed, each stored move is one that the tables have, and nothing is executed more often than was stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.conformance.flow_betterment import bettered
+from tests.conformance.flow_building import only
+from tests.conformance.flow_comparing import EACH_EVENT_WRITTEN, compared, ended_alike, illegal, same_error
+from tests.conformance.flow_playing import STORES, Crash, Outcome, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["check", "main"]
+
+Json = Any
+
+_CASE = {"id", "source", "flow", "store", "options", "steps", "expected", "order", "quirk"}
+_CRASH = {"crash", "baseline", "final_equals_baseline"}
+_EXPECTED = {"events", "engine_states", "raised", "flow_state", "atoms", "fetch_all"}
+_MANY = 100_000
+
+
+def check(case: Json, store: str = "memory", others: Mapping[str, Json] | None = None) -> list[str]:
+    """What is different from the recording, with a store of that kind; nothing where all is well.
+
+    Among ``others``, by their ids, is perhaps the same case without a crash.
+    """
+    try:
+        only(case, _CASE | _CRASH, "the case")
+        with tempfile.TemporaryDirectory() as directory:
+            return asyncio.run(_check(bettered(case), store, Path(directory), others or {}))
+    except Exception as error:  # noqa: BLE001  # a failure like any other
+        return [f"could not be played: {error!r}"]
+
+
+async def _check(case: Json, store: str, directory: Path, others: Mapping[str, Json]) -> list[str]:
+    outcomes, found = await _played(case, STORES[store](directory))
+    if not case.get("crash"):
+        return found + list(_by_step(case, outcomes))
+    baseline = others.get(case["baseline"])
+    if baseline is None:
+        baseline = {"expected": [await _undisturbed(case)]}
+    return found + list(_after_crash(case, outcomes, baseline["expected"][-1]))
+
+
+async def _played(case: Json, store: Any) -> tuple[list[Outcome | None], list[str]]:
+    """What came of each step, and what is wrong whatever the case expects."""
+    if len(case["steps"]) != len(case["expected"]):
+        raise ValueError(f"{len(case['steps'])} steps, and {len(case['expected'])} outcomes; there is one for each")
+    async with store:
+        stage = Stage(case, store)
+        outcomes = [
+            await stage.perform(step, expected) for step, expected in zip(case["steps"], case["expected"], strict=True)
+        ]
+        changes = await store.changes(stage.id, limit=_MANY)
+    # A store that others wrote to has gaps.
+    continuous = all(step["op"] != "storage" for step in case["steps"])
+    return outcomes, [*illegal(changes, continuous=continuous), *stage.executed_too_often(changes)]
+
+
+async def _undisturbed(case: Json) -> Json:
+    """How the flow ends if nobody dies."""
+    steps = [{"op": "run"}]
+    (outcome,), _ = await _played({**case, "steps": steps, "expected": [None]}, STORES["memory"](Path()))
+    assert outcome is not None
+    return {"flow_state": outcome.flow_state, "atoms": outcome.atoms, "fetch_all": outcome.fetch_all}
+
+
+def _by_step(case: Json, outcomes: Sequence[Outcome | None]) -> Iterator[str]:
+    edited = False
+    for number, (step, outcome, expected) in enumerate(zip(case["steps"], outcomes, case["expected"], strict=True)):
+        edited = (edited or step["op"] == "storage") and step["op"] != "reload"
+        if (outcome is None) != (expected is None):
+            yield f"step {number}: {step['op']!r} has {'no' if outcome is None else 'an'} outcome with us"
+        elif outcome is not None:
+            only(expected, _EXPECTED, f"what is expected of step {number}")
+            for difference in compared(outcome, expected, order=case["order"], edited=edited):
+                yield f"step {number}: {difference}"
+
+
+def _after_crash(case: Json, outcomes: Sequence[Outcome | None], baseline: Json) -> Iterator[str]:
+    *before, last = [outcome for outcome in outcomes if outcome is not None]
+    for outcome, expected in zip(before, case["expected"], strict=False):
+        if case["order"] == EACH_EVENT_WRITTEN and not isinstance(outcome.raised, Crash):
+            yield f"it lives on after {outcome.events!r}, and was to die after {expected['events']!r}"
+        elif outcome.events != expected["events"]:
+            yield f"events: expected {expected['events']!r}, got {outcome.events!r}"
+    for difference in ended_alike(last, baseline):
+        yield f"without the crash, {difference}"
+    expected = case["expected"][-1]
+    if not same_error(last.raised, expected["raised"], edited=True):
+        yield f"raised: expected {expected['raised']!r}, got {last.raised!r}"
+
+
+def main(path: str, store: str = "memory") -> int:
+    """Play all cases of a file; how many failed."""
+    file = json.loads(Path(path).read_text())
+    cases = file.get("cases", [])
+    by_id = {case.get("id"): case for case in cases}
+    failed = 0
+    for case in cases:
+        differences = check(case, store, by_id)
+        failed += bool(differences)
+        for difference in differences:
+            print(f"FAILED {case.get('id')}: {difference}")
+    print(f"{len(cases) - failed} passed, {failed} failed")
+    return failed
+
+
+if __name__ == "__main__":
+    logging.getLogger("lifecycle").addHandler(logging.NullHandler())
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance.flows", description=__doc__)
+    parser.add_argument("file")
+    parser.add_argument("--store", choices=sorted(STORES), default="memory")
+    given = parser.parse_args()
+    sys.exit(bool(main(given.file, given.store)))

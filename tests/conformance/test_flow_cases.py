@@ -1,0 +1,169 @@
+"""Ours agrees with TaskFlow, case by case and with each store, or does better where the case says that it should."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance import flows
+from tests.conformance.flow_betterment import RULES, bettered
+from tests.conformance.flow_comparing import same_error
+
+FILE = Path(__file__).parents[1] / "data" / "taskflow_conformance.json"
+CASES = {case["id"]: case for case in json.loads(FILE.read_text())["cases"]}
+#: One of each kind, with several steps.
+SIMPLE, CRASH, RESET = (
+    "A12-run-twice-after-success-does-nothing",
+    "H3-retry-crash-after-event-13",
+    "E09-ignore-reset-run",
+)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_recorded_case_comes_out_the_same(name: str, store: str) -> None:
+    assert flows.check(CASES[name], store, CASES) == []
+
+
+def test_a_case_after_a_crash_needs_no_other_to_be_compared_with() -> None:
+    assert all(flows.check(case) == [] for case in CASES.values() if case.get("crash"))
+
+
+def test_each_rule_betters_a_case() -> None:
+    quirks = [case for case in CASES.values() if "quirk" in case]
+    for rule in RULES[:-1]:
+        changed = [copy.deepcopy(case) for case in quirks]
+        for case in changed:
+            rule.apply(case, [each for each in case["expected"] if each is not None])
+        assert changed != quirks, rule.name
+
+
+def test_a_reset_that_is_half_done_in_taskflow_is_done_from_failure_and_else_refused() -> None:
+    """The cases for it are not among those that we have."""
+    flow = {"type": "linear", "name": "f", "items": [_task("a"), _task("b", {"raise": "Woot!"}, {"raise": "Gotcha!"})]}
+    failed = _outcome("FAILURE", {"a": ["SUCCESS", "REVERT"], "b": ["REVERT_FAILURE", "REVERT"]})
+    failed |= {
+        "events": [
+            ["flow", "f", "PENDING", "RUNNING"],
+            ["task", "a", "PENDING", "RUNNING"],
+            ["task", "a", "RUNNING", "SUCCESS", 5],
+            ["task", "b", "PENDING", "RUNNING"],
+            ["task", "b", "RUNNING", "FAILURE", {"failure": "RuntimeError: Woot!"}],
+            ["task", "b", "FAILURE", "REVERTING"],
+            ["task", "b", "REVERTING", "REVERT_FAILURE", {"failure": "RuntimeError: Gotcha!"}],
+            ["flow", "f", "RUNNING", "FAILURE"],
+        ],
+        "engine_states": ["RESUMING", *["SCHEDULING", "WAITING", "ANALYZING"] * 3],
+        "raised": {"type": "RuntimeError", "message": "Gotcha!"},
+    }
+    half = _outcome("FAILURE", {"a": ["PENDING", "EXECUTE"], "b": ["PENDING", "EXECUTE"]})
+    half |= {
+        "events": [["task", "a", "SUCCESS", "PENDING"], ["task", "b", "REVERT_FAILURE", "PENDING"]],
+        "raised": {"type": "InvalidState", "message": "Flow transition from FAILURE to PENDING is not allowed"},
+    }
+    again = copy.deepcopy(failed)
+    again["events"][0] = ["flow", "f", "FAILURE", "RUNNING"]
+    case = {"id": "own", "flow": flow, "order": "exact", "quirk": "reset() is not atomic"}
+    case |= {"steps": [{"op": "run"}, {"op": "reset"}, {"op": "run"}], "expected": [failed, half, again]}
+    assert flows.check(case) == []
+
+
+def test_a_reset_of_what_is_suspended_changes_nothing() -> None:
+    case = copy.deepcopy(CASES["F09-suspend-while-first-running"])
+    half = _outcome("SUSPENDED", {name: ["PENDING", "EXECUTE"] for name in ("a", "b")})
+    half |= {"events": [["task", "a", "SUCCESS", "PENDING"]], "raised": {"type": "InvalidState", "message": "no"}}
+    case["steps"].insert(1, {"op": "reset"})
+    case["expected"].insert(1, half)
+    assert flows.check(case)
+    assert flows.check(case | {"quirk": "reset() is not atomic"}) == []
+
+
+def _task(name: str, does: Any = None, undoes: Any = None) -> Any:
+    undone = {"undoes": undoes} if undoes else {}
+    return {"type": "task", "name": name, "does": does or {"return": 5}, **undone}
+
+
+def _outcome(state: str, atoms: Any) -> Any:
+    return dict(events=[], engine_states=[], raised=None, flow_state=state, atoms=atoms, fetch_all={})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        (("events", 0, 3), "SUCCESS", "events"),
+        (("events", 2, 4), 6, "events"),
+        (("events",), [], "events"),
+        (("engine_states",), ["RESUMING"], "engine_states"),
+        (("raised",), {"type": "RuntimeError", "message": "Woot!"}, "raised"),
+        (("flow_state",), "REVERTED", "flow_state"),
+        (("atoms", "task1"), ["PENDING", "EXECUTE"], "atoms"),
+        (("atoms", "task9"), ["SUCCESS", "EXECUTE"], "atoms"),
+        (("fetch_all", "x"), 1, "fetch_all"),
+        (("stranger",), 1, "stranger"),
+    ],
+)
+def test_a_case_that_comes_out_differently_fails(path: tuple[Any, ...], value: Any, why: str) -> None:
+    case = copy.deepcopy(CASES[SIMPLE])
+    *way, last = path
+    place = case["expected"][0]
+    for each in way:
+        place = place[each]
+    place[last] = value
+    assert any(why in difference for difference in flows.check(case))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": [{"op": "dance"}, {"op": "run"}]},
+        {"steps": [{"op": "run", "sideways": True}, {"op": "run"}]},
+        {"steps": [{"op": "run"}]},
+        {"steps": [{"op": "run"}, {"op": "storage", "ops": [["set_fire", "task1"]]}]},
+        {"flow": {"type": "circle", "name": "f", "items": []}},
+        {"flow": {"type": "linear", "name": "f", "items": [], "colour": "red"}},
+        {"flow": {"type": "task", "name": "f", "does": {"sing": 1}}},
+        {"flow": {"type": "task", "name": "f", "does": "nothing"}},
+        {"flow": {"type": "task", "name": "f", "undoes": {"sing": 1}}},
+        {"flow": {"type": "linear", "name": "f", "items": [], "retry": {"kind": "perhaps"}}},
+        {"flow": {"type": "linear", "name": "f", "items": [], "retry": {"kind": "times", "hours": 1}}},
+        {"order": "any"},
+        {"options": {"colour": "red"}},
+        {"whatever": 1},
+    ],
+)
+def test_what_the_runner_does_not_know_is_a_failure(change: Any) -> None:
+    assert flows.check(CASES[SIMPLE] | change)
+
+
+def test_a_crash_case_is_held_to_the_run_without_the_crash() -> None:
+    case, baseline = CASES[CRASH], copy.deepcopy(CASES["H3-retry-baseline"])
+    baseline["expected"][-1]["atoms"]["a"] = ["REVERTED", "REVERT"]
+    assert flows.check(case, others={baseline["id"]: baseline})
+    shorter = copy.deepcopy(case)
+    shorter["expected"][0]["events"].pop()
+    assert flows.check(shorter, others=CASES)
+    assert flows.check(copy.deepcopy(case) | {"steps": [{"op": "run"}, {"op": "run"}]}, others=CASES)
+
+
+def test_an_error_of_taskflow_is_known_by_our_name_for_it() -> None:
+    assert same_error(KeyError("x"), {"type": "KeyError", "message": "'x'"})
+    assert not same_error(KeyError("x"), {"type": "NotFound", "message": "x"})
+    assert not same_error(None, {"type": "NotFound", "message": "x"})
+    assert not same_error(KeyError("x"), None)
+
+
+def test_nothing_is_bettered_that_is_no_quirk() -> None:
+    assert bettered(CASES[RESET]) is CASES[RESET]
+
+
+def test_the_runner_ends_with_its_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = CASES[SIMPLE], CASES[SIMPLE] | {"id": "bad", "order": "any"}
+    (tmp_path / "some.json").write_text(json.dumps({"cases": [good, bad]}))
+    assert flows.main(str(tmp_path / "some.json")) == 1
+    failure, last = capsys.readouterr().out.splitlines()
+    assert failure.startswith("FAILED bad: ")
+    assert last == "1 passed, 1 failed"
