@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     )
     from lifecycle.flows.codecs import JSON, Codec
     from lifecycle.flows.contexts import TaskContext, current_task
-    from lifecycle.flows.engines import AtomView
     from lifecycle.flows.failures import Failure
     from lifecycle.flows.memory import MemoryStore
     from lifecycle.flows.options import Options
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.stores import Store
     from lifecycle.flows.tables import AtomState, EngineState, FlowState, Intention, JobState
     from lifecycle.flows.tasks import Task, task
+    from lifecycle.flows.views import AtomView, FlowsState, ItemInfo, RunInfo
 
 __all__ = [
     "JSON",
@@ -67,9 +67,11 @@ __all__ = [
     "FlowRow",
     "FlowState",
     "Flows",
+    "FlowsState",
     "ForEach",
     "Intention",
     "InvalidState",
+    "ItemInfo",
     "JobState",
     "MemoryStore",
     "MissingDependencies",
@@ -77,6 +79,7 @@ __all__ = [
     "ParameterizedForEach",
     "Retry",
     "Run",
+    "RunInfo",
     "SQLiteStore",
     "Snapshot",
     "Store",
@@ -100,7 +103,7 @@ __getattr__, __dir__ = lazy_names(
         "AtomFailed": "lifecycle.errors",
         "AtomRow": "lifecycle.flows.records",
         "AtomState": "lifecycle.flows.tables",
-        "AtomView": "lifecycle.flows.engines",
+        "AtomView": "lifecycle.flows.views",
         "Attempt": "lifecycle.flows.retries",
         "Batch": "lifecycle.flows.records",
         "Change": "lifecycle.flows.records",
@@ -114,9 +117,11 @@ __getattr__, __dir__ = lazy_names(
         "FlowRow": "lifecycle.flows.records",
         "FlowState": "lifecycle.flows.tables",
         "Flows": "lifecycle.flows.sessions",
+        "FlowsState": "lifecycle.flows.views",
         "ForEach": "lifecycle.flows.retries",
         "Intention": "lifecycle.flows.tables",
         "InvalidState": "lifecycle.errors",
+        "ItemInfo": "lifecycle.flows.views",
         "JSON": "lifecycle.flows.codecs",
         "JobState": "lifecycle.flows.tables",
         "MemoryStore": "lifecycle.flows.memory",
@@ -125,6 +130,7 @@ __getattr__, __dir__ = lazy_names(
         "ParameterizedForEach": "lifecycle.flows.retries",
         "Retry": "lifecycle.flows.retries",
         "Run": "lifecycle.flows.runs",
+        "RunInfo": "lifecycle.flows.views",
         "SQLiteStore": "lifecycle.flows.sqlite",
         "Snapshot": "lifecycle.flows.records",
         "Store": "lifecycle.flows.stores",

@@ -8,7 +8,7 @@ crew.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle.flows.codecs import keep
@@ -18,7 +18,8 @@ from lifecycle.flows.endings import error_of
 from lifecycle.flows.failures import Failure
 from lifecycle.flows.outcomes import Given, cancelled, ended
 from lifecycle.flows.scopes import check
-from lifecycle.flows.tables import ENGINES, FLOWS, AtomState, EngineState, FlowState, Intention
+from lifecycle.flows.tables import ENGINES, FLOWS, AtomState, EngineState, FlowState
+from lifecycle.flows.views import AtomView, error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,17 +32,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.stores import Store
     from lifecycle.states import Machine
 
-__all__ = ["AtomView", "Engine"]
-
-
-class AtomView(NamedTuple):
-    """A task or a retry of a run."""
-
-    kind: str
-    state: AtomState
-    intention: Intention
-    #: How often it was started.
-    attempt: int
+__all__ = ["Engine"]
 
 
 class Engine:
@@ -184,9 +175,16 @@ class Engine:
 
     def view(self) -> dict[str, AtomView]:
         """The tasks and retries by name."""
+        states = self.atoms
         return {
-            cell.name: AtomView(cell.node.kind, self.atoms[cell.name].state, cell.intention, cell.attempt)
-            for cell in self.core.atoms
+            each.name: AtomView(
+                each.node.kind,
+                states[each.name].state,
+                each.intention,
+                each.attempt,
+                error_text(each.revert_failure or each.failure),
+            )
+            for each in self.core.atoms
         }
 
     # -- what is seen of it --------------------------------------------------------------------------------------

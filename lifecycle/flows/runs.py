@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import FlowError, InvalidState
 from lifecycle.flows.tables import EngineState, FlowState
+from lifecycle.flows.views import built
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 
-    from lifecycle.flows.engines import AtomView, Engine
+    from lifecycle.flows.engines import Engine
     from lifecycle.flows.keeping import Keeping
     from lifecycle.flows.patterns import Item
     from lifecycle.flows.plans import Plan
     from lifecycle.flows.records import Change, FlowRow
+    from lifecycle.flows.views import AtomView, RunInfo
 
 __all__ = ["Run"]
 
@@ -76,6 +78,11 @@ class Run:
     def atoms(self) -> Mapping[str, AtomView]:
         """The tasks and retries by name."""
         return {} if self._engine is None else self._engine.view()
+
+    def info(self) -> RunInfo:
+        """What can be seen of it now, and how it is built; `lifecycle.observe.mermaid.flow` draws it."""
+        error = "" if self._error is None else f"{type(self._error).__name__}: {self._error}"
+        return built(self._plan.flow, self._row._replace(state=self.state, error=error), self.atoms)
 
     @property
     def plan(self) -> Plan:

@@ -19,6 +19,7 @@ from lifecycle.flows.records import FlowRow
 from lifecycle.flows.runs import Run
 from lifecycle.flows.scopes import asked, check
 from lifecycle.flows.tables import FlowState
+from lifecycle.flows.views import FlowsState
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -113,6 +114,10 @@ class Flows:
     def runs(self) -> tuple[Run, ...]:
         """Those that were started or recovered here and have not come to an end, the first first."""
         return tuple(self._unfinished.values())
+
+    def state(self) -> FlowsState:
+        """What can be seen of it now."""
+        return FlowsState(repr(self.store), tuple(run.info() for run in self.runs))
 
     def start(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
         """Carry out ``flow`` in the background, with the values that are given.

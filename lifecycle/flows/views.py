@@ -1,0 +1,143 @@
+"""What can be seen of flows at one moment, as records: how far each is, and how it is built.
+
+The items of a flow stand in the order in which they are done, each with what follows it, so that who draws them needs
+to know nothing of plans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from lifecycle.flows.atoms import RetryAtom
+from lifecycle.flows.failures import Failure
+from lifecycle.flows.orders import order_of
+from lifecycle.flows.tables import AtomState, Intention
+from lifecycle.flows.tasks import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lifecycle.flows.patterns import Flow, Item
+    from lifecycle.flows.records import AtomRow, FlowRow
+
+__all__ = ["AtomView", "FlowsState", "ItemInfo", "RunInfo", "built", "error_text", "stored", "unbuilt"]
+
+
+class AtomView(NamedTuple):
+    """A task or a retry of a run."""
+
+    kind: str
+    state: AtomState = AtomState.PENDING
+    intention: Intention = Intention.EXECUTE
+    #: How often it was started.
+    attempt: int = 0
+    #: What it failed with, executing or being undone; empty where it did not.
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemInfo:
+    """A task, a retry, or a flow in another."""
+
+    name: str
+    #: ``task``, ``retry``, or of a flow ``linear``, ``unordered``, ``graph``.
+    kind: str
+    #: Of a task or a retry; a flow in another has none of its own.
+    state: str = ""
+    #: What is to be done with it next.
+    intention: str = ""
+    #: How often it was started.
+    attempt: int = 0
+    #: What it failed with, executing or being undone.
+    error: str = ""
+    #: Of a flow: its retry, if it has one, and its items, each after those that it waits for.
+    items: tuple[ItemInfo, ...] = ()
+    #: For each of these the places of those that follow at once.
+    follow: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A flow that was started."""
+
+    id: str
+    name: str
+    state: str
+    #: What stopped it, where that was neither a task nor a wish.
+    error: str
+    #: What it consists of: a flow, or the one task that it is.
+    root: ItemInfo
+
+    def counts(self) -> dict[str, int]:
+        """How many tasks and retries are in each state."""
+        found: dict[str, int] = {}
+        for state in _states(self.root):
+            found[state] = found.get(state, 0) + 1
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class FlowsState:
+    """What can be seen of `Flows`."""
+
+    #: Where they are kept.
+    store: str
+    #: Those that have not come to an end, the first first.
+    runs: tuple[RunInfo, ...] = field(default=())
+
+
+def built(flow: Item, row: FlowRow, atoms: Mapping[str, AtomView]) -> RunInfo:
+    """The run ``row`` of ``flow``, whose tasks and retries are where ``atoms`` says; those not there have not begun."""
+    return RunInfo(row.id, row.name, row.state, row.error, _info(flow, atoms))
+
+
+def unbuilt(row: FlowRow, atoms: Mapping[str, AtomView]) -> RunInfo:
+    """The same where nobody knows how the flow is built: its tasks and retries as they come, without an order."""
+    items = tuple(_atom(name, each) for name, each in atoms.items())
+    return RunInfo(row.id, row.name, row.state, row.error, ItemInfo(row.name, "", items=items))
+
+
+def stored(row: AtomRow) -> AtomView:
+    """What is stored of a task or a retry, as it is seen in a run."""
+    failed = row.revert_failure or row.failure
+    error = error_text(Failure.decode(failed) if failed else None)
+    return AtomView(row.kind, AtomState(row.state), Intention(row.intention), row.attempt, error)
+
+
+def error_text(failure: Failure | None) -> str:
+    """A failure in a line or two; empty for none."""
+    return "" if failure is None else str(failure)
+
+
+def _info(item: Item, atoms: Mapping[str, AtomView]) -> ItemInfo:
+    if isinstance(item, Task):
+        return _atom(item.name, atoms.get(item.name) or AtomView("task"))
+    items, follow = order_of(item)
+    infos = tuple(_info(each, atoms) for each in items)
+    if item.retry is None:
+        return ItemInfo(item.name, item.pattern, items=infos, follow=follow)
+    return _with_retry(item, infos, follow, atoms)
+
+
+def _with_retry(
+    flow: Flow, items: tuple[ItemInfo, ...], follow: tuple[tuple[int, ...], ...], atoms: Mapping[str, AtomView]
+) -> ItemInfo:
+    """The retry is the first item, and what waits for nothing else follows it."""
+    assert flow.retry is not None
+    name = RetryAtom(flow.retry, flow.name).name
+    followers = {place for row in follow for place in row}
+    first = tuple(place + 1 for place in range(len(items)) if place not in followers)
+    moved = tuple(tuple(place + 1 for place in row) for row in follow)
+    retry = _atom(name, atoms.get(name) or AtomView("retry"))
+    return ItemInfo(flow.name, flow.pattern, items=(retry, *items), follow=(first, *moved))
+
+
+def _atom(name: str, view: AtomView) -> ItemInfo:
+    return ItemInfo(name, view.kind, view.state, view.intention, view.attempt, view.error)
+
+
+def _states(item: ItemInfo) -> list[str]:
+    if item.state:
+        return [item.state]
+    return [state for each in item.items for state in _states(each)]
