@@ -6,6 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lifecycle.workers.records import ProbeResult
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -44,6 +46,14 @@ class PoolStats:
     wait_p95: float
     run_p50: float
     run_p95: float
+
+    @property
+    def verdict(self) -> ProbeResult:
+        """Whether it is of use: it is, unless all of its members are unwell."""
+        return ProbeResult(
+            healthy=self.degraded < max(1, self.size),
+            message=f"{self.idle} idle, {self.busy} busy, {self.starting} starting, {self.degraded} degraded",
+        )
 
 
 class Figures:

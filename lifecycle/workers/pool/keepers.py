@@ -173,6 +173,8 @@ class Keeper:
             finally:
                 checks.cancel()
                 await asyncio.wait({checks})
+        # A start that was given up may still be about to end.
+        await member.wait()
 
     async def _start(self, member: Member) -> None:
         """Start it when it may be."""

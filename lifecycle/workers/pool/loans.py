@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import PoolClosed
-from lifecycle.workers.pool.calls import Call, Seat
+from lifecycle.workers.pool.callers import Seat
+from lifecycle.workers.pool.calls import Call
 from lifecycle.workers.pool.orders import Order
 from lifecycle.workers.pool.streams import Stream
 from lifecycle.workers.pool.targets import function_name
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-    from lifecycle.workers.pool.calls import Caller
+    from lifecycle.workers.pool.callers import Caller
     from lifecycle.workers.pool.members import Member
 
 __all__ = ["Lease"]

@@ -7,14 +7,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 
 __all__ = ["outcomes"]
 
 
 async def outcomes(
     call: Callable[[Any], Coroutine[Any, Any, Any]], rows: Iterable[Any], *, ordered: bool, limit: int
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any, None]:
     """What ``call`` returns for each of ``rows``, which are read as they are needed, ``limit`` calls at a time.
 
     The first error is raised; then, and when it is closed, the calls that still run are cancelled and awaited.

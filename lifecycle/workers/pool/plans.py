@@ -10,9 +10,10 @@ from lifecycle.backoff import Intensity
 from lifecycle.workers.pool.codecs import codec
 from lifecycle.workers.pool.links import Link
 from lifecycle.workers.pool.members import Member
+from lifecycle.workers.pool.orders import Order
 from lifecycle.workers.pool.rosters import check_size
 from lifecycle.workers.pool.settings import Heartbeat, Process, Recycle, Sessions
-from lifecycle.workers.pool.targets import read_target
+from lifecycle.workers.pool.targets import function_name, read_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -78,14 +79,38 @@ class Plan:
         if isinstance(init, str) or not isinstance(init, Iterable):
             raise TypeError(f"init={init!r} of {name!r} are no arguments; give a tuple of them")
         low, high = _pair(name, size)
-        arguments: tuple[Any, ...] = tuple(init)
+        arguments: list[Any] = [*init]
         return cls(
-            name, read_target(name, target), size=(low, high), init=arguments, codec=codec(codec_name), **settings
+            name, read_target(name, target), size=(low, high), init=tuple(arguments), codec=codec(codec_name), **settings
         )
 
     def with_env(self, env: Mapping[str, str]) -> Plan:
         """The same with ``env`` in the environment of members, over what they would have there."""
         return replace(self, process=replace(self.process, env={**(self.process.env or {}), **env})) if env else self
+
+    def order(
+        self,
+        function: str | Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        session: str | None = None,
+        deadline: float | None = None,
+        patient: bool = False,
+    ) -> Order:
+        """A call as users wrote it.
+
+        Raises:
+            TypeError, ValueError: for what no member could be asked.
+        """
+        if deadline is None:
+            deadline = self.deadline
+        else:
+            check_deadline(self.name, deadline)
+        if session is not None and not isinstance(session, str):
+            raise TypeError(f"session={session!r} is no text; give the session's name")
+        name = function_name(function)
+        return Order(self.name, name, args, kwargs, session=session, deadline=deadline, patient=patient)
 
     def member(self, name: str, listener: Listener, *, pool: Any, generation: int) -> Member:
         """A member of ``pool``, not started yet."""

@@ -7,16 +7,14 @@ come, `leavers` has them go, `checks` asks how they feel.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lifecycle.backoff import Intensity
 from lifecycle.errors import PoolClosed
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.pool.loans import Lease
-from lifecycle.workers.pool.maps import outcomes
 from lifecycle.workers.pool.losses import warn_unstopped
-from lifecycle.workers.pool.orders import Order
-from lifecycle.workers.pool.plans import Plan, check_deadline
+from lifecycle.workers.pool.plans import Plan
 from lifecycle.workers.pool.rosters import check_size
 from lifecycle.workers.pool.settings import Heartbeat, Process, Recycle, Sessions
 from lifecycle.workers.pool.streams import Stream
@@ -157,7 +155,7 @@ class Pool(BaseWorker):
             PoolFailed: if it has given up; the cause says why.
             TypeError, ValueError: for what cannot be sent; nothing has been, then.
         """
-        order = self._order(function, args, kwargs, session=session, deadline=deadline)
+        order = self._plan.order(function, args, kwargs, session=session, deadline=deadline)
         return await self._running().caller.call(order, idempotent=idempotent)
 
     def stream(
@@ -173,7 +171,7 @@ class Pool(BaseWorker):
 
         Arguments and errors are those of `call`; the errors are raised by the iterator.
         """
-        order = self._order(function, args, kwargs, session=session, deadline=deadline)
+        order = self._plan.order(function, args, kwargs, session=session, deadline=deadline)
         return Stream(self._running().caller, order)
 
     def lease(self, session: str | None = None, *, deadline: float | None = None) -> Lease:
@@ -183,7 +181,7 @@ class Pool(BaseWorker):
             session: whose member is wanted.
             deadline: seconds to wait for it. Calls have their own.
         """
-        order = self._order("lease", (), {}, session=session, deadline=deadline)
+        order = self._plan.order("lease", (), {}, session=session, deadline=deadline)
         return Lease(self._running().caller, order, self._plan.deadline)
 
     def map(
@@ -205,16 +203,7 @@ class Pool(BaseWorker):
             ordered: whether results come in the order of the rows, or as they are ready.
             deadline: seconds that each call has.
         """
-        works = self._running()
-        name = function_name(function)
-
-        async def call(row: Any) -> Any:
-            order = self._order(name, (row,), {}, session=None, deadline=deadline, patient=True)
-            return await works.caller.call(order, idempotent=False)
-
-        # Each member has its next call at hand.
-        limit = 2 * works.roster.high * works.roster.concurrency
-        return cast("AsyncGenerator[Any, None]", outcomes(call, rows, ordered=ordered, limit=limit))
+        return self._running().map(function_name(function), rows, ordered=ordered, deadline=deadline)
 
     # -- the pool -----------------------------------------------------------------------------------------------------
 
@@ -276,11 +265,7 @@ class Pool(BaseWorker):
         """Whether it is of use: it runs, and not all of its members are unwell."""
         if self.status not in AT_WORK:
             return ProbeResult(healthy=False, message=f"is {self.status}")
-        stats = self.stats()
-        return ProbeResult(
-            healthy=stats.degraded < max(1, stats.size),
-            message=f"{stats.idle} idle, {stats.busy} busy, {stats.starting} starting, {stats.degraded} degraded",
-        )
+        return self.stats().verdict
 
     # -- the life -----------------------------------------------------------------------------------------------------
 
@@ -306,25 +291,6 @@ class Pool(BaseWorker):
         if self._works is None:
             raise PoolClosed(f"the pool {self.name!r} is {self.status}; start it first, with 'async with pool'")
         return self._works
-
-    def _order(
-        self,
-        function: str | Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        session: str | None,
-        deadline: float | None,
-        patient: bool = False,
-    ) -> Order:
-        if deadline is None:
-            deadline = self._plan.deadline
-        else:
-            check_deadline(self.name, deadline)
-        if session is not None and not isinstance(session, str):
-            raise TypeError(f"session={session!r} is no text; give the session's name")
-        name = function_name(function)
-        return Order(self.name, name, args, kwargs, session=session, deadline=deadline, patient=patient)
 
 
 def _closed(name: str) -> PoolClosed:

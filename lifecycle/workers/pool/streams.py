@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle.workers.pool.calls import Call, Seat
+from lifecycle.workers.pool.callers import Seat
+from lifecycle.workers.pool.calls import Call
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from lifecycle.workers.pool.calls import Caller
+    from lifecycle.workers.pool.callers import Caller
     from lifecycle.workers.pool.orders import Order
 
 __all__ = ["Stream"]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lifecycle.workers.pool.calls import Caller
+from lifecycle.workers.pool.callers import Caller
 from lifecycle.workers.pool.checks import Checks
 from lifecycle.workers.pool.figures import Figures, PoolStats
 from lifecycle.workers.pool.keepers import Keeper
 from lifecycle.workers.pool.leavers import Leavers
+from lifecycle.workers.pool.maps import outcomes
 from lifecycle.workers.pool.phases import Phase
 from lifecycle.workers.pool.rosters import Roster
 from lifecycle.workers.pool.seats import Seats
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
     from lifecycle.workers.pool.plans import Plan
 
 __all__ = ["Works"]
@@ -63,6 +66,19 @@ class Works:
 
     def _adjust(self) -> None:
         self.keeper.adjust()
+
+    def map(
+        self, function: str, rows: Iterable[Any], *, ordered: bool, deadline: float | None
+    ) -> AsyncGenerator[Any, None]:
+        """What ``function`` returns for each of ``rows``."""
+
+        async def call(row: Any) -> Any:
+            order = self.plan.order(function, (row,), {}, deadline=deadline, patient=True)
+            return await self.caller.call(order, idempotent=False)
+
+        # Each member has its next call at hand.
+        limit = 2 * self.roster.high * self.roster.concurrency
+        return outcomes(call, rows, ordered=ordered, limit=limit)
 
     async def refresh(self) -> None:
         """Have all members of now replaced."""

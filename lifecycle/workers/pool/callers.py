@@ -1,0 +1,149 @@
+"""What calls need of their pool, and the seats that callers have for longer than one call."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any
+
+from lifecycle import hooks
+from lifecycle.errors import WorkerLost
+from lifecycle.workers.pool.calls import Call
+from lifecycle.workers.pool.losses import lost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.workers.pool.figures import Figures
+    from lifecycle.workers.pool.leavers import Leavers
+    from lifecycle.workers.pool.members import Member
+    from lifecycle.workers.pool.orders import Order
+    from lifecycle.workers.pool.phases import Reason
+    from lifecycle.workers.pool.seats import Seats
+
+__all__ = ["Caller", "Seat"]
+
+
+class Caller:
+    """Makes calls for a pool.
+
+    Args:
+        pool: who sends what the hooks announce.
+        seats: where calls get their member.
+        figures: where it is noted how long they take.
+        grace: seconds that a call has to break off before its member is killed.
+        leavers: who have to know when a member was given a call, and when a seat on it is given back.
+        kill: ends a member that does not break off a call.
+    """
+
+    def __init__(  # each is a part of the pool
+        self,
+        pool: Any,
+        seats: Seats,
+        figures: Figures,
+        *,
+        grace: float,
+        leavers: Leavers,
+        kill: Callable[[Member, Reason, str], None],
+    ) -> None:
+        self.pool = pool
+        self.seats = seats
+        self.figures = figures
+        self.grace = grace
+        self.leavers = leavers
+        self.kill = kill
+        self.loop = asyncio.get_running_loop()
+
+    async def call(self, order: Order, *, idempotent: bool) -> Any:
+        """Have ``order`` carried out on some member; once more on another, if it is lost and that does no harm."""
+        call = Call(self, order)
+        try:
+            return await call.outcome()
+        except WorkerLost as error:
+            if not idempotent or self.seats.refusal is not None or call.member is None:
+                raise
+            reason, member = call.member.going or "exited", call.member.id
+            hooks.pool_recovered.announce(self.pool, action="retry", member=member, reason=reason, error=error)
+        return await Call(self, order).outcome()
+
+    async def lost(self, member: Member, order: Order) -> Exception:
+        """What to raise for ``order``, which ``member`` took with it."""
+        end = await member.wait()
+        if member.going == "shutdown" and self.seats.refusal is not None:
+            return self.seats.refusal()
+        return lost(member, order.function, end)
+
+    def vacate(self, member: Member, session: str | None) -> None:
+        """Give back a seat."""
+        if member.link.closed:
+            # It is dead, though its end may not be known yet; there is no seat to give to another.
+            self.seats.forget(session)
+        else:
+            self.leavers.vacated(member)
+            self.seats.release(member, session)
+
+
+class Seat:
+    """A seat that somebody has for several calls; it is given back when he has left it and no call is on it."""
+
+    __slots__ = ("_caller", "_left", "_running", "member", "session")
+
+    def __init__(self, caller: Caller, member: Member, session: str | None) -> None:
+        self._caller = caller
+        self.member = member
+        self.session = session
+        self._running = 0
+        self._left = False
+
+    @classmethod
+    async def of(cls, caller: Caller, order: Order) -> Seat:
+        """A seat as ``order`` wants it, in its turn."""
+        member = caller.seats.take(order.session)
+        if member is None:
+            member = await cls._waited_for(caller, order)
+        return cls(caller, member, order.session)
+
+    @classmethod
+    async def _waited_for(cls, caller: Caller, order: Order) -> Member:
+        future: asyncio.Future[Member] = caller.loop.create_future()
+
+        def use(member: Member) -> bool:
+            future.set_result(member)
+            return True
+
+        def expire() -> None:
+            if not future.done():
+                future.set_exception(order.overdue(None))
+
+        waiter = caller.seats.queue_up(order, future, use)
+        timer = None if order.until == math.inf else caller.loop.call_at(order.until, expire)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # It may have been given a seat in the very turn of the loop in which it was cancelled.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                caller.vacate(future.result(), order.session)
+            raise
+        finally:
+            caller.seats.give_up(waiter)
+            if timer is not None:
+                timer.cancel()
+
+    def leave(self) -> None:
+        """Begin nothing more on it; any number of times."""
+        if not self._left:
+            self._left = True
+            self._give_back()
+
+    def begin(self) -> None:
+        """A call is on it."""
+        self._running += 1
+
+    def end(self) -> None:
+        """A call on it is over."""
+        self._running -= 1
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._left and not self._running:
+            self._caller.vacate(self.member, self.session)
