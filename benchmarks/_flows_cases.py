@@ -1,0 +1,95 @@
+"""Ours, and SQLite alone: ``python -m benchmarks._flows_cases CASE TASKS FILE``, a process a case.
+
+Prints wall and CPU seconds. The clock runs from `Flows.start`, so with checking and planning, to the flow's end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sqlite3
+import sys
+import time
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from lifecycle.flows import Flows, linear, task, unordered
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+    from lifecycle.flows import Flow
+
+    Case = Callable[[int, str], tuple[float, float]]
+
+__all__ = ["CASES", "SLEEP", "main", "timed"]
+
+#: Seconds that each task of the fan-out sleeps.
+SLEEP = 0.1
+
+
+def main(cases: Mapping[str, Case]) -> None:
+    """Carry out the case that the command line names."""
+    _, name, tasks, file = sys.argv
+    print(json.dumps(cases[name](int(tasks), file)))
+
+
+@contextmanager
+def timed() -> Iterator[list[float]]:
+    """Wall and CPU seconds of what is done inside; garbage is collected as in any program, but none of before."""
+    gc.collect()
+    figures: list[float] = []
+    began, used = time.perf_counter(), time.process_time()
+    yield figures
+    figures += [time.perf_counter() - began, time.process_time() - used]
+
+
+def _ours(pattern: Callable[..., Flow], fn: Callable[[], Awaitable[int]], *, stored: bool) -> Case:
+    async def measure(tasks: int, file: str) -> list[float]:
+        flow = pattern("flow", *[task(fn, name=f"task{number}") for number in range(tasks)])
+        async with Flows(file if stored else None) as flows:
+            with timed() as figures:
+                given = await flows.start(flow)
+        assert len(given) == tasks
+        return figures
+
+    def case(tasks: int, file: str) -> tuple[float, float]:
+        wall, used = asyncio.run(measure(tasks, file))
+        return wall, used
+
+    return case
+
+
+async def _nothing() -> int:
+    return 1
+
+
+async def _sleep() -> int:
+    await asyncio.sleep(SLEEP)
+    return 1
+
+
+def _raw_commits(rows: int, file: str) -> tuple[float, float]:
+    """One row a transaction, by a program that does nothing else."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("CREATE TABLE tasks (id INTEGER PRIMARY KEY, name TEXT, state TEXT)")
+        with timed() as figures:
+            for number in range(rows):
+                db.execute("INSERT INTO tasks (name, state) VALUES (?, ?)", (f"task{number}", "SUCCESS"))
+    wall, used = figures
+    return wall, used
+
+
+CASES: dict[str, Case] = {
+    "linear_memory": _ours(linear, _nothing, stored=False),
+    "linear_sqlite": _ours(linear, _nothing, stored=True),
+    "unordered_sqlite": _ours(unordered, _nothing, stored=True),
+    "fanout": _ours(unordered, _sleep, stored=True),
+    "raw_commits": _raw_commits,
+}
+
+if __name__ == "__main__":
+    main(CASES)

@@ -1,0 +1,116 @@
+"""TaskFlow and DBOS for benchmarks.flows: ``python -m benchmarks._flows_peers CASE TASKS FILE``, a process a case.
+
+Each as its documentation shows it, with its defaults, and none of its preparations on the clock: TaskFlow's engine is
+compiled and prepared before, DBOS has its tables and has run a workflow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from benchmarks._flows_cases import main, timed
+
+if TYPE_CHECKING:
+    from benchmarks._flows_cases import Case
+
+__all__ = ["PEERS", "missing"]
+
+#: What each peer needs, by the name under which it is imported.
+_NEEDED = {"taskflow": ("taskflow", "sqlalchemy", "alembic"), "dbos": ("dbos",)}
+
+
+def missing() -> dict[str, str]:
+    """For each peer that cannot be measured, what to say of it."""
+    absent = {
+        peer: [name for name in needed if importlib.util.find_spec(name) is None] for peer, needed in _NEEDED.items()
+    }
+    return {
+        peer: f"{peer} is not measured, for {', '.join(names)} cannot be imported; `make bench` installs it"
+        for peer, names in absent.items()
+        if names
+    }
+
+
+def _taskflow(*, stored: bool) -> Case:
+    """A linear flow in the serial engine, which is the default."""
+
+    def case(tasks: int, file: str) -> tuple[float, float]:
+        from taskflow import engines, task
+        from taskflow.patterns import linear_flow
+
+        class Nothing(task.Task):  # type: ignore[misc]  # taskflow has no types
+            def execute(self) -> int:
+                return 1
+
+        flow = linear_flow.Flow("flow").add(*[Nothing(f"task{number}") for number in range(tasks)])
+        kept = {"backend": _taskflow_backend(file)} if stored else {}
+        engine = engines.load(flow, **kept)
+        engine.compile()
+        engine.prepare()
+        engine.validate()
+        with timed() as figures:
+            engine.run()
+        assert len(engine.storage.get_atoms_states([f"task{number}" for number in range(tasks)])) == tasks
+        wall, used = figures
+        return wall, used
+
+    return case
+
+
+def _taskflow_backend(file: str) -> Any:
+    from taskflow.persistence import backends
+
+    backend = backends.fetch({"connection": f"sqlite:///{file}"})
+    with closing(backend.get_connection()) as connection:
+        connection.upgrade()
+    return backend
+
+
+def _dbos(tasks: int, file: str) -> tuple[float, float]:
+    """Async steps in a workflow, on a file that is set to WAL before, which DBOS does not do by itself."""
+    from dbos import DBOS
+
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+    DBOS(
+        config={
+            "name": "bench",
+            "system_database_url": f"sqlite:///{file}",
+            "log_level": "ERROR",
+        }
+    )
+
+    @DBOS.step()  # type: ignore[untyped-decorator]  # its types are not looked at
+    async def nothing() -> int:
+        return 1
+
+    @DBOS.workflow()  # type: ignore[untyped-decorator]  # the same
+    async def flow(steps: int) -> int:
+        return sum([await nothing() for _ in range(steps)])
+
+    async def measure() -> list[float]:
+        await flow(1)
+        with timed() as figures:
+            assert await flow(tasks) == tasks
+        return figures
+
+    DBOS.launch()
+    try:
+        wall, used = asyncio.run(measure())
+    finally:
+        DBOS.destroy()
+    return wall, used
+
+
+PEERS: dict[str, Case] = {
+    "taskflow_memory": _taskflow(stored=False),
+    "taskflow_sqlite": _taskflow(stored=True),
+    "dbos": _dbos,
+}
+
+if __name__ == "__main__":
+    main(PEERS)

@@ -1,0 +1,126 @@
+"""What flows and jobs cost, beside TaskFlow, DBOS and SQLite alone: ``python -m benchmarks.flows [--json]``.
+
+Tasks return 1. Each case has a process and a file of its own, and cases that are compared take turns. Peers come from
+the dependency group ``bench``; one that is not installed leaves its figures null, with the reason on stderr.
+
+linear_sqlite_over_taskflow: TaskFlow needs more time for a task the more there are, and 40 s for 1,000 in SQLite; it is
+measured with 250, which favours it, and ours with 1,000. Its figures are without compiling and preparing the flow, ours
+contain all from `Flows.start` to the end. DBOS has a file that was set to WAL before.
+
+fanout: a thousand tasks that sleep 0.1 s, all at once. jobs: claimed and completed, eight at a time, beside one
+statement each by hand, one after the other. import: what a program with flows and jobs imports.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from benchmarks import _flows_cases, _flows_jobs, _flows_peers
+from benchmarks._measure import Samples, difference, interleaved, interpreter, ratio, report
+
+__all__ = ["BARS", "main", "results"]
+
+BARS = {
+    "linear_memory_over_taskflow": "at least 60",
+    "linear_sqlite_over_taskflow": "at least 80",
+    "linear_sqlite_over_dbos": "at least 5",
+    "linear_10000_over_1000": "at most 1.2",
+    "unordered_sqlite_over_raw_commits": "at least 0.15",
+    "fanout_1000_sleeps_over_one": "at most 3",
+    "jobs_over_raw": "at least 0.4",
+    "import_ms_flows": "at most 30",
+    "a_second": "printed",
+    "cpu_microseconds_each": "printed",
+}
+
+#: Tasks, steps, rows or jobs of each case, and how often it takes its turn: TaskFlow takes ten seconds a turn.
+CASES = {
+    "linear_memory": 1000,
+    "taskflow_memory": 1000,
+    "linear_sqlite": 1000,
+    "taskflow_sqlite": 250,
+    "dbos": 1000,
+    "linear_sqlite_10000": 10_000,
+    "unordered_sqlite": 1000,
+    "raw_commits": 10_000,
+    "fanout": 1000,
+    "jobs": 2000,
+    "jobs_by_hand": 2000,
+}
+SLOW_ROUNDS, ROUNDS, IMPORT_ROUNDS = 3, 9, 21
+
+IMPORTS = {
+    "asyncio": "import asyncio",
+    "flows": "from lifecycle.flows import Board, Flows, Times, graph, linear, task, unordered",
+}
+
+_MODULES = {
+    "benchmarks._flows_cases": _flows_cases.CASES,
+    "benchmarks._flows_jobs": _flows_jobs.JOBS,
+    "benchmarks._flows_peers": _flows_peers.PEERS,
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    for reason in _flows_peers.missing().values():
+        print(reason, file=sys.stderr)
+    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".flows-") as directory:
+        measured = results(CASES, directory, slow_rounds=SLOW_ROUNDS, rounds=ROUNDS)
+    report("flows", measured, BARS)
+
+
+def results(sizes: dict[str, int], directory: str, *, slow_rounds: int, rounds: int) -> dict[str, object]:
+    """All figures, with so many tasks a case; files are made in ``directory``."""
+    absent = _flows_peers.missing()
+    used: Samples = {}
+
+    def turns(*names: str, rounds: int) -> Samples:
+        there = [name for name in names if name.split("_")[0] not in absent]
+        cases = {name: partial(_a_second, name, sizes[name], directory, used) for name in there}
+        return interleaved(cases, rounds=rounds, warmup=0)
+
+    slow = turns("linear_memory", "taskflow_memory", "linear_sqlite", "taskflow_sqlite", rounds=slow_rounds)
+    tasks = turns("linear_sqlite", "dbos", "linear_sqlite_10000", "unordered_sqlite", "raw_commits", rounds=rounds)
+    jobs = turns("jobs", "jobs_by_hand", rounds=rounds)
+    fanout = turns("fanout", rounds=rounds)
+    imports = interleaved({name: partial(interpreter, code) for name, code in IMPORTS.items()}, rounds=IMPORT_ROUNDS)
+    # A task a second among so many is the inverse of the time for all of them.
+    sleeps = [sizes["fanout"] / each / _flows_cases.SLEEP for each in fanout["fanout"]]
+    return {
+        "linear_memory_over_taskflow": _over(slow, "linear_memory", "taskflow_memory"),
+        "linear_sqlite_over_taskflow": _over(slow, "linear_sqlite", "taskflow_sqlite"),
+        "linear_sqlite_over_dbos": _over(tasks, "linear_sqlite", "dbos"),
+        "linear_10000_over_1000": _over(tasks, "linear_sqlite", "linear_sqlite_10000"),
+        "unordered_sqlite_over_raw_commits": _over(tasks, "unordered_sqlite", "raw_commits"),
+        "fanout_1000_sleeps_over_one": statistics.median(sleeps),
+        "jobs_over_raw": _over(jobs, "jobs", "jobs_by_hand"),
+        "import_ms_flows": difference(imports, "flows", "asyncio") * 1000,
+        "a_second": {name: round(statistics.median(each)) for name, each in (slow | tasks | jobs | fanout).items()},
+        "cpu_microseconds_each": {name: round(statistics.median(each) * 1e6) for name, each in used.items()},
+    }
+
+
+def _over(samples: Samples, over: str, under: str) -> float | None:
+    return ratio(samples, over, under) if under in samples else None
+
+
+def _a_second(name: str, size: int, directory: str, used: Samples) -> float:
+    """How many a second in one turn of a case, in a process of its own; the CPU time of each goes to ``used``."""
+    case = name.removesuffix("_10000")
+    module = next(module for module, cases in _MODULES.items() if case in cases)
+    with tempfile.TemporaryDirectory(dir=directory) as files:
+        argv = [sys.executable, "-m", module, case, str(size), f"{files}/flows.db"]
+        wall, cpu = json.loads(subprocess.check_output(argv, text=True).splitlines()[-1])
+    used.setdefault(name, []).append(cpu / size)
+    return float(size / wall)
+
+
+if __name__ == "__main__":
+    main()
