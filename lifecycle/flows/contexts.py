@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["CURRENT", "TaskContext", "current_task"]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskContext:
+class TaskContext(NamedTuple):
     """A task, a retry or a revert at work."""
 
     #: The id of the flow.

@@ -6,9 +6,8 @@ flows. What is wrong with one is said when it is made or, where it takes the who
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from lifecycle.errors import FlowError
 from lifecycle.flows.retries import Retry
@@ -39,8 +38,7 @@ class Depth(StrEnum):
     ATOM = "atom"
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """That ``after`` comes after ``before``, and, with a decider, whether it comes at all."""
 
     before: Item

@@ -7,8 +7,7 @@ in which all can be done.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lifecycle.errors import FlowError
 from lifecycle.flows.atoms import RetryAtom
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Node", "Plan", "Vote", "compile_flow"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Vote:
+class Vote(NamedTuple):
     """A decider on a link, and the atoms at its beginning."""
 
     sources: tuple[int, ...]
@@ -35,23 +33,24 @@ class Vote:
     depth: Depth
 
 
-@dataclass(slots=True, eq=False)
 class Node:
     """An atom, or where a flow starts or ends."""
 
-    number: int
-    #: ``task``, ``retry``, ``start`` or ``end``.
-    kind: str
-    #: The flow that it is in, and its place among the items there; a retry is before the first.
-    frame: Frame
-    place: int
-    atom: Atom | None = None
-    successors: list[int] = field(default_factory=list[int])
-    predecessors: list[int] = field(default_factory=list[int])
-    #: Who is asked when it fails: the retry of the innermost flow around it that has one.
-    retry: int | None = None
-    #: Who must agree before it is done.
-    votes: list[Vote] = field(default_factory=list[Vote])
+    __slots__ = ("atom", "frame", "kind", "number", "place", "predecessors", "retry", "successors", "votes")
+
+    def __init__(self, number: int, kind: str, *, frame: Frame, place: int, atom: Atom | None) -> None:
+        self.number = number
+        #: ``task``, ``retry``, ``start`` or ``end``.
+        self.kind = kind
+        #: The flow that it is in, and its place among the items there; a retry is before the first.
+        self.frame, self.place = frame, place
+        self.atom = atom
+        self.successors: list[int] = []
+        self.predecessors: list[int] = []
+        #: Who is asked when it fails: the retry of the innermost flow around it that has one.
+        self.retry: int | None = None
+        #: Who must agree before it is done.
+        self.votes: list[Vote] = []
 
 
 class Plan:
@@ -150,7 +149,7 @@ class _Compiler:
             self._vote(link)
 
     def _node(self, kind: str, frame: Frame, place: int, atom: Atom | None = None) -> Node:
-        node = Node(len(self._plan.nodes), kind, frame, place, atom)
+        node = Node(len(self._plan.nodes), kind, frame=frame, place=place, atom=atom)
         self._plan.nodes.append(node)
         return node
 

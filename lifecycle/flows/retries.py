@@ -6,16 +6,17 @@ undone and tried once more. Any object will do that has ``execute``, ``on_failur
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from lifecycle.backoff import Backoff
 from lifecycle.errors import FlowError
-from lifecycle.flows.failures import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from lifecycle.flows.failures import Failure
 
 
 __all__ = [
@@ -41,14 +42,13 @@ class Verdict(StrEnum):
     REVERT_ALL = "REVERT_ALL"
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One time that a flow was tried."""
 
     #: What the retry gave for it.
     value: Any
     #: What failed in it, by name.
-    failures: Mapping[str, Failure] = field(default_factory=dict[str, Failure])
+    failures: Mapping[str, Failure] = MappingProxyType({})
 
 
 @runtime_checkable
@@ -68,17 +68,20 @@ class Retry(Protocol):
         """Returns a `Verdict`; the last attempt in ``history`` has what failed."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Named:
     """What all of ours have."""
 
-    #: What it is called; by default as its flow, with ``_retry`` behind.
-    name: str | None = None
-    #: The name under which the flow gets what it gives; None: not at all.
-    provides: str | None = None
+    def __init__(self, *, name: str | None = None, provides: str | None = None) -> None:
+        #: What it is called; None: as its flow, with ``_retry`` behind.
+        self.name = name
+        #: The name under which the flow gets what it gives; None: not at all.
+        self.provides = provides
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
+        return f"{type(self).__name__}({said})"
 
 
-@dataclass(frozen=True)
 class AlwaysRevert(_Named):
     """Undo the flow, whatever failed."""
 
@@ -90,7 +93,6 @@ class AlwaysRevert(_Named):
         return Verdict.REVERT
 
 
-@dataclass(frozen=True)
 class AlwaysRevertAll(_Named):
     """Undo everything, whatever failed."""
 
@@ -102,7 +104,6 @@ class AlwaysRevertAll(_Named):
         return Verdict.REVERT_ALL
 
 
-@dataclass(frozen=True)
 class Times(_Named):
     """Try ``attempts`` times in all, and provide the number of the attempt, from 1.
 
@@ -110,14 +111,20 @@ class Times(_Named):
     ``(first wait, how many times longer the next, longest)``. A flow that is suspended does not wait.
     """
 
-    attempts: int = 1
-    backoff: Backoff | tuple[float, float, float] | float | None = None
-    revert_all: bool = False
-
-    def __post_init__(self) -> None:
-        if self.attempts < 0:
-            raise ValueError(f"Times({self.attempts!r}) is no number of attempts; give an integer of 0 or more")
-        object.__setattr__(self, "_backoff", _backoff(self.backoff))
+    def __init__(
+        self,
+        attempts: int = 1,
+        backoff: Backoff | tuple[float, float, float] | float | None = None,
+        *,
+        revert_all: bool = False,
+        name: str | None = None,
+        provides: str | None = None,
+    ) -> None:
+        super().__init__(name=name, provides=provides)
+        if attempts < 0:
+            raise ValueError(f"Times({attempts!r}) is no number of attempts; give an integer of 0 or more")
+        self.attempts, self.backoff, self.revert_all = attempts, backoff, revert_all
+        self._backoff = _backoff(backoff)
 
     def execute(self, history: Sequence[Attempt]) -> int:
         """The number of the attempt."""
@@ -129,16 +136,22 @@ class Times(_Named):
 
     def delay(self, history: Sequence[Attempt]) -> float:
         """Seconds to wait before the attempt that follows ``history``."""
-        backoff: Backoff | None = vars(self)["_backoff"]
-        return backoff.delay(len(history) - 1) if backoff and history else 0.0
+        return self._backoff.delay(len(history) - 1) if self._backoff and history else 0.0
 
 
-@dataclass(frozen=True)
 class ForEach(_Named):
     """Try with each of ``values`` in turn, and provide it."""
 
-    values: Sequence[Any] = ()
-    revert_all: bool = False
+    def __init__(
+        self,
+        values: Sequence[Any],
+        *,
+        revert_all: bool = False,
+        name: str | None = None,
+        provides: str | None = None,
+    ) -> None:
+        super().__init__(name=name, provides=provides)
+        self.values, self.revert_all = values, revert_all
 
     def execute(self, history: Sequence[Attempt]) -> Any:
         """The next value.
@@ -153,12 +166,19 @@ class ForEach(_Named):
         return Verdict.RETRY if _left(self.values, history) else _giving_up(all_of_it=self.revert_all)
 
 
-@dataclass(frozen=True)
 class ParameterizedForEach(_Named):
     """As `ForEach`, with the values that the flow knows under the name ``values``."""
 
-    values: str = "values"
-    revert_all: bool = False
+    def __init__(
+        self,
+        values: str = "values",
+        *,
+        revert_all: bool = False,
+        name: str | None = None,
+        provides: str | None = None,
+    ) -> None:
+        super().__init__(name=name, provides=provides)
+        self.values, self.revert_all = values, revert_all
 
     @property
     def rebind(self) -> dict[str, str]:

@@ -6,7 +6,6 @@ answers, and makes the `states.Machine` of one that has it; what a state means i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -92,29 +91,36 @@ class JobState(StrEnum):
     COMPLETE = "COMPLETE"
 
 
-@dataclass(frozen=True)
 class Table(Generic[S]):
-    """The states of one kind of thing, and the moves between them."""
+    """The states of one kind of thing, and the moves between them.
 
-    kind: str
-    initial: S
-    #: For each state the states that may follow it.
-    moves: Mapping[S, frozenset[S]]
-    #: Pairs that are asked for in good faith and change nothing.
-    ignored: frozenset[tuple[S, S]] = frozenset()
-    #: Moves that only a cancellation makes: by hand, before the start, or because a claim was lost.
-    cancelled: frozenset[tuple[S, S]] = frozenset()
-    #: Moves that only a reset makes.
-    reset: frozenset[S] = frozenset()
-    _machine_moves: Mapping[S, frozenset[S]] = field(init=False, repr=False)
+    Args:
+        kind: What it is called in messages.
+        initial: Where it begins.
+        moves: For each state the states that may follow it.
+        ignored: Pairs that are asked for in good faith and change nothing.
+        cancelled: Moves that only a cancellation makes: by hand, before the start, or because a claim was lost.
+        reset: States that only a reset leads from to the initial one.
+    """
 
-    def __post_init__(self) -> None:
-        moves = {state: set(row) for state, row in self.moves.items()}
-        for old, new in self.cancelled:
-            moves[old].add(new)
-        for old in self.reset:
-            moves[old].add(self.initial)
-        object.__setattr__(self, "_machine_moves", {state: frozenset(row) for state, row in moves.items()})
+    def __init__(
+        self,
+        kind: str,
+        initial: S,
+        *,
+        moves: Mapping[S, frozenset[S]],
+        ignored: frozenset[tuple[S, S]] = frozenset(),
+        cancelled: frozenset[tuple[S, S]] = frozenset(),
+        reset: frozenset[S] = frozenset(),
+    ) -> None:
+        self.kind, self.initial, self.moves = kind, initial, moves
+        self.ignored, self.cancelled, self.reset = ignored, cancelled, reset
+        guarded = {state: set(row) for state, row in moves.items()}
+        for old, new in cancelled:
+            guarded[old].add(new)
+        for old in reset:
+            guarded[old].add(initial)
+        self._machine_moves = {state: frozenset(row) for state, row in guarded.items()}
 
     def check(self, name: str, old: S, new: S, reason: str = "") -> bool:
         """Whether ``new`` is a move from ``old``; False where the table says to ignore it.
@@ -156,7 +162,7 @@ def _pairs(states: type[StrEnum], text: str) -> frozenset[tuple[Any, Any]]:
 FLOWS: Table[FlowState] = Table(
     "flow",
     FlowState.PENDING,
-    _rows(
+    moves=_rows(
         FlowState,
         """
         PENDING: RUNNING
@@ -194,6 +200,7 @@ _ATOM_MOVES = """
     REVERTED: PENDING
     IGNORE: PENDING
 """
+_RETRY_MOVES = _ATOM_MOVES.replace("SUCCESS: REVERTING", "SUCCESS: REVERTING RETRYING") + "RETRYING: RUNNING"
 _ATOM_CANCELLED = """
     RUNNING: PENDING
     REVERTING: SUCCESS FAILURE
@@ -208,7 +215,7 @@ def _without(rows: dict[Any, frozenset[Any]], state: AtomState) -> dict[Any, fro
 TASKS: Table[AtomState] = Table(
     "task",
     AtomState.PENDING,
-    _without(_rows(AtomState, _ATOM_MOVES), AtomState.RETRYING),
+    moves=_without(_rows(AtomState, _ATOM_MOVES), AtomState.RETRYING),
     cancelled=_pairs(AtomState, _ATOM_CANCELLED),
     reset=_ATOM_RESET,
 )
@@ -216,7 +223,9 @@ TASKS: Table[AtomState] = Table(
 RETRIES: Table[AtomState] = Table(
     "retry",
     AtomState.PENDING,
-    _rows(AtomState, _ATOM_MOVES.replace("SUCCESS: REVERTING", "SUCCESS: REVERTING RETRYING") + "RETRYING: RUNNING"),
+    moves=_rows(
+        AtomState, _ATOM_MOVES.replace("SUCCESS: REVERTING", "SUCCESS: REVERTING RETRYING") + "RETRYING: RUNNING"
+    ),
     cancelled=_pairs(AtomState, _ATOM_CANCELLED),
     reset=_ATOM_RESET,
 )
@@ -224,7 +233,7 @@ RETRIES: Table[AtomState] = Table(
 JOBS: Table[JobState] = Table(
     "job",
     JobState.UNCLAIMED,
-    _rows(
+    moves=_rows(
         JobState,
         """
         UNCLAIMED: CLAIMED
@@ -237,7 +246,7 @@ JOBS: Table[JobState] = Table(
 ENGINES: Table[EngineState] = Table(
     "engine",
     EngineState.UNDEFINED,
-    _rows(
+    moves=_rows(
         EngineState,
         """
         UNDEFINED: RESUMING

@@ -7,8 +7,8 @@ gives (its own name, where nothing else is said). Names wire tasks together, as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, overload
 
 from lifecycle._naming import name_of
 from lifecycle.flows.signatures import Wants, wants_of
@@ -37,25 +37,16 @@ class Settings(TypedDict, total=False):
     timeout: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
+class _Known(NamedTuple):
     """The same, read and checked."""
 
     name: str
     provides: Provides
     requires: tuple[str, ...] = ()
-    rebind: Mapping[str, str] = field(default_factory=dict[str, str])
-    inject: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    rebind: Mapping[str, str] = MappingProxyType({})
+    inject: Mapping[str, Any] = MappingProxyType({})
     priority: int = 0
     timeout: float | None = None
-
-    def __post_init__(self) -> None:
-        if not self.name:
-            raise ValueError(f"task(name={self.name!r}) is no name; give a text that is not empty")
-        if self.timeout is not None and not self.timeout > 0:
-            raise ValueError(
-                f"task(timeout={self.timeout!r}) of {self.name!r} leaves no time; give seconds above 0, or None"
-            )
 
 
 class Task:
@@ -117,7 +108,7 @@ class Task:
 
     def copy(self, settings: Settings) -> Task:
         """The same with other settings."""
-        copy = Task(self.fn, replace(self._known, **_read(self.name, self.fn, settings)))
+        copy = Task(self.fn, self._known._replace(**_read(self.name, self.fn, settings)))
         return copy if self.undo is None else copy.revert(self.undo)
 
 
@@ -158,7 +149,7 @@ def task(  # the settings are those of the type
         return fn.copy(settings)
     name = str(settings.get("name") or getattr(fn, "__name__", type(fn).__name__))
     read = _read(name, fn, settings)
-    return Task(fn, replace(_Known(name=name, provides=name), **read))
+    return Task(fn, _Known(name, name)._replace(**read))
 
 
 def _read(name: str, fn: Callable[..., Any], settings: Settings) -> dict[str, Any]:
@@ -172,6 +163,9 @@ def _read(name: str, fn: Callable[..., Any], settings: Settings) -> dict[str, An
         read["requires"] = names_in("requires", settings["requires"])
     if "rebind" in settings:
         read["rebind"] = _rebound(fn, settings["rebind"])
+    timeout = settings.get("timeout")
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"task(timeout={timeout!r}) of {name!r} leaves no time; give seconds above 0, or None")
     return read
 
 
