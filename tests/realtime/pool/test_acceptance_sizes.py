@@ -10,7 +10,7 @@ import pytest
 from lifecycle import hooks
 from lifecycle.backoff import Intensity
 from lifecycle.errors import PoolFailed
-from lifecycle.workers.pool import Phase, Pool, Recycle
+from lifecycle.workers.pool import Phase, Pool, Recycle, Sessions
 from tests.realtime.pool.pools import QUICK, gone, heard, pids, pool_of, ready, soon, started
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ async def test_the_member_in_its_place_is_started_while_the_last_call_runs(tmp_p
         assert await pool.call("pid") == new.pid
         (tmp_path / "release").touch()
         assert await call == old.pid
-        await soon(lambda: gone(old.pid))
+        await old.wait()
         assert [change.reason for change in old.history][:3] == ["exited", "recycle", "checkout"]
 
 
@@ -73,6 +73,16 @@ async def test_members_above_the_least_go_when_they_are_idle_the_one_first_that_
             "idle_timeout",
         ]
         assert ready(pool) == 1
+
+
+async def test_an_idle_member_stays_as_long_as_somebody_has_to_have_it() -> None:
+    """A session that has to find its member is not lost to idleness; it is to its own age."""
+    sessions = Sessions(mode="strict", ttl=0.6)
+    async with pool_of(size=(0, 1), recycle=Recycle(idle=0.05), sessions=sessions) as pool:
+        with heard(hooks.session_lost, pool) as lost:
+            await pool.call("pid", session="a")
+            await soon(lambda: pool.members() == ())
+        assert lost == []
 
 
 async def test_p26_all_members_are_replaced_under_load_without_an_error() -> None:
