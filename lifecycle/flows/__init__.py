@@ -20,12 +20,16 @@ if TYPE_CHECKING:
         InvalidState,
         MissingDependencies,
     )
+    from lifecycle.flows.boards import Board
     from lifecycle.flows.codecs import JSON, Codec
     from lifecycle.flows.contexts import TaskContext, current_task
     from lifecycle.flows.failures import Failure
+    from lifecycle.flows.jobs import Job, JobRow, Priority
     from lifecycle.flows.memory import MemoryStore
     from lifecycle.flows.options import Options
+    from lifecycle.flows.owners import Owners
     from lifecycle.flows.patterns import Depth, Flow, graph, linear, unordered
+    from lifecycle.flows.postings import Claim, JobStore
     from lifecycle.flows.records import AtomRow, Batch, Change, FlowRow, Snapshot
     from lifecycle.flows.retries import (
         AlwaysRevert,
@@ -56,7 +60,9 @@ __all__ = [
     "AtomView",
     "Attempt",
     "Batch",
+    "Board",
     "Change",
+    "Claim",
     "ClaimLost",
     "Codec",
     "Depth",
@@ -72,11 +78,16 @@ __all__ = [
     "Intention",
     "InvalidState",
     "ItemInfo",
+    "Job",
+    "JobRow",
     "JobState",
+    "JobStore",
     "MemoryStore",
     "MissingDependencies",
     "Options",
+    "Owners",
     "ParameterizedForEach",
+    "Priority",
     "Retry",
     "Run",
     "RunInfo",
@@ -106,7 +117,9 @@ __getattr__, __dir__ = lazy_names(
         "AtomView": "lifecycle.flows.views",
         "Attempt": "lifecycle.flows.retries",
         "Batch": "lifecycle.flows.records",
+        "Board": "lifecycle.flows.boards",
         "Change": "lifecycle.flows.records",
+        "Claim": "lifecycle.flows.postings",
         "ClaimLost": "lifecycle.errors",
         "Codec": "lifecycle.flows.codecs",
         "Depth": "lifecycle.flows.patterns",
@@ -123,11 +136,16 @@ __getattr__, __dir__ = lazy_names(
         "InvalidState": "lifecycle.errors",
         "ItemInfo": "lifecycle.flows.views",
         "JSON": "lifecycle.flows.codecs",
+        "Job": "lifecycle.flows.jobs",
+        "JobRow": "lifecycle.flows.jobs",
         "JobState": "lifecycle.flows.tables",
+        "JobStore": "lifecycle.flows.postings",
         "MemoryStore": "lifecycle.flows.memory",
         "MissingDependencies": "lifecycle.errors",
         "Options": "lifecycle.flows.options",
+        "Owners": "lifecycle.flows.owners",
         "ParameterizedForEach": "lifecycle.flows.retries",
+        "Priority": "lifecycle.flows.jobs",
         "Retry": "lifecycle.flows.retries",
         "Run": "lifecycle.flows.runs",
         "RunInfo": "lifecycle.flows.views",

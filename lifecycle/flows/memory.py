@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lifecycle.flows.memoryjobs import MemoryJobs
 from lifecycle.flows.records import Snapshot
 from lifecycle.flows.stores import lost, unknown
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from lifecycle.flows.owners import Owners
     from lifecycle.flows.records import AtomRow, Batch, Change, FlowRow
 
 __all__ = ["MemoryStore"]
@@ -24,6 +26,7 @@ class MemoryStore:
         self._flows: dict[str, FlowRow] = {}
         self._atoms: dict[str, dict[str, AtomRow]] = {}
         self._changes: dict[str, list[Change]] = {}
+        self._jobs = MemoryJobs(self)
 
     async def __aenter__(self) -> Self:
         """Nothing has to be opened."""
@@ -104,3 +107,12 @@ class MemoryStore:
         self._atoms.pop(id, None)
         self._changes.pop(id, None)
         return self._flows.pop(id, None) is not None
+
+    def jobs(self, owners: Owners) -> MemoryJobs:  # noqa: ARG002  # nobody else has this store
+        """The jobs that are kept beside the flows."""
+        return self._jobs
+
+    def fence(self, id: str, owner: str) -> None:  # noqa: A002  # what it is
+        """Take a flow for ``owner``, whoever had it; nothing happens where there is none."""
+        if (flow := self._flows.get(id)) is not None:
+            self._flows[id] = flow._replace(epoch=flow.epoch + 1, owner=owner)

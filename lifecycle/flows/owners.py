@@ -49,6 +49,8 @@ class Owners:
         # The writing ends of the others, by name.
         self._others: dict[str, int] = {}
         self._listeners: list[Callable[[bytes], object]] = []
+        #: How many were found gone.
+        self.losses = 0
 
     def __repr__(self) -> str:
         return f"<Owners: {self.name} among {len(self._others) + 1}>"
@@ -118,7 +120,7 @@ class Owners:
     def _look(self) -> None:
         """Know everybody who is there."""
         assert self._directory is not None
-        for name in os.listdir(self._directory):
+        for name in [path.name for path in self._directory.iterdir()]:
             if name != self.name and name not in self._others and not name.startswith("."):
                 self._meet(name)
 
@@ -143,6 +145,7 @@ class Owners:
 
     def _miss(self, name: str) -> None:
         if not self.alive(name):
+            self.losses += 1
             self._tell(News.GONE)
 
     def _forget(self, name: str) -> None:

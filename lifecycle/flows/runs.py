@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.keeping import Keeping
     from lifecycle.flows.patterns import Item
     from lifecycle.flows.plans import Plan
-    from lifecycle.flows.records import Change, FlowRow
+    from lifecycle.flows.records import Change, FlowRow, Snapshot
     from lifecycle.flows.views import AtomView, RunInfo
 
 __all__ = ["Run"]
@@ -237,10 +237,18 @@ class Run:
             snapshot, self._mine = await self._keeping.open(self._row)
             if not self._mine and (anew or snapshot.flow.state not in _ENDS):
                 snapshot, self._mine = await self._keeping.take(snapshot), True
-            self._engine = self._keeping.engine(self._plan, snapshot, self)
-            self._engine.listeners.append(self._told)
-            self._engine.watchers.append(self._watch)
+            self._use(snapshot)
         return self._engine if self._mine else None
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Go on from there: the flow was taken for this run."""
+        self._mine = snapshot.flow.state not in _ENDS
+        self._use(snapshot)
+
+    def _use(self, snapshot: Snapshot) -> None:
+        self._engine = self._keeping.engine(self._plan, snapshot, self)
+        self._engine.listeners.append(self._told)
+        self._engine.watchers.append(self._watch)
 
     def _stop(self, error: Exception) -> None:
         """Something is wrong with more than a task: what is stored stays, and nothing is at work."""
@@ -252,13 +260,19 @@ class Run:
 
     async def close(self) -> None:
         """Stop at once what still runs, and tell who waits that nothing will come."""
+        await self.abandon(
+            FlowError(
+                f"flow {self.id!r} is {self.state}, and the Flows that ran it was left; recover or start it again"
+            )
+        )
+
+    async def abandon(self, error: Exception) -> None:
+        """Cancel at once what is at work and write nothing more; who waits gets ``error``."""
         if self._driver is not None:
             self._driver.cancel()
             await asyncio.wait([self._driver])
         if not self._ended:
-            self._error = FlowError(
-                f"flow {self.id!r} is {self.state}, and the Flows that ran it was left; recover or start it again"
-            )
+            self._error = error
             self._wake()
 
     def _told(self, _: Change) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
     from lifecycle.flows.patterns import Item
     from lifecycle.flows.plans import Plan
+    from lifecycle.flows.records import Snapshot
     from lifecycle.flows.stores import Store
 
 __all__ = ["Flows"]
@@ -111,6 +112,16 @@ class Flows:
             await self.store.__aexit__(kind, error, traceback)
 
     @property
+    def codec(self) -> Codec:
+        """How values become text."""
+        return self._keeping.codec
+
+    @property
+    def stop_timeout(self) -> float:
+        """Seconds that tasks at work have to end when all is left."""
+        return self._stop_timeout
+
+    @property
     def runs(self) -> tuple[Run, ...]:
         """Those that were started or recovered here and have not come to an end, the first first."""
         return tuple(self._unfinished.values())
@@ -131,7 +142,7 @@ class Flows:
             FlowError: for a flow that cannot be carried out, a value that nobody asks for or that cannot be kept, and
                 an id that is that of another flow.
         """
-        self._check_open()
+        self.check_open()
         plan = compile_flow(flow)
         known = self._runs.get(id or "")
         if known is not None:
@@ -158,6 +169,29 @@ class Flows:
         run.drive()
         return run
 
+    def adopt(self, flow: Item, snapshot: Snapshot) -> Run:
+        """Carry out ``flow`` from where ``snapshot`` says, which was taken for us; what a `Board` does with a job.
+
+        Raises:
+            FlowError: as `start`.
+        """
+        self.check_open()
+        plan, row = self._keeping.plan(flow, snapshot.flow.name), snapshot.flow
+        _check_values(plan, self.codec.decode(row.store))
+        run = Run(plan, row, self._keeping, self._driven)
+        run.adopt(snapshot)
+        self._runs[row.id] = run
+        if not run.ended:
+            run.drive()
+        return run
+
+    async def leave(self, run: Run, error: Exception) -> None:
+        """Have nothing more to do with ``run``, which is stopped; who waits for it gets ``error``."""
+        await run.abandon(error)
+        if self._runs.get(run.id) is run:
+            del self._runs[run.id]
+            self._unfinished.pop(run.id, None)
+
     def _driven(self, run: Run) -> None:
         """Keep it as long as there is something to do with it."""
         if run.ended:
@@ -168,15 +202,17 @@ class Flows:
     async def recover(self, *flows: Item) -> list[Run]:
         """Go on with what is unfinished of ``flows``, known by their names: suspended, or left by a crash.
 
-        What somebody else runs who has the store open is left to him.
+        What somebody else runs who has the store open is left to him, as a job is to who claims it.
 
         Raises:
             FlowError: for a flow that cannot be carried out.
         """
-        self._check_open()
+        self.check_open()
         runs: list[Run] = []
         for plan in map(compile_flow, flows):
             rows = await self.store.flows(name=plan.name, states=_UNFINISHED)
+            posted = await self.store.jobs(self.owners).unfinished([row.id for row in rows])
+            rows = [row for row in rows if row.id not in posted]
             runs += [self._begin(plan, row) for row in rows if self._is_left(row)]
         return runs
 
@@ -193,7 +229,12 @@ class Flows:
             if run.state is FlowState.SUSPENDED:
                 await run.resume()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Refuse what needs the store.
+
+        Raises:
+            FlowError: unless this is entered.
+        """
         if not self._open:
             raise FlowError(f"{self!r} is not open; enter it: async with Flows(…) as flows")
 

@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from lifecycle.flows.records import AtomRow, Change, FlowRow, Snapshot
+from lifecycle.flows.sqlitejobs import JOB_TABLES, SQLiteJobs
 from lifecycle.flows.stores import lost, unknown
 from lifecycle.journal import Journal, Schema
 
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from lifecycle.flows.owners import Owners
     from lifecycle.flows.records import Batch
 
-__all__ = ["FLOW_TABLES", "SQLiteStore"]
+__all__ = ["FLOW_TABLES", "SQLiteStore", "begin", "snapshot_of"]
 
 FLOW_TABLES = Schema(
     "flows",
@@ -95,7 +97,7 @@ class SQLiteStore:
 
     def __init__(self, path: str | os.PathLike[str], *schemas: Schema, durable: bool = False) -> None:
         #: Where it is written; open while the store is entered.
-        self.journal = Journal(path, FLOW_TABLES, *schemas, durable=durable)
+        self.journal = Journal(path, FLOW_TABLES, JOB_TABLES, *schemas, durable=durable)
 
     def __repr__(self) -> str:
         return f"<SQLiteStore {self.journal.path}>"
@@ -117,14 +119,7 @@ class SQLiteStore:
 
     async def create(self, flow: FlowRow) -> bool:
         """Keep a flow that is new; False where its id is taken, and then nothing is written."""
-
-        def write(db: sqlite3.Connection) -> bool:
-            if _row(db, flow.id) is not None:
-                return False
-            db.execute(_INSERT_FLOW, flow)
-            return True
-
-        return await self.journal.run(write)
+        return await self.journal.run(lambda db: begin(db, flow))
 
     async def load(self, id: str) -> Snapshot:  # noqa: A002  # what it is
         """What is kept of a flow.
@@ -132,7 +127,7 @@ class SQLiteStore:
         Raises:
             FlowError: where there is none of that id.
         """
-        return await self.journal.run(lambda db: _snapshot(db, id))
+        return await self.journal.run(lambda db: snapshot_of(db, id))
 
     async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # what it is
         """Take a flow whose epoch is ``seen``: it is one more from now on.
@@ -146,7 +141,7 @@ class SQLiteStore:
             taken = db.execute(
                 "UPDATE lifecycle_flows SET epoch = epoch + 1, owner = ? WHERE id = ? AND epoch = ?", (owner, id, seen)
             )
-            snapshot = _snapshot(db, id)
+            snapshot = snapshot_of(db, id)
             if not taken.rowcount:
                 raise lost(id, seen)
             return snapshot
@@ -207,13 +202,30 @@ class SQLiteStore:
 
         return await self.journal.run(write)
 
+    def jobs(self, owners: Owners) -> SQLiteJobs:
+        """The jobs that are kept beside the flows; ``owners`` know who of those who claimed them lives."""
+        return SQLiteJobs(self.journal, owners)
+
+
+def begin(db: sqlite3.Connection, flow: FlowRow) -> bool:
+    """Keep a flow that is new; False where its id is taken."""
+    if _row(db, flow.id) is not None:
+        return False
+    db.execute(_INSERT_FLOW, flow)
+    return True
+
 
 def _row(db: sqlite3.Connection, id: str) -> FlowRow | None:  # noqa: A002  # what it is
     found = db.execute(f"{_SELECT_FLOW} WHERE id = ?", (id,)).fetchone()
     return None if found is None else FlowRow._make(found)
 
 
-def _snapshot(db: sqlite3.Connection, id: str) -> Snapshot:  # noqa: A002  # what it is
+def snapshot_of(db: sqlite3.Connection, id: str) -> Snapshot:  # noqa: A002  # what it is
+    """What is kept of a flow.
+
+    Raises:
+        FlowError: where there is none of that id.
+    """
     flow = _row(db, id)
     if flow is None:
         raise unknown(id)

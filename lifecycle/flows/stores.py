@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from lifecycle.flows.owners import Owners
+    from lifecycle.flows.postings import JobStore
     from lifecycle.flows.records import Batch, Change, FlowRow, Snapshot
 
 __all__ = ["Store", "lost", "unknown"]
@@ -68,6 +70,10 @@ class Store(Protocol):
 
     async def delete(self, id: str) -> bool:  # noqa: A002  # what it is
         """Forget a flow; False where there is none."""
+        ...
+
+    def jobs(self, owners: Owners) -> JobStore:
+        """The jobs that are kept beside the flows; ``owners`` know who of those who claimed them lives."""
         ...
 
 

@@ -6,6 +6,7 @@ to know nothing of plans.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +17,7 @@ from lifecycle.flows.tables import AtomState, Intention
 from lifecycle.flows.tasks import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from lifecycle.flows.patterns import Flow, Item
     from lifecycle.flows.records import AtomRow, FlowRow
@@ -56,6 +57,10 @@ class ItemInfo:
     #: For each of these the places of those that follow at once.
     follow: tuple[tuple[int, ...], ...] = ()
 
+    def counts(self) -> dict[str, int]:
+        """How many tasks and retries in it are in each state."""
+        return dict(Counter(_states(self)))
+
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
@@ -68,13 +73,6 @@ class RunInfo:
     error: str
     #: What it consists of: a flow, or the one task that it is.
     root: ItemInfo
-
-    def counts(self) -> dict[str, int]:
-        """How many tasks and retries are in each state."""
-        found: dict[str, int] = {}
-        for state in _states(self.root):
-            found[state] = found.get(state, 0) + 1
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +135,8 @@ def _atom(name: str, view: AtomView) -> ItemInfo:
     return ItemInfo(name, view.kind, view.state, view.intention, view.attempt, view.error)
 
 
-def _states(item: ItemInfo) -> list[str]:
+def _states(item: ItemInfo) -> Iterator[str]:
     if item.state:
-        return [item.state]
-    return [state for each in item.items for state in _states(each)]
+        yield str(item.state)
+    for each in item.items:
+        yield from _states(each)

@@ -1,0 +1,303 @@
+"""`Board`: where jobs are posted, claimed and finished, by this process or by others that have the same store."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+import uuid
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
+
+from lifecycle.backoff import Backoff
+from lifecycle.errors import ClaimLost, FlowError, InvalidState
+from lifecycle.flows.jobs import Job, JobRow, rank_of
+from lifecycle.flows.owners import News
+from lifecycle.flows.postings import Claim, ended, freed, lost_job, taken
+from lifecycle.flows.tables import JOBS, JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from lifecycle.flows.patterns import Item
+    from lifecycle.flows.postings import JobStore
+    from lifecycle.flows.sessions import Flows
+
+__all__ = ["Board"]
+
+#: Seconds after which who waits for the end of a job looks even if nobody rang.
+_LOOK = 5.0
+
+_BACKOFF = Backoff(initial=1.0, maximum=300.0)
+
+
+class Board:
+    """Jobs in the store of ``flows``, each done by a flow whose name it was posted with.
+
+    A job belongs to who claims it until it is consumed, trashed or abandoned, the claim runs out, or, on one machine,
+    the process dies. One that is abandoned comes back after a while, and one that was claimed ``max_attempts`` times
+    in vain is trashed; a job that is complete stays, with its outcome, until `purge`.
+
+    Args:
+        flows: To be entered before anything is asked.
+        max_attempts: Of the jobs that are posted here.
+        backoff: How long an abandoned job has to wait.
+    """
+
+    def __init__(self, flows: Flows, *, max_attempts: int = 10, backoff: Backoff = _BACKOFF) -> None:
+        if max_attempts < 1:
+            raise ValueError(f"Board(max_attempts={max_attempts!r}) could do nothing; give 1 or more")
+        #: Who carries out what is claimed.
+        self.flows = flows
+        self._store = flows.store.jobs(flows.owners)
+        self._max_attempts, self._backoff = max_attempts, backoff
+
+    def __repr__(self) -> str:
+        return f"<Board in {self.flows.store!r}>"
+
+    @property
+    def store(self) -> JobStore:
+        """What keeps the jobs.
+
+        Raises:
+            FlowError: unless the flows are entered.
+        """
+        self.flows.check_open()
+        return self._store
+
+    @cached_property
+    def now(self) -> Callable[[], float]:
+        """What tells the time, in seconds since the epoch; a loop with a time of its own, as in tests, is believed."""
+        loop = asyncio.get_running_loop()
+        return time.time if abs(loop.time() - time.monotonic()) < _LOOK else loop.time
+
+    # -- for who has work -------------------------------------------------------------------------------------------
+
+    async def post(
+        self,
+        flow: str,
+        /,
+        *,
+        priority: str = "normal",
+        after: float = 0.0,
+        id: str | None = None,  # noqa: A002  # what it is
+        **store: Any,
+    ) -> Job:
+        """Have somebody carry out the flow of that name with those values, not before ``after`` seconds.
+
+        The same id again is the same job; then what it was posted with first counts.
+
+        Raises:
+            ValueError: for a priority that is none, or a delay that is no number of seconds.
+            FlowError: for a value that cannot be kept, or an id that is that of a job of another flow.
+        """
+        if not isinstance(flow, str):
+            raise TypeError(f"post({flow!r}) is not the name of a flow; give the name that `work` knows it by")
+        if not 0 <= after < math.inf:
+            raise ValueError(f"post(after={after!r}) is no time to wait; give 0 or more seconds")
+        now = self.now()
+        row = JobRow(
+            id or uuid.uuid4().hex,
+            flow,
+            rank_of(priority),
+            self.flows.codec.encode(store),
+            now,
+            self._max_attempts,
+            due=now + after if after else 0.0,
+        )
+        kept = await self.store.add(row)
+        if kept.flow != flow:
+            raise FlowError(f"the id {id!r} is that of a job of flow {kept.flow!r}, not {flow!r}; give another id")
+        self.flows.owners.ring(News.JOBS)
+        return Job(self, kept)
+
+    async def get(self, id: str) -> Job:  # noqa: A002  # what it is
+        """The job that was posted with that id.
+
+        Raises:
+            FlowError: where there is none.
+        """
+        return Job(self, await self._row(id))
+
+    async def jobs(self, *states: str) -> list[Job]:
+        """The jobs in those states, those to be done first first; without any, all that are not complete."""
+        wanted = [JobState(state) for state in states] or [JobState.UNCLAIMED, JobState.CLAIMED]
+        return [Job(self, row) for row in await self.store.rows(*wanted, now=self.now())]
+
+    async def wait(self, job: Job) -> str:
+        """Wait until ``job`` is complete, whoever completes it, and give its outcome; the same as awaiting it."""
+        news = asyncio.Event()
+        silence = self.flows.owners.listen(lambda what: news.set() if News.ENDS in what else None)
+        try:
+            while True:
+                news.clear()
+                job.see(await self._row(job.id))
+                if job.state is JobState.COMPLETE:
+                    return job.outcome
+                await _within(_LOOK, news)
+        finally:
+            silence()
+
+    async def purge(self, older_than: float) -> int:
+        """Forget the jobs that were completed more than that many seconds ago, with their flows; how many they were."""
+        return await self.store.purge(before=self.now() - older_than)
+
+    # -- for who does it ----------------------------------------------------------------------------------------------
+
+    @overload
+    async def claim(self, job: Job, who: str | None = None, *, lease: float = 30.0) -> Job: ...
+    @overload
+    async def claim(
+        self, job: None = None, who: str | None = None, *, flows: Collection[str] | None = None, lease: float = 30.0
+    ) -> Job | None: ...
+
+    async def claim(
+        self,
+        job: Job | None = None,
+        who: str | None = None,
+        *,
+        flows: Collection[str] | None = None,
+        lease: float = 30.0,
+    ) -> Job | None:
+        """Take ``job``, even before it is due, or else the first that is due; None where there is none.
+
+        It is ours for ``lease`` seconds, or until this process ends; see `extend`.
+
+        Args:
+            job: As `post` or `jobs` gave it.
+            who: In whose name; the default is this process.
+            flows: The names of those that are of interest; None: all.
+            lease: Seconds.
+
+        Raises:
+            InvalidState: where it is claimed or complete.
+            FlowError: where it is not there any more.
+        """
+        claim = self._claim(who, lease)
+        if job is None:
+            row = await self.store.take(flows, claim)
+            return None if row is None else Job(self, row)
+        while True:
+            row = await self._row(job.id)
+            job.see(row)
+            self._check(row, JobState.CLAIMED)
+            claimed = taken(row, claim)
+            if await self.store.swap(row, claimed, now=claim.now):
+                job.see(claimed)
+                return job
+
+    def _claim(self, who: str | None, lease: float) -> Claim:
+        owner = self.flows.owners.name if who is None else who
+        if not owner:
+            raise ValueError(f"claim(who={who!r}) names nobody; say who claims")
+        if not 0 < lease < math.inf:
+            raise ValueError(f"claim(lease={lease!r}) is no time to work; give more than 0 seconds")
+        now = self.now()
+        return Claim(owner, self.flows.owners.token, now, now + lease)
+
+    async def extend(self, job: Job, lease: float) -> None:
+        """Keep a job that was claimed for ``lease`` seconds from now.
+
+        Raises:
+            ClaimLost: where the claim is over.
+        """
+        claim = self._claim(job.owner, lease)
+        if await self.store.renew([job.row], now=claim.now, until=claim.until):
+            raise lost_job(job.row)
+
+    async def consume(self, job: Job, who: str | None = None, *, outcome: str = "SUCCESS", error: str = "") -> None:
+        """Complete a job that was claimed: it is done, and this has become of it.
+
+        Raises:
+            InvalidState: where it is not claimed.
+            ClaimLost: where somebody else has claimed it.
+        """
+        await self._let_go(job, who, lambda row: ended(row, outcome, error, now=self.now()))
+
+    async def trash(self, job: Job, who: str | None = None, *, error: str = "") -> None:
+        """Complete a job that was claimed: it cannot be done; it is kept, and its outcome is ``trashed``.
+
+        Raises:
+            InvalidState: where it is not claimed.
+            ClaimLost: where somebody else has claimed it.
+        """
+        await self._let_go(job, who, lambda row: ended(row, "trashed", error or row.error, now=self.now()))
+
+    async def abandon(self, job: Job, who: str | None = None, *, error: str = "", after: float | None = None) -> None:
+        """Give up a job that was claimed: it comes back after a while, unless it was tried too often.
+
+        Args:
+            job: As `claim` gave it.
+            who: In whose name it was claimed.
+            error: Why.
+            after: Seconds; None: by the board's backoff and how often it was claimed.
+
+        Raises:
+            InvalidState: where it is not claimed.
+            ClaimLost: where somebody else has claimed it.
+        """
+
+        def change(row: JobRow) -> JobRow:
+            if row.attempts >= row.max_attempts:
+                return ended(row, "trashed", error, now=self.now())
+            wait = self._backoff.delay(row.attempts - 1) if after is None else after
+            return freed(row, error)._replace(due=self.now() + wait if wait else 0.0)
+
+        await self._let_go(job, who, change)
+
+    async def give_back(self, job: Job, who: str | None = None) -> None:
+        """Undo a claim: as if it had not been made.
+
+        Raises:
+            InvalidState: where it is not claimed.
+            ClaimLost: where somebody else has claimed it.
+        """
+        await self._let_go(job, who, lambda row: freed(row, row.error)._replace(attempts=row.attempts - 1))
+
+    async def _let_go(self, job: Job, who: str | None, change: Callable[[JobRow], JobRow]) -> None:
+        owner = self.flows.owners.name if who is None else who
+        while not await self._change(job, owner, change(job.row)):
+            # Perhaps it was claimed in the same name elsewhere; what is found is gone on with.
+            found = await self._row(job.id)
+            self._check(found, JobState(change(found).state))
+            if found.owner != owner:
+                raise ClaimLost(f"job {found.id!r} is claimed by {found.owner}, not by {owner}; leave it to them")
+            job.see(found)
+        self.flows.owners.ring(News.ENDS if job.state is JobState.COMPLETE else News.JOBS)
+
+    async def _change(self, job: Job, owner: str, row: JobRow) -> bool:
+        """Write ``row``; False where the job is not known as claimed by ``owner``."""
+        old = job.row
+        if (old.state, old.owner) != (JobState.CLAIMED, owner):
+            return False
+        if not await self.store.swap(old, row, now=self.now()):
+            raise lost_job(old)
+        job.see(row)
+        return True
+
+    @staticmethod
+    def _check(row: JobRow, state: JobState) -> None:
+        """Refuse what the table of jobs does not know, and what would change nothing."""
+        if not JOBS.check(row.id, JobState(row.state), state):
+            whose = f" by {row.owner}" if row.owner else ""
+            raise InvalidState(f"job {row.id!r} is {row.state}{whose} already")
+
+    async def _row(self, id: str) -> JobRow:  # noqa: A002  # what it is
+        row = await self.store.get(id, now=self.now())
+        if row is None:
+            raise FlowError(f"there is no job {id!r} here; give the id that it was posted with")
+        return row
+
+    async def work(self, flows: Mapping[str, Item], *, concurrency: int = 8, lease: float = 30.0) -> None:
+        """Claim jobs of those flows and carry them out, ``concurrency`` at a time, until cancelled."""
+        from lifecycle.flows.conductors import Conductor
+
+        await Conductor(self, flows, concurrency=concurrency, lease=lease).run()
+
+
+async def _within(seconds: float, news: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await news.wait()
+    except TimeoutError:
+        pass
