@@ -118,8 +118,7 @@ class Call:
             self._reason = reason
             self._settled = self.request.cancel(reason)
             if not self._settled.done():
-                kill = self._caller.loop.call_later(self._caller.grace, self._kill)
-                self._settled.add_done_callback(lambda _: kill.cancel())
+                self._threaten(self._settled)
         return self._settled
 
     def close(self, error: BaseException | None) -> None:
@@ -219,6 +218,18 @@ class Call:
 
     def _too_late(self) -> TimeoutError:
         return self.order.overdue(None if self.member is None else self.member.id)
+
+    def _threaten(self, settled: asyncio.Future[None]) -> None:
+        """Kill its member unless it is ``settled`` in time; before that, have it say what keeps it."""
+        assert self.member is not None, "it was sent"
+        loop, grace = self._caller.loop, self._caller.grace
+        timers = [loop.call_later(grace / 2, self.member.tell_stacks), loop.call_later(grace, self._kill)]
+
+        def spare(_: object) -> None:
+            for timer in timers:
+                timer.cancel()
+
+        settled.add_done_callback(spare)
 
     def _kill(self) -> None:
         assert self.member is not None, "it was sent"

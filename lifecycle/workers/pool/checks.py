@@ -95,6 +95,7 @@ class Checks:
     def _unwell(self, member: Member, error: Exception) -> None:
         assert self.judge is not None, "it was set before the first member was started"
         member.felt_unwell()
+        member.tell_stacks()
         if member.failures >= self._heartbeat.misses:
             times = f"{member.failures} time{'s'[: member.failures != 1]} in a row"
             trouble = f"it did not answer within {self._heartbeat.timeout:g} s, {times}"

@@ -111,14 +111,20 @@ class Leavers:
     def _look_for_idle(self) -> None:
         self._idle = None
         assert self._recycle.idle is not None, "there is a timer only where there is a time"
+        now = self._loop.time()
         for member in self._seats.book.idle():
             if self._roster.size <= self._roster.low:
                 return
             due = member.idle_since + self._recycle.idle
-            if due > self._loop.time():
+            if due > now:
                 self._idle = self._loop.call_at(due, self._look_for_idle)
                 return
-            self.dismiss(member, "idle_timeout")
+            if self._seats.is_needed(member):
+                # It is looked at again as if its last call had just ended.
+                member.idle_since = now
+                self._await_idleness()
+            else:
+                self.dismiss(member, "idle_timeout")
 
     # -- those who are outdated -------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lifecycle import hooks
 from lifecycle.errors import WorkerFailed
+from lifecycle.workers.containment import Level
 from lifecycle.workers.pool.phases import REASONS, Phase, PhaseLog, phase_of
 from lifecycle.workers.pool.requests import LinkClosed
 from lifecycle.workers.process import ProcessWorker
@@ -55,6 +56,7 @@ class Member(ProcessWorker):
         pool: who sends what the hooks announce of it.
         generation: of the pool, when it was wished for.
         first_probe: seconds in which it has to answer for the first time once it is ready.
+        ours: whether what runs there is this library, which knows our signals.
     """
 
     kind: ClassVar[str] = "member"
@@ -69,6 +71,7 @@ class Member(ProcessWorker):
         pool: object,
         generation: int,
         first_probe: float,
+        ours: bool,
     ) -> None:
         super().__init__(
             name,
@@ -111,6 +114,7 @@ class Member(ProcessWorker):
         self.timers: list[asyncio.TimerHandle] = []
         self._pool = pool
         self._first_probe = first_probe
+        self._knows_signals = ours
         self._loop = asyncio.get_running_loop()
         self._log = PhaseLog(name, self._loop.time())
         # How an end of the start is called.
@@ -203,6 +207,14 @@ class Member(ProcessWorker):
             # A child of ours that was not reaped, even one that has ended: the number is nobody else's.
             if self._pid is not None and os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 os.killpg(self._pid, signal.SIGKILL)
+
+    def tell_stacks(self) -> None:
+        """Have it write to its stderr what it is doing, whatever holds its interpreter.
+
+        Not where somebody would die of the signal who does not know it.
+        """
+        if self._knows_signals and self._bond.level is not Level.PIDNS:
+            self.send_signal(signal.SIGUSR2)
 
     def cancel_timers(self) -> None:
         """Have nothing happen to it any more."""

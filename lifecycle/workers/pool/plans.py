@@ -81,7 +81,12 @@ class Plan:
         low, high = _pair(name, size)
         arguments: list[Any] = [*init]
         return cls(
-            name, read_target(name, target), size=(low, high), init=tuple(arguments), codec=codec(codec_name), **settings
+            name,
+            read_target(name, target),
+            size=(low, high),
+            init=tuple(arguments),
+            codec=codec(codec_name),
+            **settings,
         )
 
     def with_env(self, env: Mapping[str, str]) -> Plan:
@@ -129,6 +134,7 @@ class Plan:
             pool=pool,
             generation=generation,
             first_probe=self.heartbeat.timeout,
+            ours=self.target.name is not None,
         )
         return member
 

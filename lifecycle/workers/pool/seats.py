@@ -137,6 +137,10 @@ class Seats:
         if self._mode == "hint":
             self.sessions.drop(member.id, self._loop.time())
 
+    def is_needed(self, member: Member) -> bool:
+        """Whether somebody's session would be lost with it, for whom that matters."""
+        return self._mode != "hint" and self.sessions.holds(member.id, self._loop.time())
+
     def gone(self, member: Member) -> None:
         """``member`` ends, and its sessions with it; any number of times."""
         self.book.withdraw(member)

@@ -98,6 +98,10 @@ class SessionBook:
         self._forget(session)
         self._lost.pop(session)
 
+    def holds(self, member: str, now: float) -> bool:
+        """Whether ``member`` has a session that is not too old."""
+        return any(self.find(session, now) is not None for session in tuple(self._members.get(member, ())))
+
     def drop(self, member: str, now: float) -> tuple[str, ...]:
         """Forget the sessions of ``member``, which ends; those that are lost with it, in the order they were bound."""
         bound = tuple(self._members.get(member, ()))

@@ -243,6 +243,57 @@ async def test_a_member_that_feels_well_again_serves_again() -> None:
         assert "health_restored" in [change.reason for change in member.history]
 
 
+async def test_a_member_that_is_not_well_when_it_is_ready_gets_no_calls_until_it_is() -> None:
+    """It says that it is ready, and does not answer the first question."""
+    pool = Pool(
+        "pool",
+        python(MEMBER + DEAF_AT_FIRST),
+        codec="json",
+        size=(0, 1),
+        process=QUICK,
+        heartbeat=Heartbeat(every=0.05, timeout=0.5, misses=1000),
+    )
+    async with pool:
+        with heard(hooks.member_changed, pool) as changes:
+            assert await pool.call("anything") == "heard"
+        moves = [(each["change"].target, each["change"].reason) for each in changes]
+        assert moves[:3] == [
+            (Phase.DEGRADED, "init_degraded"),
+            (Phase.READY, "health_restored"),
+            (Phase.BUSY, "checkout"),
+        ]
+
+
+DEAF_AT_FIRST = """
+send("hello", 1, os.getpid(), "test")
+receive()
+send("ready")
+receive()
+while True:
+    tag, number, *_ = receive()
+    if tag == "ping":
+        send("pong", number, None, 0, 0)
+    elif tag == "call":
+        send("result", number, "heard")
+    elif tag == "bye":
+        break
+"""
+
+
+async def test_a_member_that_does_not_answer_is_asked_what_it_is_doing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its stacks are in its log, though the interpreter is held by a call in C."""
+    heartbeat = Heartbeat(every=0.02, timeout=0.1, misses=1000)
+    with caplog.at_level("INFO", logger="lifecycle.workers.pool-1"):
+        async with pool_of(heartbeat=heartbeat, deadline=float("inf")) as pool:
+            call = asyncio.create_task(pool.call("hold", str(tmp_path / "held")))
+            await soon(lambda: "in hold" in caplog.text)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+
 async def test_a_call_that_holds_the_interpreter_is_left_to_its_deadline(tmp_path: Path) -> None:
     """Many checks are missed meanwhile; a call with a deadline is no reason to kill."""
     heartbeat = Heartbeat(every=0.02, timeout=0.05, misses=2)
