@@ -45,7 +45,7 @@ class FlowRow(NamedTuple):
     store: str = "{}"
     #: What stopped it, where that was neither a task nor a wish.
     error: str = ""
-    #: When it was last written, in seconds since the epoch.
+    #: When its state changed last, in seconds since the epoch.
     at: float = 0.0
 
 

@@ -33,7 +33,6 @@ FLOW_TABLES = Schema(
                 version INTEGER NOT NULL,
                 epoch INTEGER NOT NULL,
                 owner TEXT NOT NULL,
-                seq INTEGER NOT NULL,
                 store TEXT NOT NULL,
                 error TEXT NOT NULL,
                 at REAL NOT NULL
@@ -76,10 +75,15 @@ def _places(row: type[FlowRow | AtomRow]) -> str:
     return ", ".join("?" * len(row._fields))
 
 
-_FLOW = ", ".join(FlowRow._fields)
+#: The number of the last change is where the changes are, and not kept a second time.
+_LAST = "(SELECT coalesce(max(seq), 0) FROM lifecycle_flow_changes WHERE flow = id)"
+_FLOW = ", ".join(FlowRow._fields).replace("seq", _LAST)
 _ATOM = ", ".join(AtomRow._fields)
 _SELECT_FLOW = f"SELECT {_FLOW} FROM lifecycle_flows"  # noqa: S608  # our own columns
-_INSERT_FLOW = f"INSERT INTO lifecycle_flows ({_FLOW}) VALUES ({_places(FlowRow)})"  # noqa: S608  # the same
+_INSERT_FLOW = (
+    "INSERT INTO lifecycle_flows (id, name, state, version, epoch, owner, store, error, at)"
+    " VALUES (:id, :name, :state, :version, :epoch, :owner, :store, :error, :at)"
+)
 _INSERT_ATOM = f"INSERT OR REPLACE INTO lifecycle_flow_atoms (flow, {_ATOM}) VALUES (?, {_places(AtomRow)})"  # noqa: S608  # the same
 _INSERT_CHANGE = (
     "INSERT INTO lifecycle_flow_changes (flow, seq, at, kind, name, old, new, reason, attempt, result)"
@@ -155,19 +159,7 @@ class SQLiteStore:
             ClaimLost: where the flow was taken by somebody else since.
             JournalError: when the file is full, locked, damaged or not to be written.
         """
-
-        def write(db: sqlite3.Connection) -> None:
-            written = db.execute(
-                "UPDATE lifecycle_flows SET state = ?, seq = ?, at = ?, error = ?, store = coalesce(?, store)"
-                " WHERE id = ? AND epoch = ?",
-                (batch.state, batch.seq, batch.at, batch.error, batch.store, batch.flow, batch.epoch),
-            )
-            if not written.rowcount:
-                raise lost(batch.flow, batch.epoch)
-            db.executemany(_INSERT_ATOM, [(batch.flow, *row) for row in batch.atoms])
-            db.executemany(_INSERT_CHANGE, map(_TOLD, batch.changes))
-
-        await self.journal.run(write)
+        await self.journal.run(lambda db: _write(db, batch))
 
     async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
         """The flows of that name and in one of those states, the first first; without them, all."""
@@ -211,8 +203,22 @@ def begin(db: sqlite3.Connection, flow: FlowRow) -> bool:
     """Keep a flow that is new; False where its id is taken."""
     if _row(db, flow.id) is not None:
         return False
-    db.execute(_INSERT_FLOW, flow)
+    db.execute(_INSERT_FLOW, flow._asdict())
     return True
+
+
+def _write(db: sqlite3.Connection, batch: Batch) -> None:
+    found = db.execute("SELECT epoch, state, error FROM lifecycle_flows WHERE id = ?", (batch.flow,)).fetchone()
+    if found is None or found[0] != batch.epoch:
+        raise lost(batch.flow, batch.epoch)
+    # Most batches are about atoms alone: one page less for the disk.
+    if batch.store is not None or found[1:] != (batch.state, batch.error):
+        db.execute(
+            "UPDATE lifecycle_flows SET state = ?, at = ?, error = ?, store = coalesce(?, store) WHERE id = ?",
+            (batch.state, batch.at, batch.error, batch.store, batch.flow),
+        )
+    db.executemany(_INSERT_ATOM, [(batch.flow, *row) for row in batch.atoms])
+    db.executemany(_INSERT_CHANGE, map(_TOLD, batch.changes))
 
 
 def _row(db: sqlite3.Connection, id: str) -> FlowRow | None:  # noqa: A002  # what it is

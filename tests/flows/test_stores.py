@@ -19,7 +19,7 @@ def batch(*rows: AtomRow, epoch: int = 1, seq: int = 1, state: str = "RUNNING") 
         Change("task", row.name, "PENDING", row.state, None, "", 1, "one", seq + place, 7.0, row.result)
         for place, row in enumerate(rows)
     ]
-    return Batch("one", epoch, state, seq, 7.0, list(rows), told)
+    return Batch("one", epoch, state, seq + len(told) - 1, 7.0, list(rows), told)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def test_what_is_committed_is_there_all_of_it(store: Store) -> None:
     await store.commit(batch(first, second))
     flow, atoms = await store.load("one")
     assert atoms == {"a": first, "r": second}
-    assert (flow.state, flow.seq, flow.at, flow.store) == ("RUNNING", 1, 7.0, FLOW.store)
+    assert (flow.state, flow.seq, flow.at, flow.store) == ("RUNNING", 2, 7.0, FLOW.store)
 
 
 async def test_what_is_committed_later_takes_the_place_of_what_was(store: Store) -> None:
