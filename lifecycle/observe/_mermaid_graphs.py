@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from lifecycle.observe._mermaid_looks import Look
 
-__all__ = ["Node", "chart", "drawn", "fitting", "frame"]
+__all__ = ["Node", "chart", "drawn", "fits", "fitting", "frame", "in_rows", "shape"]
 
 #: Where Mermaid's own limits begin, 500 edges and 50,000 characters, there is nothing to be seen any more.
 _LINES: Final = 540
@@ -32,6 +32,8 @@ _SHAPES: Final = {
     "route": ("[", "]"),
     "source": ("([", "])"),
     "lifetime": ("([", "])"),
+    "flow": ("[[", "]]"),
+    "retry": ("{{", "}}"),
 }
 
 
@@ -70,20 +72,33 @@ def fitting(roots: Sequence[Node]) -> list[Node]:
 
 def drawn(node: Node, name: str) -> Iterator[str]:
     """The lines of ``node`` and of all below, whose names begin with ``name``."""
+    yield from shape(node, name)
+    for number, child in enumerate(node.children):
+        yield from drawn(child, f"{name}_{number}")
+        yield f"{name} --> {name}_{number}"
+    yield from in_rows(name, [number for number, child in enumerate(node.children) if not child.children])
+
+
+def shape(node: Node, name: str) -> Iterator[str]:
+    """The lines of ``node`` alone."""
     left, right = _SHAPES.get(node.kind, _SHAPES["task"])
     first, *others = [f":::{each}" for each in node.classes] or [""]
     yield f"{name}{left}{markdown(node.lines)}{right}{first}"
     yield from (f"{name}{each}" for each in others)
-    for number, child in enumerate(node.children):
-        yield from drawn(child, f"{name}_{number}")
-        yield f"{name} --> {name}_{number}"
-    leaves = [number for number, child in enumerate(node.children) if not child.children]
-    yield from (f"{name}_{above} ~~~ {name}_{below}" for above, below in zip(leaves, leaves[_ROW:], strict=False))
+
+
+def in_rows(name: str, numbers: Sequence[int]) -> Iterator[str]:
+    """What holds nodes in rows that nothing else does."""
+    yield from (f"{name}_{above} ~~~ {name}_{below}" for above, below in zip(numbers, numbers[_ROW:], strict=False))
+
+
+def fits(lines: Sequence[str]) -> bool:
+    """Whether Mermaid takes so much, and somebody may see something in it."""
+    return len(lines) <= _LINES and sum(map(len, lines)) <= _CHARACTERS
 
 
 def _fit(roots: Iterable[Node]) -> bool:
-    texts = [text for root in roots for text in drawn(root, "n")]
-    return len(texts) <= _LINES and sum(map(len, texts)) <= _CHARACTERS
+    return fits([text for root in roots for text in drawn(root, "n")])
 
 
 def _folded(node: Node, calm: Container[tuple[str, ...]] | None) -> Node:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lifecycle.observe._mermaid_records import RouterPart, WorkerRecord
     from lifecycle.runtime import LifetimeState
 
-__all__ = ["lifetime_node", "route_nodes", "router_node", "source_nodes", "worker_node"]
+__all__ = ["lifetime_node", "route_nodes", "router_node", "some", "source_nodes", "worker_node"]
 
 #: Routes, or sources, of one router that are shown.
 _MOST: Final = 40
@@ -61,7 +61,7 @@ def route_nodes(part: RouterPart, look: Look) -> list[Node]:
         name = look.name(info, "")
         return Node(look.lines(info, route_lines(info)), "route", (name,) if name else ())
 
-    return _some(part.routes, node, "route")
+    return some(part.routes, node, "route")
 
 
 def source_nodes(part: RouterPart, look: Look) -> list[Node]:
@@ -71,10 +71,11 @@ def source_nodes(part: RouterPart, look: Look) -> list[Node]:
         status = "running" if info.running else "stopped"
         return Node(look.lines(info, source_lines(info)), "source", (look.name(info, status),))
 
-    return _some(part.sources, node, "source")
+    return some(part.sources, node, "source")
 
 
-def _some(records: Sequence[Any], node: Callable[[Any], Node], noun: str) -> list[Node]:
+def some(records: Sequence[Any], node: Callable[[Any], Node], noun: str) -> list[Node]:
+    """A node for each of ``records``; of very many only the first, and how many more there are."""
     nodes = [node(record) for record in records[:_MOST]]
     more = len(records) - len(nodes)
     return [*nodes, Node([f"{counted(more, noun)} more"], noun)] if more else nodes

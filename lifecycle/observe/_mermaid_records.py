@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 if TYPE_CHECKING:
     from lifecycle.control import RouteInfo, RouterState, SourceInfo
+    from lifecycle.observe._mermaid_flows import RunRecord
     from lifecycle.runtime import LifetimeState
 
-__all__ = ["Parts", "RouterPart", "WorkerRecord", "check_lifetime", "check_worker"]
+__all__ = ["Parts", "RouterPart", "WorkerRecord", "check_flow", "check_lifetime", "check_worker"]
 
 
 class HealthRecord(Protocol):
@@ -64,8 +65,9 @@ _LIFETIME: Final = ("reason", "stopping", "signals", "force_exit_at")
 _ROUTER: Final = ("name", "routed", "unrouted", "running")
 _ROUTE: Final = ("pattern", "handler", "lane")
 _SOURCE: Final = ("name", "running")
+_RUN: Final = ("id", "name", "state", "root")
 #: What a record of a whole program has, or some of it.
-_PROGRAM: Final = ("lifetime", "router", "routes", "sources", "workers", "tree")
+_PROGRAM: Final = ("lifetime", "router", "routes", "sources", "workers", "tree", "flows", "runs")
 
 
 @dataclass(slots=True)
@@ -75,6 +77,7 @@ class Parts:
     lifetimes: list[LifetimeState] = field(default_factory=list["LifetimeState"])
     routers: list[RouterPart] = field(default_factory=list[RouterPart])
     workers: list[WorkerRecord] = field(default_factory=list[WorkerRecord])
+    flows: list[RunRecord] = field(default_factory=list["RunRecord"])
 
     @classmethod
     def of(cls, state: object) -> Parts:
@@ -91,6 +94,8 @@ class Parts:
     def _add(self, record: Any) -> None:
         if _has(record, _WORKER):
             self.workers.append(record)
+        elif _has(record, _RUN):
+            self.flows.append(record)
         elif _has(record, _LIFETIME):
             self.lifetimes.append(record)
         elif _has(record, _ROUTER):
@@ -130,9 +135,19 @@ def check_lifetime(state: object) -> None:
         raise TypeError(f"{state!r} is no lifetime's state; give life.state(), for instance current().state()")
 
 
+def check_flow(state: object) -> None:
+    """Refuse what is no flow's.
+
+    Raises:
+        TypeError: saying what to give.
+    """
+    if not _has(state, _RUN):
+        raise TypeError(f"{state!r} is not how a flow is; give run.info(), or one of flows.state().runs")
+
+
 def _records(state: Any) -> Iterator[object]:
     """The records in mappings, sequences, and records of a whole program, in their order."""
-    if any(_has(state, names) for names in (_WORKER, _LIFETIME, _ROUTER, _ROUTE, _SOURCE)):
+    if any(_has(state, names) for names in (_WORKER, _RUN, _LIFETIME, _ROUTER, _ROUTE, _SOURCE)):
         yield state
     elif state is not None:
         for each in _contents(state):
@@ -147,8 +162,8 @@ def _contents(state: Any) -> Sequence[object]:
     if not _lives(state) and any(hasattr(state, name) for name in _PROGRAM):
         return [getattr(state, name, None) for name in _PROGRAM]
     raise TypeError(
-        f"{state!r} is nothing that a system consists of; give the state() of a lifetime, a router, a worker or a "
-        "supervisor, the routes() or sources() of a router, or a mapping or sequence of such"
+        f"{state!r} is nothing that a system consists of; give the state() of a lifetime, a router, a worker, a "
+        "supervisor or flows, the routes() or sources() of a router, or a mapping or sequence of such"
     )
 
 

@@ -1,10 +1,11 @@
-"""A whole program as one graph: the lifetime above, a frame for each router, a frame for the workers."""
+"""A whole program as one graph: the lifetime above, a frame for each router, one for workers, one for flows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lifecycle.observe._mermaid_graphs import drawn, fitting, frame
+from lifecycle.observe._mermaid_flows import flow_nodes
+from lifecycle.observe._mermaid_graphs import drawn, fitting, frame, in_rows
 from lifecycle.observe._mermaid_nodes import lifetime_node, route_nodes, router_node, source_nodes, worker_node
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ __all__ = ["system_graph"]
 
 def system_graph(parts: Parts, look: Look) -> Iterator[str]:
     """Its lines: frames hang below the lifetime, as what it starts and stops."""
-    frames = [*(f"router{number}" for number, _ in enumerate(parts.routers)), *(["workers"] if parts.workers else [])]
+    frames = [
+        *(f"router{number}" for number, _ in enumerate(parts.routers)),
+        *(name for name, all_of_it in (("workers", parts.workers), ("flows", parts.flows)) if all_of_it),
+    ]
     for number, state in enumerate(parts.lifetimes):
         yield from drawn(lifetime_node(state, look), f"life{number}")
         yield from (f"life{number} --> {frame}" for frame in frames)
@@ -29,6 +33,10 @@ def system_graph(parts: Parts, look: Look) -> Iterator[str]:
         roots = fitting([worker_node(state, look) for state in parts.workers])
         trees = [line for number, root in enumerate(roots) for line in drawn(root, f"w{number}")]
         yield from frame("workers", "workers", trees)
+    if parts.flows:
+        nodes = flow_nodes(parts.flows, look)
+        lines = [line for number, node in enumerate(nodes) for line in drawn(node, f"f_{number}")]
+        yield from frame("flows", "flows", [*lines, *in_rows("f", range(len(nodes)))])
 
 
 def _router(part: RouterPart, name: str, look: Look) -> Iterator[str]:

@@ -8,11 +8,24 @@ from typing import TYPE_CHECKING
 from lifecycle.observe._mermaid_text import cut
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lifecycle.control import RouteInfo, RouterState, SourceInfo
+    from lifecycle.observe._mermaid_flows import ItemRecord, RunRecord
     from lifecycle.observe._mermaid_records import WorkerRecord
     from lifecycle.runtime import LifetimeState
 
-__all__ = ["counted", "lifetime_lines", "route_lines", "router_lines", "source_lines", "worker_lines"]
+__all__ = [
+    "counted",
+    "item_lines",
+    "lifetime_lines",
+    "route_lines",
+    "router_lines",
+    "run_lines",
+    "source_lines",
+    "tally",
+    "worker_lines",
+]
 
 #: Characters of an error or of a probe's message; a diagram is no log.
 _SHORT = 120
@@ -65,6 +78,33 @@ def route_lines(info: RouteInfo) -> list[str]:
 def source_lines(info: SourceInfo) -> list[str]:
     """Its name, and whether it is at work."""
     return [info.name, "running" if info.running else "not running"]
+
+
+def run_lines(state: RunRecord) -> list[str]:
+    """Its name and id, how far it is, and what stopped it."""
+    return [
+        state.name,
+        *([state.id] if state.id else []),
+        str(state.state),
+        tally(state.root.counts()),
+        *([cut(state.error, _SHORT)] if state.error else []),
+    ]
+
+
+def item_lines(item: ItemRecord) -> list[str]:
+    """Its name, state, what is still to be done about that, how often it was tried, and what it failed with."""
+    to_do = item.intention in ("REVERT", "RETRY") and item.state in ("SUCCESS", "FAILURE")
+    return [
+        item.name,
+        f"{item.state}, to {item.intention.lower()}" if to_do else item.state or "nothing in it",
+        *([f"attempt {item.attempt}"] if item.attempt > 1 else []),
+        *([cut(item.error, _SHORT)] if item.error else []),
+    ]
+
+
+def tally(counts: Mapping[str, int]) -> str:
+    """``3 SUCCESS, 1 RUNNING``."""
+    return ", ".join(f"{number} {state}" for state, number in counts.items()) or "nothing in it"
 
 
 def counted(number: int, noun: str) -> str:

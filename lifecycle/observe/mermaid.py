@@ -1,26 +1,28 @@
 """Diagrams of what ``state()`` says, as text for `Mermaid <https://mermaid.js.org>`_.
 
-Pure functions, from records to text: a state diagram of one worker or of the lifetime, a supervisor's tree, a program.
-GitHub, documentation tools and many editors draw the text; so does Mermaid on a page.
+Pure functions, from records to text: a state diagram of one worker or of the lifetime, a supervisor's tree, a flow, a
+program. GitHub, documentation tools and many editors draw the text; so does Mermaid on a page.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lifecycle.observe import _mermaid_flows as flows
 from lifecycle.observe import _mermaid_graphs as graphs
 from lifecycle.observe import _mermaid_machines as machines
 from lifecycle.observe import _mermaid_systems as systems
 from lifecycle.observe._mermaid_looks import Look
 from lifecycle.observe._mermaid_nodes import worker_node
-from lifecycle.observe._mermaid_records import Parts, check_lifetime, check_worker
+from lifecycle.observe._mermaid_records import Parts, check_flow, check_lifetime, check_worker
 
 if TYPE_CHECKING:
+    from lifecycle.observe._mermaid_flows import RunRecord
     from lifecycle.observe._mermaid_looks import Label, Style
     from lifecycle.observe._mermaid_records import WorkerRecord
     from lifecycle.runtime import LifetimeState
 
-__all__ = ["signal", "system", "tree", "worker"]
+__all__ = ["flow", "signal", "system", "tree", "worker"]
 
 
 def worker(state: WorkerRecord, *, label: Label | None = None, style: Style | None = None) -> str:
@@ -76,14 +78,34 @@ def tree(state: WorkerRecord, *, label: Label | None = None, style: Style | None
     return graphs.chart(graphs.drawn(root, "w"), look)
 
 
-def system(state: object, *, label: Label | None = None, style: Style | None = None) -> str:
-    """A whole program as one ``graph TD``: its lifetime, its routers with sources and routes, its workers.
+def flow(state: RunRecord, *, label: Label | None = None, style: Style | None = None) -> str:
+    """A flow as a ``graph TD``: its tasks and retries with the state of each, what follows what, flows within it.
+
+    Of a flow that is too large to be drawn, tasks of one state are one node with their number; where that is not
+    enough, so is each flow within it.
 
     Args:
-        state: what ``state()`` of a lifetime, a router, a worker or a supervisor returned, what ``routes()`` and
-            ``sources()`` of a router did, or a mapping or sequence of such, in any depth; or a record that has some
-            of them as ``lifetime``, ``router``, ``routes``, ``sources``, ``workers``. Routes and sources belong to
-            the router that they come after. ``None`` is left out.
+        state: what ``run.info()`` returned, or one of ``flows.state().runs``.
+        label: a heading, or a function from an item to what its node says; see `system`.
+        style: CSS by status, or a function from an item to the status whose look it gets; see `system`.
+
+    Raises:
+        TypeError: for what is no flow's.
+        ValueError: for a style that no diagram can hold.
+    """
+    check_flow(state)
+    look = Look.of(label, style)
+    return graphs.chart(flows.flow_graph(state, look), look)
+
+
+def system(state: object, *, label: Label | None = None, style: Style | None = None) -> str:
+    """A whole program as one ``graph TD``: its lifetime, its routers with sources and routes, its workers, its flows.
+
+    Args:
+        state: what ``state()`` of a lifetime, a router, a worker, a supervisor or `Flows` returned, what
+            ``routes()`` and ``sources()`` of a router did, or a mapping or sequence of such, in any depth; or a record
+            that has some of them as ``lifetime``, ``router``, ``routes``, ``sources``, ``workers``, ``flows``. Routes
+            and sources belong to the router that they come after. ``None`` is left out.
         label: a heading; or a function from a record to what its node says, with line ends, and ``None`` for what
             it would say anyway.
         style: a mapping from status to CSS, such as ``{"running": "fill:#ffffff,stroke:#000000"}``, over the look

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lifecycle.control import RouteInfo, RouterState, SourceInfo
+from lifecycle.flows import ItemInfo, RunInfo
 from lifecycle.runtime import LifetimeState, Reason
 from lifecycle.workers import ProbeResult, Status, WorkerState
 
@@ -37,6 +38,23 @@ def lifetime(**known: Any) -> LifetimeState:
     return LifetimeState(**usual | known)
 
 
+def step(name: str, state: str = "PENDING", **known: Any) -> ItemInfo:
+    return ItemInfo(name, "task", state, **{"intention": "EXECUTE", **known})
+
+
+def in_order(name: str, *items: ItemInfo) -> ItemInfo:
+    follow = tuple((place + 1,) if place + 1 < len(items) else () for place in range(len(items)))
+    return ItemInfo(name, "linear", items=items, follow=follow)
+
+
+def at_once(name: str, *items: ItemInfo) -> ItemInfo:
+    return ItemInfo(name, "unordered", items=items, follow=((),) * len(items))
+
+
+def flow(root: ItemInfo, state: str = "RUNNING", error: str = "") -> RunInfo:
+    return RunInfo("d-1", root.name, state, error, root)
+
+
 APP = supervisor(
     "app",
     worker("postgres", pid=4711, health=ProbeResult(healthy=True)),
@@ -58,3 +76,21 @@ APP = supervisor(
 ROUTER = RouterState("main", 2, 1, 2, True, 128, 120, 3, 2, 1)
 ROUTES = [route("file/*", "reload"), route("webhook/deploy", "deploy")]
 SOURCES = [SourceInfo("signals", True), SourceInfo("webhook", False)]
+
+DEPLOY = flow(
+    in_order(
+        "deploy",
+        step("build", "SUCCESS", attempt=1),
+        ItemInfo(
+            "migrate",
+            "graph",
+            items=(
+                ItemInfo("migrate_retry", "retry", "SUCCESS", "RETRY", attempt=2),
+                step("dump", "SUCCESS", intention="REVERT"),
+                step("alter", "FAILURE", intention="REVERT", attempt=2, error="OSError: disk full"),
+            ),
+            follow=((1,), (2,), ()),
+        ),
+        at_once("tell", step("mail"), step("chat", "IGNORE", intention="IGNORE")),
+    )
+)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from lifecycle import Router, Spec, Supervisor
 from lifecycle import lifetime as block
+from lifecycle.flows import FlowsState
 from lifecycle.observe import mermaid
 from lifecycle.observe._mermaid_looks import CLASSES
 from lifecycle.observe._mermaid_machines import MOVES
@@ -23,7 +24,7 @@ from lifecycle.observe._mermaid_text import escape
 from lifecycle.runtime import Reason
 from lifecycle.workers import Status, WorkerState
 from lifecycle.workers.status import FINAL, TABLE
-from tests.observe.records import APP, ROUTER, ROUTES, SOURCES, lifetime, route, supervisor, worker
+from tests.observe.records import APP, DEPLOY, ROUTER, ROUTES, SOURCES, lifetime, route, supervisor, worker
 
 
 def test_each_status_has_a_look_of_its_own() -> None:
@@ -113,6 +114,7 @@ PARTS: dict[str, object] = {
     "routes": ROUTES,
     "sources": SOURCES,
     "workers": [APP],
+    "flows": FlowsState("app.db", (DEPLOY,)),
 }
 
 
@@ -124,7 +126,7 @@ PARTS: dict[str, object] = {
         tuple(PARTS.values()),
         SimpleNamespace(**PARTS, snapshots=7),
         {"all": [PARTS]},
-        SimpleNamespace(lifetime=lifetime(), router=[ROUTER, ROUTES, SOURCES], tree=APP),
+        SimpleNamespace(lifetime=lifetime(), router=[ROUTER, ROUTES, SOURCES], tree=APP, runs=[DEPLOY]),
         {**PARTS, "inbox": None},
     ],
     ids=["mapping", "list", "tuple", "record", "nested", "other record", "with None"],
@@ -136,14 +138,15 @@ def test_a_system_may_come_in_any_form(state: object) -> None:
 def test_a_system_has_a_frame_for_each_part() -> None:
     text = mermaid.system(PARTS, label="my program")
     assert text.startswith("graph TD\n")
-    assert re.findall(r'subgraph \w+\["(.*)"\]', text) == ["my program", "router main", "workers"]
+    assert re.findall(r'subgraph \w+\["(.*)"\]', text) == ["my program", "router main", "workers", "flows"]
     assert "life0 --> router0" in text
     assert "life0 --> workers" in text
+    assert "life0 --> flows" in text
     assert "r0_s0 --> r0" in text
     assert "r0 --> r0_0" in text
 
 
-@pytest.mark.parametrize("state", [APP, ROUTER, lifetime(), ROUTES, SOURCES, [], {}, None])
+@pytest.mark.parametrize("state", [APP, ROUTER, lifetime(), ROUTES, SOURCES, DEPLOY, [], {}, None])
 def test_any_part_alone_is_a_system(state: object) -> None:
     assert mermaid.system(state).startswith("graph TD\n")
 
@@ -175,7 +178,8 @@ DRAWERS: list[tuple[Any, object]] = [
     (mermaid.worker, APP),
     (mermaid.signal, lifetime()),
     (mermaid.tree, APP),
-    (mermaid.system, [APP, ROUTER, ROUTES, lifetime(), SOURCES]),
+    (mermaid.flow, DEPLOY),
+    (mermaid.system, [APP, ROUTER, ROUTES, lifetime(), SOURCES, DEPLOY]),
 ]
 each_drawer = pytest.mark.parametrize(("draw", "state"), DRAWERS, ids=lambda value: getattr(value, "__name__", ""))
 
@@ -250,6 +254,12 @@ def test_what_is_no_workers_state_is_refused(state: Any) -> None:
 def test_what_is_no_lifetimes_state_is_refused(state: Any) -> None:
     with pytest.raises(TypeError, match="no lifetime's state"):
         mermaid.signal(state)
+
+
+@pytest.mark.parametrize("state", [None, "deploy", 7, {}, APP, ROUTER, FlowsState("memory")])
+def test_what_is_no_flow_is_refused(state: Any) -> None:
+    with pytest.raises(TypeError, match=r"is not how a flow is; give run\.info\(\)"):
+        mermaid.flow(state)
 
 
 @pytest.mark.parametrize("state", ["app", b"app", 7, object(), [APP, 7], {"app": "app"}, Supervisor("app"), Router()])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,21 @@ from lifecycle.observe import mermaid
 from lifecycle.runtime import Reason
 from lifecycle.workers import Status
 from tests.observe.pictures import draw
-from tests.observe.records import APP, ROUTER, ROUTES, SOURCES, lifetime, route, supervisor, worker
+from tests.observe.records import (
+    APP,
+    DEPLOY,
+    ROUTER,
+    ROUTES,
+    SOURCES,
+    at_once,
+    flow,
+    in_order,
+    lifetime,
+    route,
+    step,
+    supervisor,
+    worker,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,11 +150,17 @@ def forest() -> Iterator[str]:
         yield mermaid.tree(supervisor("names", *(worker(name) for name in NAMES[first : first + 20])))
 
 
+def tables() -> list[str]:
+    """The state diagrams of the documentation."""
+    page = Path(__file__).parents[2] / "docs/reference/flow-states.md"
+    return re.findall(r"^```mermaid\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
 DIAGRAMS: dict[str, str] = {
     "tree": mermaid.tree(APP),
     "tree with a heading": mermaid.tree(APP, label="of <today>"),
     "thousands": mermaid.tree(supervisor("app", *(worker(f"worker-{n}", pid=n) for n in range(5000)))),
-    "system": mermaid.system([lifetime(), ROUTER, ROUTES, SOURCES, APP], label="my program"),
+    "system": mermaid.system([lifetime(), ROUTER, ROUTES, SOURCES, APP, DEPLOY], label="my program"),
     "large system": mermaid.system(
         [ROUTER, [route(f"file/{n}") for n in range(999)], SOURCES * 50, [worker(f"w{n}") for n in range(170)]]
     ),
@@ -156,6 +177,24 @@ DIAGRAMS: dict[str, str] = {
     "note": mermaid.worker(worker("api"), label=lambda _: "\n".join(["first", *NOTED])),
     "name": mermaid.worker(worker("\n".join(NASTY[:60]))),
     "headings": mermaid.system([worker(name) for name in NASTY[:3]], label="\n".join(NASTY[:60])),
+    "flow": mermaid.flow(DEPLOY, label="<deploy>"),
+    "flow of nothing": mermaid.flow(flow(in_order("nothing"))),
+    "flow of one task": mermaid.flow(flow(step("alone", "RUNNING"))),
+    "flow of thousands": mermaid.flow(
+        flow(
+            in_order(
+                "many",
+                *(step(f"done {n}", "SUCCESS") for n in range(2000)),
+                step("now", "RUNNING"),
+                at_once("rest", *(step(f"next {n}") for n in range(2000))),
+            )
+        )
+    ),
+    "flow of flows": mermaid.flow(
+        flow(at_once("all", *(in_order(f"part {n}", step(f"{n} a", "SUCCESS"), step(f"{n} b")) for n in range(500))))
+    ),
+    "flow with names": mermaid.flow(flow(in_order("".join(NASTY[:9]), *map(step, NAMES[:60])))),
+    **{f"states {number}": text for number, text in enumerate(tables())},
     "routes": mermaid.system([[route(name, name) for name in NAMES[first : first + 40]] for first in (0, 40)]),
 }
 
@@ -200,7 +239,7 @@ def test_a_heading_is_shown_as_it_is(pictures: dict[str, Picture]) -> None:
     assert pictures["tree with a heading"].titles == ("of <today>",)
     assert pictures["stopping life"].titles == ("<life>",)
     assert pictures["headed worker"].titles == ('"end"',)
-    assert set(pictures["system"].titles) == {"my program", "router main", "workers"}
+    assert set(pictures["system"].titles) == {"my program", "router main", "workers", "flows"}
 
 
 def test_patterns_and_handlers_are_shown_as_they_are(pictures: dict[str, Picture]) -> None:
@@ -246,7 +285,40 @@ def test_a_system_shows_all_its_parts(pictures: dict[str, Picture]) -> None:
         "signals",
         "webhook",
         *(state.name for state in everyone(APP)),
+        "deploy",
     }
+
+
+def test_a_flow_shows_each_task_in_its_state_and_each_flow_in_a_frame(pictures: dict[str, Picture]) -> None:
+    picture = pictures["flow"]
+    assert set(picture.titles) == {"<deploy>", "deploy d-1, RUNNING", "migrate", "tell"}
+    assert {node.lines for node in picture.nodes} == {
+        ("build", "SUCCESS"),
+        ("migrate_retry", "SUCCESS, to retry", "attempt 2"),
+        ("dump", "SUCCESS, to revert"),
+        ("alter", "FAILURE, to revert", "attempt 2", "OSError: disk full"),
+        ("mail", "PENDING"),
+        ("chat", "IGNORE"),
+    }
+    assert "failed" in picture.node("alter").classes
+    assert "finished" in picture.node("build").classes
+    assert picture.edges == 4
+
+
+def test_a_flow_of_any_size_is_drawn(pictures: dict[str, Picture]) -> None:
+    assert {node.lines for node in pictures["flow of thousands"].nodes} == {
+        ("2000 tasks", "SUCCESS"),
+        ("now", "RUNNING"),
+        ("2000 tasks", "PENDING"),
+    }
+    assert [node.lines for node in pictures["flow of flows"].nodes] == [("500 flows", "500 SUCCESS, 500 PENDING")]
+    assert [node.lines for node in pictures["flow of nothing"].nodes] == [("nothing", "nothing in it")]
+    assert [node.lines for node in pictures["flow of one task"].nodes] == [("alone", "RUNNING")]
+
+
+def test_names_in_a_flow_are_shown_as_they_are(pictures: dict[str, Picture]) -> None:
+    picture = pictures["flow with names"]
+    assert [seen(node.lines[0]) for node in picture.nodes] == [shown(name) for name in NAMES[:60]]
 
 
 @pytest.mark.parametrize("status", Status)

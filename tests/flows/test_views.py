@@ -1,0 +1,78 @@
+"""What can be seen of a flow: how it is built, and how far each part of it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.flows import Flows, ItemInfo, Times, graph, linear, task, unordered
+from lifecycle.observe import mermaid
+
+if TYPE_CHECKING:
+    from lifecycle.testing import Clock
+
+
+@task
+def dump() -> str:
+    return "dump"
+
+
+@task
+def alter(dump: str) -> str:
+    raise OSError("disk full")
+
+
+@task
+def mail() -> None: ...
+
+
+# Given in another order than they are done in.
+FLOW = linear("deploy", graph("migrate", alter, dump, retry=Times(2)), unordered("tell", mail, task(mail, name="chat")))
+
+
+def names(item: ItemInfo) -> object:
+    return (item.name, [names(each) for each in item.items]) if item.items else item.name
+
+
+async def test_a_flow_is_seen_as_it_is_built(clock: Clock) -> None:
+    async with Flows() as flows:
+        info = flows.start(FLOW, id="d-1").info()
+        assert (info.id, info.name, info.state, info.error) == ("d-1", "deploy", "PENDING", "")
+        assert names(info.root) == (
+            "deploy",
+            [("migrate", ["migrate_retry", "dump", "alter"]), ("tell", ["mail", "chat"])],
+        )
+        assert info.root.follow == ((1,), ())
+        migrate, tell = info.root.items
+        assert (migrate.kind, migrate.follow) == ("graph", ((1,), (2,), ()))
+        assert (tell.kind, tell.follow) == ("unordered", ((), ()))
+        assert info.root.counts() == {"PENDING": 5}
+
+
+async def test_each_part_says_how_far_it_is_and_what_it_failed_with(clock: Clock) -> None:
+    async with Flows() as flows:
+        run = flows.start(FLOW)
+        with pytest.raises(OSError, match="disk full"):
+            await run
+        retry, first, second = run.info().root.items[0].items
+        assert (retry.state, retry.attempt) == ("REVERTED", 2)
+        assert (first.state, first.attempt, first.error) == ("REVERTED", 2, "")
+        assert (second.state, second.attempt, second.error) == ("REVERTED", 2, "OSError: disk full")
+
+
+async def test_a_task_alone_is_a_flow(clock: Clock) -> None:
+    async with Flows() as flows:
+        run = flows.start(mail)
+        await run
+        assert run.info().root == ItemInfo("mail", "task", "SUCCESS", "EXECUTE", 1)
+
+
+async def test_flows_tell_of_what_is_unfinished_and_can_be_drawn(clock: Clock) -> None:
+    async with Flows() as flows:
+        await flows.start(mail, id="1")
+        run = flows.start(linear("wait", mail), id="2")
+        await run.suspend()
+        assert [(each.id, each.state) for each in flows.state().runs] == [("2", "SUSPENDED")]
+        assert 'subgraph flow["wait 2, SUSPENDED"]' in mermaid.flow(run.info())
+        assert "**wait**\n2\nSUSPENDED\n1 PENDING" in mermaid.system(flows.state())
