@@ -89,7 +89,7 @@ class LeaseBook(Generic[M]):
     @property
     def waiting_strictly(self) -> int:
         """How many wait for a seat on a certain member."""
-        return sum(map(len, self._strict.values()))
+        return sum(map(len, self._strict.values())) if self._strict else 0
 
     def idle(self) -> Iterator[M]:
         """Members without a call, the one first that has been so the longest."""

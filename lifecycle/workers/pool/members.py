@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lifecycle import hooks
-from lifecycle.errors import WorkerFailed
+from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers.containment import Level
 from lifecycle.workers.pool.phases import REASONS, Phase, PhaseLog, phase_of
 from lifecycle.workers.pool.requests import LinkClosed
@@ -153,9 +153,9 @@ class Member(ProcessWorker):
             return replace(state, health=ProbeResult(self.sound, str(self.phase)))
         return state
 
-    async def probe(self) -> ProbeResult:
-        """What it last answered; the pool asks it in its own time."""
-        return ProbeResult(self.sound and self.phase.alive, f"is {self.phase}")
+    async def suspend(self) -> None:
+        """Not by itself; raises InvalidTransition."""
+        raise InvalidTransition(f"{self.name!r} is not suspended alone, it would be taken for dead; suspend its pool")
 
     # -- leases -----------------------------------------------------------------------------------------------------
 

@@ -220,6 +220,20 @@ async def test_a_pool_that_does_not_run_cannot_be_suspended() -> None:
     assert pool.status is Status.STOPPED
 
 
+async def test_a_member_is_not_suspended_alone() -> None:
+    async with pool_of() as pool:
+        with pytest.raises(InvalidTransition, match="suspend its pool"):
+            await pool.members()[0].suspend()
+        assert await pool.call("echo", 1) == 1
+
+
+async def test_a_member_that_somebody_stops_is_replaced_and_not_missed() -> None:
+    async with pool_of(intensity=Intensity(0, 30.0)) as pool:
+        (member,) = pool.members()
+        await member.stop()
+        assert await pool.call("pid") != member.pid
+
+
 async def test_a_supervisor_starts_a_pool_again_that_has_failed() -> None:
     made: list[Pool] = []
 
