@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, overload
 from lifecycle.backoff import Backoff
 from lifecycle.errors import ClaimLost, FlowError, InvalidState
 from lifecycle.flows.jobs import Job, JobRow, rank_of
-from lifecycle.flows.owners import News
 from lifecycle.flows.postings import Claim, ended, freed, lost_job, taken
 from lifecycle.flows.tables import JOBS, JobState
 
@@ -23,7 +22,10 @@ if TYPE_CHECKING:
     from lifecycle.flows.postings import JobStore
     from lifecycle.flows.sessions import Flows
 
-__all__ = ["Board"]
+__all__ = ["JOBS_TO_CLAIM", "Board"]
+
+#: What is rung when there may be something to claim.
+JOBS_TO_CLAIM = "jobs"
 
 #: Seconds after which who waits for the end of a job looks even if nobody rang.
 _LOOK = 5.0
@@ -108,7 +110,7 @@ class Board:
         kept = await self.store.add(row)
         if kept.flow != flow:
             raise FlowError(f"the id {id!r} is that of a job of flow {kept.flow!r}, not {flow!r}; give another id")
-        self.flows.owners.ring(News.JOBS)
+        self.flows.owners.ring(JOBS_TO_CLAIM)
         return Job(self, kept)
 
     async def get(self, id: str) -> Job:  # noqa: A002  # what it is
@@ -127,7 +129,7 @@ class Board:
     async def wait(self, job: Job) -> str:
         """Wait until ``job`` is complete, whoever completes it, and give its outcome; the same as awaiting it."""
         news = asyncio.Event()
-        silence = self.flows.owners.listen(lambda what: news.set() if News.ENDS in what else None)
+        silence = self.flows.owners.listen(_end_of(job.id), news.set)
         try:
             while True:
                 news.clear()
@@ -263,7 +265,7 @@ class Board:
             if found.owner != owner:
                 raise ClaimLost(f"job {found.id!r} is claimed by {found.owner}, not by {owner}; leave it to them")
             job.see(found)
-        self.flows.owners.ring(News.ENDS if job.state is JobState.COMPLETE else News.JOBS)
+        self.flows.owners.ring(_end_of(job.id) if job.state is JobState.COMPLETE else JOBS_TO_CLAIM)
 
     async def _change(self, job: Job, owner: str, row: JobRow) -> bool:
         """Write ``row``; False where the job is not known as claimed by ``owner``."""
@@ -293,6 +295,11 @@ class Board:
         from lifecycle.flows.conductors import Conductor
 
         await Conductor(self, flows, concurrency=concurrency, lease=lease).run()
+
+
+def _end_of(id: str) -> str:  # noqa: A002  # what it is
+    """What is rung when a job is complete."""
+    return f"end of {id}"
 
 
 async def _within(seconds: float, news: asyncio.Event) -> None:

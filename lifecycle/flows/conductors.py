@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.backoff import Backoff
 from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
+from lifecycle.flows.boards import JOBS_TO_CLAIM
 from lifecycle.flows.leases import Leases
-from lifecycle.flows.owners import News
+from lifecycle.flows.owners import GONE
 from lifecycle.flows.plans import compile_flow
 from lifecycle.flows.postings import lost_job
 from lifecycle.flows.records import FlowRow
@@ -66,49 +67,63 @@ class Conductor:
         Raises:
             FlowError: once the flows are left.
         """
-        silence = self._board.flows.owners.listen(self._hear)
+        owners = self._board.flows.owners
+        silences = [owners.listen(news, self._news.set) for news in (JOBS_TO_CLAIM, GONE)]
+        looking = asyncio.create_task(self._look(), name="look for jobs")
         keeping = asyncio.create_task(self._leases.keep(), name="keep claims")
         try:
-            await self._look()
+            ended, _ = await asyncio.wait([looking, keeping], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            silence()
-            await self._stop()
-            keeping.cancel()
-            await asyncio.wait([keeping])
+            for silence in silences:
+                silence()
+            try:
+                await self._stop(looking)
+            finally:
+                keeping.cancel()
+                await asyncio.wait([keeping])
+        for task in ended:
+            task.result()
 
-    def _hear(self, news: bytes) -> None:
-        if News.JOBS in news or News.GONE in news:
-            self._news.set()
+    async def _stop(self, looking: asyncio.Task[None]) -> None:
+        """Begin nothing more, and wait until those at work have come to rest."""
+        self._stopping.set_result(None)
+        self._news.set()
+        try:
+            while left := [*self._working.values(), *([] if looking.done() else [looking])]:
+                await asyncio.wait(left)
+        finally:
+            for task in [looking, *self._working.values()]:
+                task.cancel()
 
     # -- finding jobs ---------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Give each free seat a job."""
+        """Give each free seat a job, until nothing more is to be begun: a claim on its way is not to be cancelled."""
         failures = 0
-        while True:
+        while not self._stopping.done():
             await self._seats.acquire()
             try:
                 job = await self._claim()
                 failures = 0
             except JournalError as error:
-                self._seats.release()
+                job = None
                 _log.warning("jobs cannot be claimed: %s", error)
-                await asyncio.sleep(_TROUBLE.delay(failures))
+                await asyncio.wait([self._stopping], timeout=_TROUBLE.delay(failures))
                 failures += 1
-            except BaseException:
+            if job is None:
                 self._seats.release()
-                raise
             else:
                 self._begin(job)
 
-    async def _claim(self) -> Job:
-        """The next job, when there is one."""
-        while True:
+    async def _claim(self) -> Job | None:
+        """The next job, when there is one; None where nothing more is to be begun."""
+        while not self._stopping.done():
             self._news.clear()
             job = await self._board.claim(flows=self._flows, lease=self._lease)
             if job is not None:
                 return job
             await self._wait()
+        return None
 
     async def _wait(self) -> None:
         """Wait until there may be a job: somebody rings, one is due, or a claim ends."""
@@ -135,17 +150,6 @@ class Conductor:
             del self._working[lease.job.id]
         self._seats.release()
 
-    async def _stop(self) -> None:
-        """Have those at work come to rest, and wait for it."""
-        self._stopping.set_result(None)
-        tasks = list(self._working.values())
-        if tasks:
-            try:
-                await asyncio.wait(tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
-
     # -- carrying one out -------------------------------------------------------------------------------------------
 
     async def _carry_out(self, lease: Lease, before: asyncio.Task[None] | None) -> None:
@@ -154,6 +158,9 @@ class Conductor:
             if before is not None:
                 # We had it and lost it: nobody does it twice at once.
                 await asyncio.wait([before])
+            if self._stopping.done():
+                await self._board.give_back(job)
+                return
             run = await self._adopt(job)
             if run is not None:
                 await self._see_through(lease, run)

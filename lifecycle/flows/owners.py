@@ -21,20 +21,15 @@ from lifecycle.journal import FileLock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["News", "Owners"]
+__all__ = ["GONE", "Owners"]
 
 
-class News:
-    """What a ring is about, a byte each."""
-
-    #: Somebody has opened the store.
-    OWNER = b"+"
-    #: There may be something to claim.
-    JOBS = b"j"
-    #: A job has come to its end.
-    ENDS = b"e"
-    #: An owner is gone; never sent, everybody sees it.
-    GONE = b"-"
+#: What is rung when somebody has opened the store; nobody else needs to know.
+_NEW = "new"
+#: What everybody is told, who sees for himself that an owner is gone.
+GONE = "gone"
+#: The longest ring that is written in one piece, whatever others write.
+_LINE = 512
 
 
 class Owners:
@@ -48,7 +43,9 @@ class Owners:
         self._bell: int | None = None
         # The writing ends of the others, by name.
         self._others: dict[str, int] = {}
-        self._listeners: list[Callable[[bytes], object]] = []
+        # By what they want to hear of; and the beginning of what was not read to its end.
+        self._listeners: dict[str, list[Callable[[], object]]] = {}
+        self._rest = b""
         #: How many were found gone.
         self.losses = 0
 
@@ -68,7 +65,7 @@ class Owners:
         Raises:
             OSError: where the directory or the file cannot be made.
         """
-        self.name = _name()
+        self.name, self._rest = _name(), b""
         if self._directory is None or not _locks():
             return
         self._directory.mkdir(mode=0o700, exist_ok=True)
@@ -82,7 +79,7 @@ class Owners:
         self._lock = lock
         self._listen(path)
         self._look()
-        self._ring(News.OWNER)
+        self._ring(_NEW)
 
     def _listen(self, path: Path) -> None:
         bell = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -146,7 +143,7 @@ class Owners:
     def _miss(self, name: str) -> None:
         if not self.alive(name):
             self.losses += 1
-            self._tell(News.GONE)
+            self._tell(GONE)
 
     def _forget(self, name: str) -> None:
         end = self._others.pop(name)
@@ -155,33 +152,48 @@ class Owners:
 
     # -- news ---------------------------------------------------------------------------------------------------------
 
-    def listen(self, listener: Callable[[bytes], object]) -> Callable[[], None]:
-        """Have ``listener`` called with all news, ours too, until what this returns is called; it must not wait."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+    def listen(self, news: str, listener: Callable[[], object]) -> Callable[[], None]:
+        """Have ``listener`` called at those news, ours too, until what this returns is called; it must not wait."""
+        listeners = self._listeners.setdefault(news, [])
+        listeners.append(listener)
 
-    def ring(self, news: bytes) -> None:
-        """Tell everybody."""
+        def silence() -> None:
+            listeners.remove(listener)
+            if not listeners:
+                self._listeners.pop(news, None)
+
+        return silence
+
+    def ring(self, news: str) -> None:
+        """Tell everybody; somebody may miss it who is busy for long."""
         self._ring(news)
         self._tell(news)
 
-    def _ring(self, news: bytes) -> None:
+    def _ring(self, news: str) -> None:
+        line = news.encode("unicode_escape") + b"\n"
+        if len(line) > _LINE:
+            return
         for end in self._others.values():
-            # One whose bell is full will look anyway, and of one that is gone we hear.
+            # The bell of who is busy may be full, and of one that is gone we hear.
             with suppress(OSError):
-                os.write(end, news)
+                os.write(end, line)
 
     def _rung(self) -> None:
         assert self._bell is not None
-        with suppress(BlockingIOError):
-            rung = set(os.read(self._bell, 65536))
-            if News.OWNER[0] in rung:
+        try:
+            rung = os.read(self._bell, 65536)
+        except BlockingIOError:
+            return
+        *lines, self._rest = (self._rest + rung).split(b"\n")
+        for line in dict.fromkeys(lines):
+            news = line.decode("unicode_escape")
+            if news == _NEW:
                 self._look()
-            self._tell(bytes(rung))
+            self._tell(news)
 
-    def _tell(self, news: bytes) -> None:
-        for listener in list(self._listeners):
-            listener(news)
+    def _tell(self, news: str) -> None:
+        for listener in list(self._listeners.get(news, ())):
+            listener()
 
 
 def _name() -> str:
