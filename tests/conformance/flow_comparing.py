@@ -6,23 +6,20 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.flows import AtomFailed
-from lifecycle.flows.tables import FLOWS, RETRIES, TASKS
 from tests.conformance.flow_betterment import ERRORS
 from tests.conformance.flow_building import Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lifecycle.flows import Change
     from tests.conformance.flow_playing import Outcome
 
-__all__ = ["EACH_EVENT_WRITTEN", "compared", "ended_alike", "illegal", "same_error"]
+__all__ = ["EACH_EVENT_WRITTEN", "compared", "ended_alike", "same_error"]
 
 Json = Any
 
 #: The order of cases in which the process dies between two events that ours may write at once.
 EACH_EVENT_WRITTEN = "exact-if-each-event-is-its-own-write"
-_TABLES: dict[str, Any] = {"flow": FLOWS, "task": TASKS, "retry": RETRIES}
 
 
 def compared(outcome: Outcome, expected: Json, *, order: str, edited: bool) -> Iterator[str]:
@@ -86,27 +83,6 @@ def _by_atom(events: list[Json]) -> dict[tuple[str, str], list[Json]]:
     for event in events:
         by_atom[event[0], event[1]].append(event)
     return by_atom
-
-
-def illegal(changes: Sequence[Change], *, continuous: bool) -> Iterator[str]:
-    """The changes that the tables do not have, and those that begin where the one before did not end."""
-    now: dict[tuple[str, str], str] = defaultdict(lambda: "PENDING")
-    for change in changes:
-        key = change.kind, change.name
-        old, now[key] = now[key], change.new
-        if continuous and old != change.old:
-            yield f"{change} begins where it was not: it was {old}"
-        if change.old == change.new and change.reason == "restarted":
-            continue
-        table = _TABLES[change.kind]
-        states = type(table.initial)
-        try:
-            legal = table.check(change.name, states(change.old), states(change.new), change.reason)
-        except Exception as error:  # noqa: BLE001  # it is what we look for
-            yield str(error)
-        else:
-            if not legal:
-                yield f"{change} is one that is to be ignored"
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.conformance.flow_betterment import bettered
 from tests.conformance.flow_building import only
-from tests.conformance.flow_comparing import EACH_EVENT_WRITTEN, compared, ended_alike, illegal, same_error
+from tests.conformance.flow_comparing import EACH_EVENT_WRITTEN, compared, ended_alike, same_error
 from tests.conformance.flow_playing import STORES, Crash, Outcome, Stage
+from tests.flows.legality import illegal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

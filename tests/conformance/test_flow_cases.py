@@ -44,19 +44,24 @@ def test_each_rule_betters_a_case() -> None:
 
 def test_a_reset_that_is_half_done_in_taskflow_is_done_from_failure_and_else_refused() -> None:
     """The cases for it are not among those that we have."""
-    flow = {"type": "linear", "name": "f", "items": [_task("a"), _task("b", {"raise": "Woot!"}, {"raise": "Gotcha!"})]}
+    flow: Any = {
+        "type": "linear",
+        "name": "f",
+        "items": [_task("a"), _task("b", {"raise": "Woot!"}, {"raise": "Gotcha!"})],
+    }
     failed = _outcome("FAILURE", {"a": ["SUCCESS", "REVERT"], "b": ["REVERT_FAILURE", "REVERT"]})
+    events: list[Any] = [
+        ["flow", "f", "PENDING", "RUNNING"],
+        ["task", "a", "PENDING", "RUNNING"],
+        ["task", "a", "RUNNING", "SUCCESS", 5],
+        ["task", "b", "PENDING", "RUNNING"],
+        ["task", "b", "RUNNING", "FAILURE", {"failure": "RuntimeError: Woot!"}],
+        ["task", "b", "FAILURE", "REVERTING"],
+        ["task", "b", "REVERTING", "REVERT_FAILURE", {"failure": "RuntimeError: Gotcha!"}],
+        ["flow", "f", "RUNNING", "FAILURE"],
+    ]
     failed |= {
-        "events": [
-            ["flow", "f", "PENDING", "RUNNING"],
-            ["task", "a", "PENDING", "RUNNING"],
-            ["task", "a", "RUNNING", "SUCCESS", 5],
-            ["task", "b", "PENDING", "RUNNING"],
-            ["task", "b", "RUNNING", "FAILURE", {"failure": "RuntimeError: Woot!"}],
-            ["task", "b", "FAILURE", "REVERTING"],
-            ["task", "b", "REVERTING", "REVERT_FAILURE", {"failure": "RuntimeError: Gotcha!"}],
-            ["flow", "f", "RUNNING", "FAILURE"],
-        ],
+        "events": events,
         "engine_states": ["RESUMING", *["SCHEDULING", "WAITING", "ANALYZING"] * 3],
         "raised": {"type": "RuntimeError", "message": "Gotcha!"},
     }
@@ -88,7 +93,8 @@ def _task(name: str, does: Any = None, undoes: Any = None) -> Any:
 
 
 def _outcome(state: str, atoms: Any) -> Any:
-    return dict(events=[], engine_states=[], raised=None, flow_state=state, atoms=atoms, fetch_all={})
+    nothing: Any = {"events": [], "engine_states": [], "raised": None, "fetch_all": {}}
+    return nothing | {"flow_state": state, "atoms": atoms}
 
 
 @pytest.mark.parametrize(

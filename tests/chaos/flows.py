@@ -1,0 +1,198 @@
+"""Flows in a process that is killed again and again: ``python -m tests.chaos.flows --seconds 60``.
+
+Random flows, with reverts, retries and deciders, run in a child that is killed with SIGKILL at random moments, also
+while it starts, and started again. In the end each flow must be where it would be if nobody had been killed: same
+states, same data. No task whose success was stored may have been executed again, and each stored change must be one
+that the tables have. The last line says how it went; the exit status is 0 if it went well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import sqlite3
+import sys
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.flows import Flows
+from tests.flows.legality import illegal
+from tests.flows.recipes import Recipe, left_of
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+    from lifecycle.flows import Run
+
+__all__ = ["Tally", "storm"]
+
+ROOT = Path(__file__).parents[2]
+
+LIMIT = 60.0
+_MANY = 100_000
+
+
+@dataclass
+class Tally:
+    """What was seen."""
+
+    flows: int = 0
+    kills: int = 0
+    #: Kills that found a flow at work.
+    interrupted: int = 0
+    #: What is wrong, by the number of the flow.
+    lost: dict[int, list[str]] = field(default_factory=dict)
+
+    def add(self, number: int, what: str) -> None:
+        self.lost.setdefault(number, []).append(what)
+
+    def __str__(self) -> str:
+        return f"flows {self.flows}, kills {self.kills}, lost {len(self.lost)}"
+
+
+class Storm:
+    """The child's lives, and what is known of them."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.directory = directory
+        self.chance = random.Random(seed)
+        self.tally = Tally()
+        self.life = 0
+        # The keys of tasks whose success is stored, and how much of what was executed is read.
+        self.stored: set[str] = set()
+        self.read = 0
+
+    async def blow(self, seconds: float, kills: int) -> Tally:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end or self.tally.interrupted < kills:
+            await self._live_and_die()
+            self._look()
+        await self._last_life()
+        self._look()
+        await self._compare()
+        return self.tally
+
+    # -- lives -----------------------------------------------------------------------------------------------------
+
+    async def _start(self, last: int = 0) -> Process:
+        self.life += 1
+        argv = [sys.executable, "-m", "tests.chaos._flow_runner", str(self.directory), str(self.life), str(last)]
+        with (self.directory / "log").open("a") as log:
+            return await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=log)
+
+    async def _up(self, process: Process) -> None:
+        assert process.stdout is not None
+        async with asyncio.timeout(LIMIT):
+            line = await process.stdout.readline()
+        assert line, self._log()
+
+    async def _live_and_die(self) -> None:
+        process = await self._start()
+        try:
+            if self.chance.random() < 0.1:
+                await asyncio.sleep(self.chance.random() * 0.5)
+            else:
+                await self._up(process)
+                await asyncio.sleep(self.chance.random() ** 2 * 0.6)
+            assert process.returncode is None, self._log()
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+        self.tally.kills += 1
+
+    async def _last_life(self) -> None:
+        """In peace: what was begun is brought to its end."""
+        process = await self._start(self.tally.flows)
+        try:
+            async with asyncio.timeout(LIMIT):
+                assert await process.wait() == 0, self._log()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    def _log(self) -> str:
+        return (self.directory / "log").read_text()[-5000:]
+
+    # -- what is seen of them ----------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """After each death: what was executed since the one before, and what of it is stored."""
+        effects = self.directory / "effects"
+        lines = effects.read_text().splitlines() if effects.exists() else []
+        for line in lines[self.read :]:
+            _, key = line.split()
+            if key in self.stored:
+                self.tally.add(int(key.split("/")[0]), f"{key} was executed again")
+        self.read = len(lines)
+        file = self.directory / "flows.db"
+        if file.exists():
+            with closing(sqlite3.connect(file)) as db:
+                self._take_in(db)
+
+    def _take_in(self, db: sqlite3.Connection) -> None:
+        if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'lifecycle_flow_atoms'").fetchone():
+            return
+        done = db.execute(
+            "SELECT flow || '/' || name || '/' || round FROM lifecycle_flow_atoms WHERE state = 'SUCCESS'"
+        )
+        self.stored |= {key for (key,) in done}
+        begun = db.execute("SELECT max(CAST(id AS INTEGER)) + 1 FROM lifecycle_flows").fetchone()[0]
+        self.tally.flows = max(self.tally.flows, begun or 0)
+        working = db.execute("SELECT 1 FROM lifecycle_flow_atoms WHERE state IN ('RUNNING', 'REVERTING')").fetchone()
+        self.tally.interrupted += bool(working)
+
+    async def _compare(self) -> None:
+        async with Flows() as undisturbed, Flows(self.directory / "flows.db") as killed:
+            for number in range(self.tally.flows):
+                recipe = Recipe(number)
+                wanted, got = [
+                    await _end(flows.start(recipe.flow, id=str(number)), exactly=recipe.sequential)
+                    for flows in (undisturbed, killed)
+                ]
+                if wanted != got:
+                    self.tally.add(number, f"expected {wanted}, got {got}")
+                for wrong in illegal(await killed.store.changes(str(number), limit=_MANY)):
+                    self.tally.add(number, wrong)
+
+
+async def _end(run: Run, *, exactly: bool) -> tuple[Any, ...]:
+    """What it has come to: the state, what is left of each task, and what they gave."""
+    try:
+        given = await run
+    except Exception:  # noqa: BLE001  # after a reload it is another one; what failed is seen in the states
+        given = None
+    return run.state, left_of(run.atoms, exactly=exactly), given
+
+
+async def storm(seconds: float, *, seed: int, kills: int = 0) -> Tally:
+    """Blow for ``seconds``, and until as many ``kills`` interrupted something."""
+    with tempfile.TemporaryDirectory() as directory:
+        return await Storm(Path(directory), seed).blow(seconds, kills)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.flows", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    seed = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
+    print(f"LIFECYCLE_SEED={seed}")
+    # That flows fail is as it should be.
+    logging.getLogger("lifecycle").setLevel(logging.ERROR)
+    tally = asyncio.run(storm(parser.parse_args().seconds, seed=seed))
+    for number, found in sorted(tally.lost.items()):
+        print(f"flow {number}:", *found, sep="\n  ")
+    print(f"kills that found something at work: {tally.interrupted}")
+    print(tally)
+    sys.exit(bool(tally.lost))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Whether what is stored of a flow is what the tables allow, from the first change to the last."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.flows.tables import FLOWS, RETRIES, TASKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lifecycle.flows import Change
+
+__all__ = ["illegal"]
+
+_TABLES: dict[str, Any] = {"flow": FLOWS, "task": TASKS, "retry": RETRIES}
+
+
+def illegal(changes: Sequence[Change], *, continuous: bool = True) -> Iterator[str]:
+    """The changes that the tables do not have; if ``continuous``, also those that begin where it was not."""
+    now: dict[tuple[str, str], str] = defaultdict(lambda: "PENDING")
+    for change in changes:
+        key = change.kind, change.name
+        old, now[key] = now[key], change.new
+        if continuous and old != change.old:
+            yield f"{change} begins where it was not: it was {old}"
+        if change.old == change.new and change.reason == "restarted":
+            continue
+        table = _TABLES[change.kind]
+        states = type(table.initial)
+        try:
+            legal = table.check(change.name, states(change.old), states(change.new), change.reason)
+        except Exception as error:  # noqa: BLE001  # it is what we look for
+            yield str(error)
+        else:
+            if not legal:
+                yield f"{change} is one that is to be ignored"

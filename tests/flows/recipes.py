@@ -1,0 +1,168 @@
+"""Flows at random, each from a number: the same number is the same flow, in whatever process it is built.
+
+What becomes of such a flow depends on nothing but its number: not on who is quicker, nor on how often the process that
+runs it dies. A task fails because of what its retry gave it, not because of how often it was called; who asks for what
+may have been left out can do without; and a revert that fails is only where one thing comes after the other.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.flows import (
+    AlwaysRevert,
+    AlwaysRevertAll,
+    Depth,
+    Flow,
+    ForEach,
+    Task,
+    Times,
+    Verdict,
+    graph,
+    linear,
+    task,
+    unordered,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from lifecycle.flows import AtomView, Attempt, Retry
+
+__all__ = ["Recipe", "left_of"]
+
+#: At most so many flows within each other, and items in one.
+_DEEP, _WIDE = 3, 4
+_ENOUGH = 12
+
+
+async def _at_once() -> None:
+    """The effect of a task that has none."""
+
+
+class Recipe:
+    """The flow of one number; ``effect`` is awaited in each task and revert, and may look at `current_task`."""
+
+    def __init__(self, number: int, effect: Callable[[], Awaitable[None]] = _at_once) -> None:
+        self._chance = Random(number)
+        self._effect = effect
+        self._count = 0
+        #: Whether never two things are done at once, so that also what is left undone is always the same.
+        self.sequential = self._chance.random() < 0.4
+        self.flow = self._flow(f"flow_{number}", 0, None, [])
+
+    def _maybe(self, probability: float) -> bool:
+        return self._chance.random() < probability
+
+    def _name(self, kind: str) -> str:
+        self._count += 1
+        return f"{kind}{self._count}"
+
+    def _flow(self, name: str, depth: int, attempt: str | None, known: Sequence[str]) -> Flow:
+        pattern = linear if self.sequential else self._chance.choice([linear, unordered, graph])
+        retry = self._retry(f"{name}_attempt") if self._maybe(0.5) else None
+        attempt = f"{name}_attempt" if retry else attempt
+        items: list[Task | Flow] = []
+        names = list(known)
+        for _ in range(self._chance.randint(1, _WIDE)):
+            item = self._item(depth, attempt, names)
+            items.append(item)
+            if pattern is not unordered and isinstance(item, Task):
+                names.append(item.name)
+        flow = pattern(name, *items, retry=retry)
+        if pattern is not unordered:
+            for before, after in pairwise(items):
+                if self._maybe(0.35):
+                    flow.when(before, after, self._decider(), depth=self._chance.choice(list(Depth)))
+        return flow
+
+    def _item(self, depth: int, attempt: str | None, known: Sequence[str]) -> Task | Flow:
+        if depth < _DEEP and self._count < _ENOUGH and self._maybe(0.35):
+            return self._flow(self._name("f"), depth + 1, attempt, known)
+        return self._task(attempt, known)
+
+    def _task(self, attempt: str | None, known: Sequence[str]) -> Task:
+        asks = self._chance.sample(known, min(len(known), self._chance.randint(0, 2)))
+        salt, fails_before = self._chance.randint(0, 9), self._fails_before(attempt)
+
+        async def execute(**given: Any) -> int:
+            await self._effect()
+            tried = given.pop(attempt, None) if attempt else None
+            if fails_before > (1 if tried is None else tried):
+                raise RuntimeError(f"{salt} is not ready before {fails_before}")
+            return salt + sum(int(value or 0) for value in given.values())
+
+        _asking(execute, [*asks, attempt] if attempt else asks)
+        made: Task = task(execute, name=self._name("t"), priority=self._chance.randint(0, 1))
+        return made.revert(self._undoing()) if self._maybe(0.8) else made
+
+    def _fails_before(self, attempt: str | None) -> int:
+        """The attempt in which a task begins to succeed; one that is never reached."""
+        if attempt is not None and self._maybe(0.25):
+            return self._chance.randint(2, 3)
+        return 99 if self._maybe(0.06) else 0
+
+    def _undoing(self) -> Callable[[Any], Awaitable[str]]:
+        nasty = self.sequential and self._maybe(0.05)
+
+        async def undo(result: Any) -> str:
+            await self._effect()
+            if nasty:
+                raise RuntimeError("cannot be undone")
+            return f"undone: {type(result).__name__}"
+
+        return undo
+
+    def _decider(self) -> Callable[[dict[str, Any]], bool]:
+        salt = self._chance.randint(0, 9)
+        return lambda history: (salt + sum(value for value in history.values() if isinstance(value, int))) % 3 > 0
+
+    def _retry(self, provides: str) -> Retry:
+        kind = self._chance.randrange(8)
+        if kind == 0:
+            return AlwaysRevert(provides=provides)
+        if kind == 1:
+            return AlwaysRevertAll(provides=provides)
+        if kind == 2:
+            return ForEach([1, 2, 3][: self._chance.randint(1, 3)], provides=provides, revert_all=self._maybe(0.3))
+        if kind == 3:
+            return _Stubborn(provides, self._effect)
+        return Times(attempts=self._chance.randint(1, 3), provides=provides, revert_all=self._maybe(0.3))
+
+
+def _asking(fn: Any, names: Sequence[str]) -> None:
+    """Have ``fn`` ask for ``names``, of which each may be missing."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    fn.__signature__ = inspect.Signature([inspect.Parameter(name, kind, default=None) for name in names])
+
+
+@dataclass(frozen=True)
+class _Stubborn:
+    """A retry of one's own, with an effect; it tries three times."""
+
+    provides: str
+    effect: Callable[[], Awaitable[None]]
+
+    async def execute(self, history: Sequence[Attempt]) -> int:
+        await self.effect()
+        return len(history) + 1
+
+    def on_failure(self, history: Sequence[Attempt]) -> Verdict:
+        return Verdict.RETRY if len(history) < 3 else Verdict.REVERT
+
+    async def revert(self) -> None:
+        await self.effect()
+
+
+def left_of(atoms: Mapping[str, AtomView], *, exactly: bool) -> dict[str, str]:
+    """What is left of each atom; unless ``exactly``, what was not begun and what was undone are the same."""
+    return {name: str(view.state) if exactly else _left(view) for name, view in sorted(atoms.items())}
+
+
+def _left(view: AtomView) -> str:
+    undone = view.state == "REVERTED" or (view.intention == "REVERT" and view.state in ("PENDING", "IGNORE"))
+    return "nothing" if undone else str(view.state)

@@ -1,0 +1,115 @@
+"""A flow whose process dies after any of its transactions comes to the end that it would have come to.
+
+Nothing is left to chance here: each transaction of each of some flows is once the last; of more flows with
+``LIFECYCLE_SOAK`` (`make soak`).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.flows import JSON, FlowRow, MemoryStore, Options, current_task
+from lifecycle.flows.engines import Engine
+from lifecycle.flows.plans import compile_flow
+from tests.flows.legality import illegal
+from tests.flows.recipes import Recipe, left_of
+
+if TYPE_CHECKING:
+    from lifecycle.flows import Batch
+
+#: Numbers of flows; `Recipe` makes the same ones each time.
+FLOWS = range(150 if "LIFECYCLE_SOAK" in os.environ else 14)
+CONCURRENCY = (None, 1, 2)
+
+
+class Died(BaseException):
+    """What was going to happen after this does not."""
+
+
+class Mortal(MemoryStore):
+    """A store whose process dies when so many transactions are written."""
+
+    def __init__(self, writes: int = -1) -> None:
+        super().__init__()
+        self.left = writes
+        self.written = 0
+
+    async def commit(self, batch: Batch) -> None:
+        await super().commit(batch)
+        self.written += 1
+        self.left -= 1
+        if not self.left:
+            raise Died
+
+
+@dataclass
+class Life:
+    """A flow with its store, run by one process after another."""
+
+    number: int
+    store: Mortal
+    options: Options = field(default_factory=Options)
+    #: The keys of the tasks that were executed, in order.
+    executed: list[str] = field(default_factory=list)
+
+    async def _note(self) -> None:
+        if not current_task().reverting:
+            self.executed.append(current_task().key)
+
+    async def start(self) -> Engine:
+        plan = compile_flow(Recipe(self.number, self._note).flow)
+        await self.store.create(FlowRow("f", plan.name, epoch=1))
+        return Engine(plan, await self.store.load("f"), store=self.store, codec=JSON(), options=self.options)
+
+    async def live(self) -> bool:
+        """Run until the end, or death; whether it was the end."""
+        try:
+            engine = await self.start()
+            await engine.prepare()
+            await engine.run()
+        except Died:
+            return False
+        return True
+
+    async def done(self) -> set[str]:
+        """The keys of the tasks whose success is stored."""
+        rows = (await self.store.load("f")).atoms.values()
+        return {f"f/{row.name}/{row.round}" for row in rows if row.state == "SUCCESS"}
+
+    async def end(self) -> Any:
+        """What it has come to."""
+        engine = await self.start()
+        exactly = Recipe(self.number).sequential
+        return engine.core.state, left_of(engine.view(), exactly=exactly), engine.core.values.provided()
+
+
+@pytest.mark.parametrize("number", FLOWS)
+async def test_wherever_it_dies_it_comes_to_the_same_end(number: int) -> None:
+    undisturbed = Life(number, Mortal())
+    assert await undisturbed.live()
+    end = await undisturbed.end()
+    assert list(illegal(await undisturbed.store.changes("f", limit=9999))) == []
+    options = Options(concurrency=CONCURRENCY[number % len(CONCURRENCY)])
+    for writes in range(1, undisturbed.store.written):
+        life = Life(number, Mortal(writes), options)
+        if await life.live():
+            continue
+        done = await life.done()
+        life.executed.clear()
+        # It dies again soon after, and then no more.
+        life.store.left = 1 + writes % 4
+        await life.live() or await life.live()
+        assert await life.end() == end, writes
+        assert done.isdisjoint(life.executed), writes
+        assert list(illegal(await life.store.changes("f", limit=9999))) == [], writes
+
+
+def test_the_flows_are_of_all_kinds() -> None:
+    flows = [Recipe(number).flow for number in FLOWS]
+    assert {flow.pattern for flow in flows} == {"linear", "unordered", "graph"}
+    assert any(flow.links for flow in flows)
+    assert len({type(flow.retry) for flow in flows}) > 3

@@ -1,0 +1,22 @@
+"""A few seconds of the storm in `tests.chaos.flows`; two minutes with ``LIFECYCLE_SOAK`` (`make soak`)."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.chaos.flows import storm
+
+SECONDS = 120.0 if "LIFECYCLE_SOAK" in os.environ else 4.0
+SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
+
+
+@pytest.mark.timeout(600)
+async def test_no_kill_changes_what_becomes_of_a_flow() -> None:
+    print(f"LIFECYCLE_SEED={SEED}")
+    tally = await storm(SECONDS, seed=SEED, kills=2)
+    print(tally)
+    assert tally.lost == {}
+    assert tally.flows
