@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Ears"]
 
-#: Seconds after which the second thread looks whether the main thread still reads, while calls come and go.
-_MOMENT = 0.003
+#: Seconds after which the second thread looks what the main thread is about, while calls come and go.
+_MOMENT = 0.002
 
 
 class Interrupted(BaseException):
@@ -68,19 +68,17 @@ class Ears:
 
     def _watch(self) -> None:
         """Return when it is this thread's turn."""
-        seen = -1
         while self._lent:
+            before = self._reading, self._turns
             self._pause(_MOMENT)
             with self._lock:
-                unchanged, seen = seen == self._turns, self._turns
-                if not self._reading:
-                    # Twice in a row: it has something else to do.
-                    self._lent = self._lent and not unchanged
+                if before != (self._reading, self._turns):
                     continue
-                self._parked = unchanged
+                # For all that time it has waited for bytes, or has been busy with something else.
+                self._parked = self._reading
+                self._lent = self._lent and self._reading
             if self._parked:
                 self._pause(None)
-                seen = -1
 
     def _pause(self, seconds: float | None) -> None:
         with suppress(Empty):
