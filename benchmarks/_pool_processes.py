@@ -30,6 +30,8 @@ __all__ = ["GRACE", "processes"]
 ROUNDS = 15
 #: Of those that last as long as the grace.
 KILLS = 5
+#: Seconds that a call runs before it is cancelled.
+RUN = 0.05
 #: Seconds that a call has to obey before its member is killed.
 GRACE = 0.5
 #: Seconds after its first word in which it has certainly taken the interpreter's lock for good.
@@ -42,28 +44,26 @@ _TARGET = "benchmarks._pool_targets:Target"
 LIMIT = 60.0
 
 
-def processes() -> dict[str, object]:
+def processes(runner: asyncio.Runner) -> dict[str, object]:
     """Every figure of processes."""
-    with asyncio.Runner() as runner, TemporaryDirectory() as directory:
+
+    def figure(measured: Coroutine[Any, Any, float]) -> float:
+        return runner.run(asyncio.wait_for(measured, LIMIT))
+
+    with TemporaryDirectory() as directory:
         fifo = f"{directory}/fifo"
         os.mkfifo(fifo)
-
-        def figure(measured: Coroutine[Any, Any, float]) -> float:
-            return runner.run(asyncio.wait_for(measured, LIMIT))
-
-        samples = interleaved(
-            {
-                "spawn": _spawn_to_hello,
-                "first": lambda: figure(_first_result()),
-                "executor": lambda: figure(executor_first_result(VALUE)),
-                "recovery": lambda: figure(_recovery()),
-                "python_loop": lambda: figure(_cancel("spin", fifo)),
-                "sleep": lambda: figure(_cancel("sleep", fifo)),
-                "rss": lambda: figure(_rss()),
-                "bare_rss": bare_rss,
-            },
-            rounds=ROUNDS,
-        )
+        cases = {
+            "spawn": _spawn_to_hello,
+            "first": lambda: figure(_first_result()),
+            "executor": lambda: figure(executor_first_result(VALUE)),
+            "recovery": lambda: figure(_recovery()),
+            "python_loop": lambda: figure(_cancel("spin", fifo)),
+            "sleep": lambda: figure(_cancel("sleep", fifo)),
+            "rss": lambda: figure(_rss()),
+            "bare_rss": bare_rss,
+        }
+        samples = interleaved(cases, rounds=ROUNDS)
         kills = [figure(_kill_and_replace(fifo)) for _ in range(KILLS)]
     milliseconds = {name: statistics.median(each) * 1000 for name, each in samples.items()}
     return {
@@ -174,7 +174,7 @@ async def _cancel(name: str, fifo: str) -> float:
 
 
 async def _under_way(pool: Pool, name: str, fifo: str) -> asyncio.Task[object]:
-    """A call that has begun to run."""
+    """A call that has run for a moment."""
     fd = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     began = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -182,6 +182,7 @@ async def _under_way(pool: Pool, name: str, fifo: str) -> asyncio.Task[object]:
     try:
         call = asyncio.create_task(pool.call(name, fifo))
         await began.wait()
+        await asyncio.sleep(RUN)
         return call
     finally:
         loop.remove_reader(fd)
