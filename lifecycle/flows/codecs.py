@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from lifecycle.errors import FlowError
 
@@ -59,12 +59,13 @@ def _where(value: Any, path: str = "the value") -> str:
     if type(value) in _PLAIN:
         return ""
     if type(value) in (list, tuple):
-        parts = ((each, f"{path}[{i}]") for i, each in enumerate(value))
+        parts = [(each, f"{path}[{place}]") for place, each in enumerate(cast("list[Any]", value))]
     elif type(value) is dict:
-        odd = next((key for key in value if type(key) is not str), None)
+        named: dict[Any, Any] = value
+        odd = next((key for key in named if type(key) is not str), None)
         if odd is not None:
             return f"the key {_short(odd)} of {path}"
-        parts = ((each, f"{path}[{key!r}]") for key, each in value.items())
+        parts = [(each, f"{path}[{key!r}]") for key, each in named.items()]
     else:
         return f"{path}, {_short(value)},"
     return next(filter(None, (_where(each, where) for each, where in parts)), "")

@@ -148,8 +148,9 @@ async def _result(fn: Any, arguments: dict[str, Any]) -> Any:
 
 
 async def _in_time(atom: Atom, arguments: dict[str, Any]) -> Any:
+    limit = asyncio.timeout(atom.timeout)
     try:
-        async with asyncio.timeout(atom.timeout) as limit:
+        async with limit:
             return await _result(atom.fn, arguments)
     except TimeoutError:
         if not limit.expired():

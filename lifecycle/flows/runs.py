@@ -8,6 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import FlowError, InvalidState
+from lifecycle.flows.bells import Bell
 from lifecycle.flows.tables import EngineState, FlowState
 from lifecycle.flows.views import built
 
@@ -54,9 +55,8 @@ class Run:
         self._error: BaseException | None = None
         # Whether it is to be suspended as soon as it runs, and how much time its tasks have.
         self._asked: tuple[float | None] | None = None
-        # Who waits for something to be otherwise, and how often something was.
-        self._waiters: list[asyncio.Future[None]] = []
-        self._changed = 0
+        # Rung when something is otherwise.
+        self._bell = Bell()
         self._watchers: list[deque[EngineState]] = []
 
     def __repr__(self) -> str:
@@ -85,11 +85,6 @@ class Run:
         return built(self._plan.flow, self._row._replace(state=self.state, error=error), self.atoms)
 
     @property
-    def plan(self) -> Plan:
-        """What is carried out."""
-        return self._plan
-
-    @property
     def running(self) -> bool:
         """Whether something is done, or about to be."""
         return self._driver is not None and not self._driver.done()
@@ -109,7 +104,7 @@ class Run:
 
     async def _outcome(self) -> dict[str, Any]:
         while not self._ended:
-            await self._change()
+            await self._bell.heard()
         if self._error is not None:
             raise self._error
         assert self._engine is not None
@@ -123,15 +118,15 @@ class Run:
         """Each change from the first on, once it is stored; ends when the flow has come to an end."""
         seq = 0
         while True:
-            changed, ended = self._changed, self._ended
+            rung, ended = self._bell.rung, self._ended
             changes = await self._keeping.changes(self.id, after=seq)
             for change in changes:
                 yield change
                 seq = change.seq
             if ended and not changes:
                 return
-            if not changes and changed == self._changed:
-                await self._change()
+            if not changes and rung == self._bell.rung:
+                await self._bell.heard()
 
     @property
     def _ended(self) -> bool:
@@ -147,7 +142,7 @@ class Run:
                     yield seen.popleft()
                 if not self.running:
                     return
-                await self._change()
+                await self._bell.heard()
         finally:
             self._watchers.remove(seen)
 
@@ -181,7 +176,7 @@ class Run:
         engine = await self._ready(anew=True)
         assert engine is not None
         await engine.reset()
-        self._wake()
+        self._bell.ring()
 
     async def again(self, flow: Item | None = None) -> None:
         """Run it once more, in the background: what is done stays done; a flow that was undone begins anew.
@@ -225,7 +220,7 @@ class Run:
         finally:
             self._driver = None
             self._driven(self)
-            self._wake()
+            self._bell.ring()
 
     def _report(self) -> None:
         if self._engine is not None and (error := self._engine.error()) is not None:
@@ -273,39 +268,22 @@ class Run:
             await asyncio.wait([self._driver])
         if not self._ended:
             self._error = error
-            self._wake()
+            self._bell.ring()
 
     def _told(self, _: Change) -> None:
-        self._wake()
+        self._bell.ring()
 
     def _watch(self, state: EngineState) -> None:
         for seen in self._watchers:
             seen.append(state)
-        self._wake()
+        self._bell.ring()
         if self._asked is not None and self._engine is not None and state is EngineState.RESUMING:
             self._engine.suspend(cancel_after=self._asked[0])
 
     async def settle(self) -> None:
         """Wait until nothing is at work."""
         while self.running:
-            await self._change()
-
-    async def _change(self) -> None:
-        """Wait until something is otherwise."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-
-    def _wake(self) -> None:
-        self._changed += 1
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            await self._bell.heard()
 
 
 class _Rest:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import uuid
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -152,7 +151,7 @@ class Flows:
                 known.drive()
             return known
         _check_values(plan, store)
-        row = FlowRow(id or uuid.uuid4().hex, plan.name, store=self._keeping.codec.encode(store))
+        row = FlowRow(id or os.urandom(16).hex(), plan.name, store=self._keeping.codec.encode(store))
         return self._begin(plan, row)
 
     def asks(self, flow: Item) -> frozenset[str]:

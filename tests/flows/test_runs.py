@@ -468,3 +468,58 @@ async def test_who_has_lost_a_flow_stops_and_writes_nothing_more(flows: Flows) -
         await run
     assert (await flows.store.load("one")).atoms["held"].state == "RUNNING"
     assert (run.state, log) == ("SUSPENDED", [])
+
+
+async def test_tasks_have_time_to_end_when_flows_are_left(reopened: Callable[[], Flows], clock: Clock) -> None:
+    ended: list[str] = []
+
+    async def work(name: str, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        ended.append(name)
+
+    quick = task(work, name="quick", inject={"name": "quick", "seconds": 2})
+    slow = task(work, name="slow", inject={"name": "slow", "seconds": 9})
+    flows = reopened()
+    async with Flows(store=flows.store, stop_timeout=3) as flows:
+        run = flows.start(unordered("f", quick, slow), id="one")
+        await asyncio.sleep(1)
+    assert ended == ["quick"]
+    assert {name: str(view.state) for name, view in run.atoms.items()} == {"quick": "SUCCESS", "slow": "PENDING"}
+    assert asyncio.get_running_loop().time() == pytest.approx(4)
+
+
+async def test_flows_that_are_left_in_a_hurry_leave_nobody_at_work(reopened: Callable[[], Flows]) -> None:
+    held, cleaned = Held(), list[str]()
+
+    async def work() -> None:
+        try:
+            await held.do()
+        finally:
+            cleaned.append("up")
+
+    async def program() -> None:
+        async with Flows(store=reopened().store, stop_timeout=1000) as flows:
+            flows.start(linear("f", task(work, name="a")), id="one")
+            await held.begun.wait()
+
+    running = asyncio.create_task(program())
+    await held.begun.wait()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert cleaned == ["up"]
+    held.go_on.set()
+    async with reopened() as flows:
+        (run,) = await flows.recover(linear("f", task(work, name="a")))
+        await run
+        reasons = [change.reason async for change in run if change.reason]
+    assert reasons == ["restarted"]
+
+
+async def test_those_of_a_higher_priority_begin_first(flows: Flows) -> None:
+    log: list[str] = []
+    steps = [task(step(f"p{n}", log), priority=n) for n in (1, 3, 2, 0)]
+    await flows.start(unordered("f", *steps))
+    assert log == ["p3", "p2", "p1", "p0"]

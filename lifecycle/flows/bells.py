@@ -1,0 +1,34 @@
+"""`Bell`: something is otherwise now; who waits for that looks again."""
+
+from __future__ import annotations
+
+import asyncio
+
+__all__ = ["Bell"]
+
+
+class Bell:
+    """Wakes all who wait; each looks himself whether it was for him."""
+
+    def __init__(self) -> None:
+        #: How often it rang: who looked before and finds the same number has missed nothing.
+        self.rung = 0
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def ring(self) -> None:
+        """Wake all who wait."""
+        self.rung += 1
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def heard(self) -> None:
+        """Wait until it rings."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
