@@ -178,7 +178,7 @@ class Board:
         claim = self._claim(who, lease)
         if job is None:
             row = await self.store.take(flows, claim)
-            return None if row is None else Job(self, row)
+            return None if row is None else Job.claimed(self, row)
         while True:
             row = await self._row(job.id)
             job.see(row)

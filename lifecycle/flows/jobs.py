@@ -88,6 +88,13 @@ class Job:
         self._board, self._row = board, row
         self._machine = JOBS.machine(row.id, JobState(row.state))
 
+    @classmethod
+    def claimed(cls, board: Board, row: JobRow) -> Job:
+        """One that was claimed a moment ago, which is announced."""
+        job = cls(board, row._replace(state=JobState.UNCLAIMED))
+        job.see(row)
+        return job
+
     def __repr__(self) -> str:
         return f"<Job {self.flow!r} {self.id!r}: {self.outcome or self.state}>"
 

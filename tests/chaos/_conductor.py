@@ -1,0 +1,60 @@
+"""One conductor of `tests.chaos.jobs`: works until SIGTERM, and writes down what it claims and completes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from lifecycle import hooks
+from lifecycle.flows import Board, Flows, JobState, current_task, linear, task
+
+if TYPE_CHECKING:
+    from lifecycle.states import Machine, Transition
+
+__all__ = ["LEASE", "STEPS"]
+
+#: Seconds.
+LEASE = 1.0
+#: How many tasks a flow has.
+STEPS = 4
+
+# By job: how often it was claimed in this life.
+_claims: Counter[str] = Counter()
+
+
+async def _step() -> str:
+    """Say under which claim this was done; what the claim before still had to say must never come after."""
+    await asyncio.sleep(random.random() * 0.03)
+    flow = current_task().flow
+    return f"{os.getpid()}:{_claims[flow]}"
+
+
+DEPLOY = linear("deploy", *[task(_step, name=f"step{number}") for number in range(STEPS)])
+
+
+async def main(directory: str, life: str) -> None:
+    log = os.open(f"{directory}/{life}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+
+    def write(_: object, *, machine: Machine[Any], transition: Transition[Any]) -> None:
+        if transition.new in (JobState.CLAIMED, JobState.COMPLETE):
+            _claims[machine.name] += transition.new == JobState.CLAIMED
+            os.write(log, f"{transition.new} {machine.name} {time.monotonic()}\n".encode())
+
+    hooks.state_changed.connect(write)
+    async with Flows(f"{directory}/jobs.db", stop_timeout=1.0) as flows:
+        work = asyncio.create_task(Board(flows).work({"deploy": DEPLOY}, concurrency=40, lease=LEASE))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
+        print("up", flush=True)
+        with suppress(asyncio.CancelledError):
+            await work
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

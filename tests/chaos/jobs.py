@@ -1,0 +1,249 @@
+"""Conductors that are killed and stopped again and again: ``python -m tests.chaos.jobs --seconds 60``.
+
+Jobs are posted to one file, and four processes work on them. At random moments one is killed with SIGKILL and another
+takes its place, or it is stopped with SIGSTOP for longer than its lease and goes on as if nothing had been. In the end
+every job must have been completed once, and in no flow may somebody have written after another had claimed it. The last
+line says how it went; the exit status is 0 if it went well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from lifecycle.flows import Board, Flows, JobState, Priority
+from tests.chaos._conductor import LEASE, STEPS
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+__all__ = ["Tally", "storm"]
+
+ROOT = Path(__file__).parents[2]
+
+CONDUCTORS = 4
+#: Jobs that are not complete at a time.
+BACKLOG = 40
+#: Seconds that the end may take.
+LIMIT = 90.0
+
+
+@dataclass
+class Tally:
+    """What was seen."""
+
+    jobs: int = 0
+    kills: int = 0
+    stops: int = 0
+    #: Jobs that are not complete, or not well.
+    lost: list[str] = field(default_factory=list)
+    #: Jobs that were completed twice, or in whose flow an owner wrote who had lost it.
+    double: list[str] = field(default_factory=list)
+    #: Seconds from a kill until somebody else had claimed what the dead one had.
+    taken: list[float] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"jobs {self.jobs}, kills {self.kills}, lost {len(self.lost)}, double {len(self.double)}"
+
+    def speed(self) -> str:
+        """How fast the jobs of the dead found an owner."""
+        if not self.taken:
+            return f"stops {self.stops}, nothing was taken over"
+        return (
+            f"stops {self.stops}, taken over {len(self.taken)}: median {median(self.taken) * 1000:.0f} ms, "
+            f"most {max(self.taken) * 1000:.0f} ms"
+        )
+
+
+class Storm:
+    """Who posts, who works, and who kills."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.directory = directory
+        self.chance = random.Random(seed)
+        self.tally = Tally()
+        self.ids: list[str] = []
+        self.lives = 0
+        self.conductors: list[tuple[str, Process]] = []
+        # When which life was ended.
+        self.killed: dict[str, float] = {}
+
+    async def blow(self, seconds: float, kills: int) -> Tally:
+        async with Flows(self.directory / "jobs.db") as flows:
+            board = Board(flows, max_attempts=10**6)
+            posting = asyncio.create_task(self._post(board))
+            try:
+                await self._rage(time.monotonic() + seconds, kills)
+                posting.cancel()
+                await self._calm(board)
+            finally:
+                posting.cancel()
+                await self._end(signal.SIGKILL)
+            await self._judge(board)
+        return self.tally
+
+    async def _post(self, board: Board) -> None:
+        while True:
+            for _ in range(BACKLOG - len(await board.jobs())):
+                self.ids.append(f"job-{len(self.ids)}")
+                after = self.chance.choice([0.0, 0.0, self.chance.random() * 0.3])
+                await board.post("deploy", id=self.ids[-1], priority=self.chance.choice(list(Priority)), after=after)
+            await asyncio.sleep(0.05)
+
+    # -- the conductors --------------------------------------------------------------------------------------------
+
+    async def _start(self) -> tuple[str, Process]:
+        self.lives += 1
+        life = f"life-{self.lives}"
+        argv = [sys.executable, "-m", "tests.chaos._conductor", str(self.directory), life]
+        with (self.directory / "errors").open("a") as errors:
+            process = await asyncio.create_subprocess_exec(
+                *argv, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=errors
+            )
+        return life, process
+
+    async def _rage(self, end: float, kills: int) -> None:
+        self.conductors = [await self._start() for _ in range(CONDUCTORS)]
+        while time.monotonic() < end or self.tally.kills < kills:
+            victim = self.chance.randrange(CONDUCTORS)
+            life, process = self.conductors[victim]
+            # Some die while they start.
+            if self.chance.random() < 0.9:
+                await self._up(process)
+            await asyncio.sleep(self.chance.random() * 0.4)
+            if self.chance.random() < 0.2:
+                self._stop(process)
+            else:
+                await self._kill(life, process)
+                self.conductors[victim] = await self._start()
+
+    async def _up(self, process: Process) -> None:
+        assert process.stdout is not None
+        async with asyncio.timeout(LIMIT):
+            line = await process.stdout.readline()
+        # Nothing comes from one that said so before; what was read is given back for the next time.
+        assert line == b"up\n", self._errors()
+        process.stdout.feed_data(line)
+
+    async def _kill(self, life: str, process: Process) -> None:
+        self.killed[life] = time.monotonic()
+        process.kill()
+        await process.wait()
+        self.tally.kills += 1
+
+    def _stop(self, process: Process) -> None:
+        process.send_signal(signal.SIGSTOP)
+        self.tally.stops += 1
+        pause = LEASE * (1.1 + self.chance.random())
+        asyncio.get_running_loop().call_later(pause, _go_on, process)
+
+    async def _calm(self, board: Board) -> None:
+        """In peace: what is left is done, and the conductors end as programs do."""
+        for _, process in self.conductors:
+            _go_on(process)
+        for _, process in self.conductors:
+            await self._up(process)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LIMIT):
+                for each in self.ids:
+                    await (await board.get(each))
+        await self._end(signal.SIGTERM)
+        codes = [process.returncode for _, process in self.conductors]
+        assert codes == [0] * CONDUCTORS, (codes, self._errors())
+
+    async def _end(self, signum: int) -> None:
+        for _, process in self.conductors:
+            if process.returncode is None:
+                _go_on(process)
+                process.send_signal(signum)
+            async with asyncio.timeout(LIMIT):
+                await process.wait()
+
+    def _errors(self) -> str:
+        return (self.directory / "errors").read_text()[-5000:]
+
+    # -- the judgement -----------------------------------------------------------------------------------------------
+
+    async def _judge(self, board: Board) -> None:
+        self.tally.jobs = len(self.ids)
+        found = {job.id: job for job in await board.jobs(*JobState)}
+        ended, claims = self._read()
+        for each in self.ids:
+            job = found.get(each)
+            if job is None or job.outcome != "SUCCESS":
+                self.tally.lost.append(each)
+            elif ended[each] > 1 or not self._in_order(each):
+                self.tally.double.append(each)
+        for times in claims.values():
+            times.sort()
+            for (_, life), (then, heir) in zip(times, times[1:], strict=False):
+                if life in self.killed and heir != life and then > self.killed[life]:
+                    self.tally.taken.append(then - self.killed[life])
+
+    def _read(self) -> tuple[Counter[str], dict[str, list[tuple[float, str]]]]:
+        """By job: how often it was completed; and when it was claimed, in which life."""
+        ended, claims = Counter[str](), defaultdict[str, list[tuple[float, str]]](list)
+        for path in self.directory.glob("life-*.log"):
+            for line in path.read_text().splitlines():
+                state, job, then = line.split()
+                if state == JobState.COMPLETE:
+                    ended[job] += 1
+                else:
+                    claims[job].append((float(then), path.stem))
+        return ended, claims
+
+    def _in_order(self, job: str) -> bool:
+        """Whether each task succeeded once, and each claim wrote only before the next one did."""
+        with closing(sqlite3.connect(self.directory / "jobs.db")) as db:
+            told = list(
+                db.execute(
+                    "SELECT seq, kind, new, result FROM lifecycle_flow_changes WHERE flow = ? ORDER BY seq", (job,)
+                )
+            )
+        claims = [result for _, kind, new, result in told if kind == "task" and new == "SUCCESS"]
+        ends = [new for _, kind, new, _ in told if kind == "flow" and new == "SUCCESS"]
+        turns = [claim for place, claim in enumerate(claims) if not place or claim != claims[place - 1]]
+        return len(claims) == STEPS and len(ends) == 1 and len(turns) == len(set(turns))
+
+
+def _go_on(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGCONT)
+
+
+async def storm(seconds: float, *, seed: int, kills: int = 0) -> Tally:
+    """Let it blow for ``seconds``, and until ``kills`` conductors were killed."""
+    with tempfile.TemporaryDirectory() as directory:
+        return await Storm(Path(directory), seed).blow(seconds, kills)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4)))
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}", flush=True)
+    tally = asyncio.run(storm(arguments.seconds, seed=arguments.seed))
+    for what in ("lost", "double"):
+        if getattr(tally, what):
+            print(f"{what}: {getattr(tally, what)[:20]}")
+    print(tally.speed())
+    print(tally)
+    return int(bool(tally.lost or tally.double))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
