@@ -97,7 +97,7 @@ async def test_p23_a_stop_is_legal_at_any_time(tmp_path: Path) -> None:
     assert all(map(gone, seen))
 
 
-@pytest.mark.parametrize("turns", range(0, 40, 4))
+@pytest.mark.parametrize("turns", range(0, 40, 8))
 async def test_p23_a_stop_at_any_step_of_the_start_leaves_nothing(turns: int) -> None:
     pool = pool_of(size=(2, 2))
     start = asyncio.create_task(pool.start())

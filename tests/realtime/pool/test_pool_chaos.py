@@ -92,8 +92,9 @@ class Storm:
         """Kills somebody every 20 ms, as long as there is somebody else to do the work."""
         while not self.over:
             await asyncio.sleep(0.02)
-            members = [member for member in self.pool.members() if member.pid is not None]
-            if ready(self.pool) + self.pool.stats().busy < 2:
+            # Not always the same one before it is ready: the pool would wait ever longer before it tries again.
+            members = [member for member in self.pool.members() if member.pid is not None and member.attempt < 3]
+            if not members or ready(self.pool) + self.pool.stats().busy < 2:
                 continue
             victim = self.chance.choice(members)
             self.kills += 1
