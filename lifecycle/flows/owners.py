@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import stat
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifecycle.journal import FileLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 __all__ = ["GONE", "Owners"]
 
@@ -36,7 +35,7 @@ class Owners:
     """One process among those that have a store open; without ``directory`` there are no others."""
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        self._directory = None if directory is None else Path(directory)
+        self._directory = None if directory is None else _path(directory)
         #: Who we are, anew each time the store is opened; what the file is called.
         self.name = _name()
         self._lock: FileLock | None = None
@@ -197,7 +196,14 @@ class Owners:
 
 
 def _name() -> str:
-    return f"{os.getpid()}-{secrets.token_hex(6)}"
+    return f"{os.getpid()}-{os.urandom(6).hex()}"
+
+
+def _path(directory: str | os.PathLike[str]) -> Path:
+    """Its module takes long to import, and flows in memory need none."""
+    from pathlib import Path
+
+    return Path(directory)
 
 
 def _locks() -> bool:
