@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["ERRORS", "RULES", "Rule", "bettered"]
+__all__ = ["ERRORS", "JOB_ERRORS", "RULES", "Rule", "bettered"]
 
 Json = Any
 
@@ -27,8 +27,18 @@ ERRORS: dict[str, tuple[str, ...]] = {
     "NotFound": ("FlowError", "MissingDependencies"),
     "WrappedFailure": ("AtomFailed", "ExceptionGroup"),
     "ExecutionFailure": ("AtomFailed",),
-    "UnclaimableJob": ("ClaimLost",),
-    "JobFailure": ("ClaimLost",),
+}
+
+#: The same for boards: what was asked, and what ours answers.
+JOB_ERRORS: dict[str, frozenset[tuple[str, str]]] = {
+    "UnclaimableJob": frozenset(
+        {("claim", "!InvalidState"), ("claim2", "!InvalidState"), ("claim_exp", "!InvalidState")}
+    ),
+    "JobFailure": frozenset((asked, "!ClaimLost") for asked in ("consume", "abandon", "trash", "extend")),
+    # Of what is not claimed or complete, which is there all the same.
+    "NotFound": frozenset(
+        {("wait", "nothing"), *((asked, "!InvalidState") for asked in ("claim", "consume", "abandon", "trash"))}
+    ),
 }
 
 _AT_REST = {"SUCCESS", "FAILURE", "REVERTED", "SUSPENDED"}

@@ -16,19 +16,21 @@ import json
 import logging
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.conformance.flow_betterment import bettered
 from tests.conformance.flow_building import only
 from tests.conformance.flow_comparing import EACH_EVENT_WRITTEN, compared, ended_alike, same_error
+from tests.conformance.flow_jobs import CONDUCTED, check_conductor, check_job
 from tests.conformance.flow_playing import STORES, Crash, Outcome, Stage
 from tests.flows.legality import illegal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
-__all__ = ["check", "main"]
+__all__ = ["check", "main", "plays"]
 
 Json = Any
 
@@ -110,18 +112,45 @@ def _after_crash(case: Json, outcomes: Sequence[Outcome | None], baseline: Json)
         yield f"raised: expected {expected['raised']!r}, got {last.raised!r}"
 
 
+def plays(file: Json) -> Iterator[tuple[str, Callable[[str], list[str]]]]:
+    """The cases of a file by their names, each to be checked with a kind of store.
+
+    Raises:
+        ValueError: for a file that has something else, too.
+    """
+    only(file, {"meta", "cases", "job_cases", "conductor_cases"}, "the file")
+    by_id = {case["id"]: case for case in file.get("cases", ())}
+    for case in file.get("cases", ()):
+        yield case["id"], partial(check, case, others=by_id)
+    for case in file.get("job_cases", ()):
+        yield case["id"], partial(_check_board, check_job, case)
+    for case in file.get("conductor_cases", ()):
+        if case["id"] in CONDUCTED:
+            yield case["id"], partial(_check_board, check_conductor, case)
+
+
+def _check_board(checked: Callable[..., Coroutine[Any, Any, list[str]]], case: Json, store: str) -> list[str]:
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            return asyncio.run(checked(case, STORES[store](Path(directory))))
+    except Exception as error:  # noqa: BLE001  # a failure like any other
+        return [f"could not be played: {error!r}"]
+
+
 def main(path: str, store: str = "memory") -> int:
     """Play all cases of a file; how many failed."""
     file = json.loads(Path(path).read_text())
-    cases = file.get("cases", [])
-    by_id = {case.get("id"): case for case in cases}
-    failed = 0
-    for case in cases:
-        differences = check(case, store, by_id)
-        failed += bool(differences)
+    for case in file.get("conductor_cases", ()):
+        if case["id"] not in CONDUCTED:
+            print(f"skipped {case['id']}: the file says not what the conductor was given, or ours cannot be given it")
+    passed = failed = 0
+    for name, play in plays(file):
+        differences = play(store)
         for difference in differences:
-            print(f"FAILED {case.get('id')}: {difference}")
-    print(f"{len(cases) - failed} passed, {failed} failed")
+            print(f"FAILED {name}: {difference}")
+        failed += bool(differences)
+        passed += not differences
+    print(f"{passed} passed, {failed} failed")
     return failed
 
 

@@ -14,7 +14,9 @@ from tests.conformance.flow_betterment import RULES, bettered
 from tests.conformance.flow_comparing import same_error
 
 FILE = Path(__file__).parents[1] / "data" / "taskflow_conformance.json"
-CASES = {case["id"]: case for case in json.loads(FILE.read_text())["cases"]}
+DATA = json.loads(FILE.read_text())
+CASES = {case["id"]: case for case in DATA["cases"]}
+PLAYS = dict(flows.plays(DATA))
 #: One of each kind, with several steps.
 SIMPLE, CRASH, RESET = (
     "A12-run-twice-after-success-does-nothing",
@@ -24,9 +26,14 @@ SIMPLE, CRASH, RESET = (
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", PLAYS)
 def test_a_recorded_case_comes_out_the_same(name: str, store: str) -> None:
-    assert flows.check(CASES[name], store, CASES) == []
+    assert PLAYS[name](store) == []
+
+
+def test_all_that_was_recorded_is_played_but_what_a_conductor_of_ours_cannot_be_given() -> None:
+    recorded = [case["id"] for kind in ("cases", "job_cases", "conductor_cases") for case in DATA[kind]]
+    assert [name[:3] for name in recorded if name not in PLAYS] == ["K04", "K08", "K09", "K10", "K12"]
 
 
 def test_a_case_after_a_crash_needs_no_other_to_be_compared_with() -> None:
@@ -155,6 +162,28 @@ def test_a_crash_case_is_held_to_the_run_without_the_crash() -> None:
     assert flows.check(copy.deepcopy(case) | {"steps": [{"op": "run"}, {"op": "run"}]}, others=CASES)
 
 
+@pytest.mark.parametrize(
+    ("kind", "case", "why"),
+    [
+        ("job_cases", {"ops": ["post j"], "zookeeper": ["!KeyError"]}, "post j"),
+        ("job_cases", {"ops": ["post a LOW", "post b", "iter_all"], "zookeeper": ["ok", "ok", ["b"]]}, "iter_all"),
+        ("job_cases", {"ops": ["post j", "consume j A"], "zookeeper": ["ok", "!JobFailure"]}, "consume"),
+        ("job_cases", {"ops": ["post j"], "zookeeper": []}, "1 operations, and 0 outcomes"),
+        ("job_cases", {"ops": ["set j on fire"], "zookeeper": ["ok"]}, "set j on fire"),
+        ("job_cases", {"ops": [], "zookeeper": [], "colour": "red"}, "colour"),
+        ("conductor_cases", {"zookeeper": {"job_state": "COMPLETE", "flow_state": "REVERTED"}}, "REVERTED"),
+    ],
+)
+def test_a_case_of_a_board_that_comes_out_differently_fails(kind: str, case: Any, why: str) -> None:
+    ((_, play),) = flows.plays({kind: [{"id": "K01-success-consumed", **case}]})
+    assert any(why in difference for difference in play("memory"))
+
+
+def test_a_file_with_something_else_in_it_is_refused() -> None:
+    with pytest.raises(ValueError, match="surprises"):
+        list(flows.plays({"cases": [], "surprises": []}))
+
+
 def test_an_error_of_taskflow_is_known_by_our_name_for_it() -> None:
     assert same_error(KeyError("x"), {"type": "KeyError", "message": "'x'"})
     assert not same_error(KeyError("x"), {"type": "NotFound", "message": "x"})
@@ -168,8 +197,10 @@ def test_nothing_is_bettered_that_is_no_quirk() -> None:
 
 def test_the_runner_ends_with_its_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = CASES[SIMPLE], CASES[SIMPLE] | {"id": "bad", "order": "any"}
-    (tmp_path / "some.json").write_text(json.dumps({"cases": [good, bad]}))
+    unknown = {"id": "K99"}
+    (tmp_path / "some.json").write_text(json.dumps({"cases": [good, bad], "conductor_cases": [unknown]}))
     assert flows.main(str(tmp_path / "some.json")) == 1
-    failure, last = capsys.readouterr().out.splitlines()
+    skipped, failure, last = capsys.readouterr().out.splitlines()
+    assert skipped.startswith("skipped K99: ")
     assert failure.startswith("FAILED bad: ")
     assert last == "1 passed, 1 failed"
