@@ -108,6 +108,14 @@ def test_webhook_reload_takes_a_good_file_and_keeps_the_old_for_a_broken_one(
     assert program.stop().count("colour:") == 3
 
 
+def test_model_pool_keeps_what_a_process_knows_also_when_a_call_is_given_up(start: Callable[..., Running]) -> None:
+    lines = start("model_pool.py").rest().splitlines()
+    assert lines[0] == "scores: [0, 137, 233]"
+    assert lines[1:4] == ["ann has said hello", "ben has said good day", "ann has said hello and goodbye"]
+    assert lines[4].startswith("given up: 'ponder' of session 'ann' was not done in 0.3 s: it was running on 'model-")
+    assert lines[5:] == ["ann has said hello and goodbye and hello again", "one word after another "]
+
+
 def test_the_procfile_keeps_a_service_and_a_clock_together(start: Callable[..., Running]) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     program = start("Procfile", PATH=path, PORT=str(free_port()))
