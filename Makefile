@@ -34,7 +34,7 @@ soak: $(STAMP)  ## five minutes of chaos in a tree of fifty workers and in a poo
 
 bench: $(STAMP)  ## ratios, one JSON object a module
 	$(BIN)/python -m pip install --quiet --group bench
-	for each in router webhook watch startup supervision flows; do $(BIN)/python -m benchmarks.$$each --json || exit 1; done
+	for each in router webhook watch startup supervision pool flows; do $(BIN)/python -m benchmarks.$$each --json || exit 1; done
 
 docs: $(STAMP)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -b html docs docs/_build/html
