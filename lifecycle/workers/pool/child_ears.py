@@ -45,8 +45,9 @@ class Ears:
         self._reading = False
         self._turns = 0
         self._waiting = False
+        self._interrupted = False
         self._over = False
-        # Guards the five above, but the last two. No signal handler takes it: it may have come while it is held.
+        # Guards who is to read, and whether the main thread does. No signal handler takes it: it might be held.
         self._lock = _thread.allocate_lock()
         # Whether the second thread waits to be woken, for however long, and what wakes it.
         self._parked = False
@@ -111,6 +112,8 @@ class Ears:
     def _await(self) -> bytes:
         self._waiting = True
         try:
+            if self._interrupted:
+                raise Interrupted
             return self._read()
         finally:
             self._waiting = False
@@ -129,7 +132,8 @@ class Ears:
         self._wakes.put(None)
 
     def interrupt(self) -> None:
-        """In a signal handler: have the main thread stop waiting, if it does."""
+        """In a signal handler: have the main thread wait no more, neither now nor later."""
+        self._interrupted = True
         if self._waiting:
             self._waiting = False
             raise Interrupted
