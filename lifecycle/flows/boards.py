@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
-import uuid
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
@@ -99,7 +99,7 @@ class Board:
             raise ValueError(f"post(after={after!r}) is no time to wait; give 0 or more seconds")
         now = self.now()
         row = JobRow(
-            id or uuid.uuid4().hex,
+            id or os.urandom(16).hex(),
             flow,
             rank_of(priority),
             self.flows.codec.encode(store),

@@ -19,7 +19,6 @@ from lifecycle.flows.failures import Failure
 from lifecycle.flows.outcomes import Given, cancelled, ended
 from lifecycle.flows.scopes import check
 from lifecycle.flows.tables import ENGINES, FLOWS, AtomState, EngineState, FlowState
-from lifecycle.flows.views import AtomView, error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.plans import Plan
     from lifecycle.flows.records import Change, Snapshot
     from lifecycle.flows.stores import Store
+    from lifecycle.flows.views import AtomView
     from lifecycle.states import Machine
 
 __all__ = ["Engine"]
@@ -175,6 +175,8 @@ class Engine:
 
     def view(self) -> dict[str, AtomView]:
         """The tasks and retries by name."""
+        from lifecycle.flows.views import AtomView, error_text
+
         states = self.atoms
         return {
             each.name: AtomView(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from lifecycle.errors import FlowError, InvalidState
 from lifecycle.flows.bells import Bell
 from lifecycle.flows.tables import EngineState, FlowState
-from lifecycle.flows.views import built
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
@@ -81,6 +80,8 @@ class Run:
 
     def info(self) -> RunInfo:
         """What can be seen of it now, and how it is built; `lifecycle.observe.mermaid.flow` draws it."""
+        from lifecycle.flows.views import built
+
         error = "" if self._error is None else f"{type(self._error).__name__}: {self._error}"
         return built(self._plan.flow, self._row._replace(state=self.state, error=error), self.atoms)
 
