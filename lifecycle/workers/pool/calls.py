@@ -162,7 +162,7 @@ class Call:
     def _send(self, member: Member) -> None:
         order, caller = self.order, self._caller
         self.member, self._began = member, caller.loop.time()
-        budget = max(0.0, order.until - self._began)
+        budget = None if order.until == math.inf else max(0.0, order.until - self._began)
         self.request = member.link.call(
             order.function,
             order.args,

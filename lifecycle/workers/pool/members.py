@@ -21,7 +21,7 @@ from lifecycle.workers.pool.phases import REASONS, Phase, PhaseLog, phase_of
 from lifecycle.workers.pool.requests import LinkClosed
 from lifecycle.workers.process import ProcessWorker
 from lifecycle.workers.records import ProbeResult
-from lifecycle.workers.status import Status
+from lifecycle.workers.status import FINAL, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -260,6 +260,8 @@ class Member(ProcessWorker):
         before, after = self._phase(old), self._phase(new)
         if before is not after:
             self._note(before, after, self._reason(before, after))
+        if new in FINAL:
+            self.health = Health.UNKNOWN
 
     def _moved(self, before: Phase, reason: Reason) -> None:
         after = self.phase
