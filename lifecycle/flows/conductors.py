@@ -92,8 +92,11 @@ class Conductor:
             while left := [*self._working.values(), *([] if looking.done() else [looking])]:
                 await asyncio.wait(left)
         finally:
-            for task in [looking, *self._working.values()]:
+            # Asked again, nobody has any more time.
+            rest = [looking, *self._working.values()]
+            for task in rest:
                 task.cancel()
+            await asyncio.wait(rest)
 
     # -- finding jobs ---------------------------------------------------------------------------------------------
 

@@ -183,9 +183,10 @@ class Owners:
             rung = os.read(self._bell, 65536)
         except BlockingIOError:
             return
-        *lines, self._rest = (self._rest + rung).split(b"\n")
+        *lines, rest = (self._rest + rung).split(b"\n")
+        self._rest = rest[:_LINE]
         for line in dict.fromkeys(lines):
-            news = line.decode("unicode_escape")
+            news = line.decode("unicode_escape", "replace")
             if news == _NEW:
                 self._look()
             self._tell(news)

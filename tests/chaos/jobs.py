@@ -20,6 +20,7 @@ import time
 from collections import Counter, defaultdict
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -189,7 +190,7 @@ class Storm:
                 self.tally.double.append(each)
         for times in claims.values():
             times.sort()
-            for (_, life), (then, heir) in zip(times, times[1:], strict=False):
+            for (_, life), (then, heir) in pairwise(times):
                 if life in self.killed and heir != life and then > self.killed[life]:
                     self.tally.taken.append(then - self.killed[life])
 
