@@ -8,7 +8,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lifecycle.cli.failures import UsageError
-from lifecycle.cli.parsers import CommandParser
+from lifecycle.cli.filecommands import add_flows, add_inbox
+from lifecycle.cli.parsers import CommandParser, typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -102,7 +103,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_up(commands)
     _add_run(commands)
     _add_webhook(commands)
-    _add_inbox(commands)
+    add_inbox(commands)
+    add_flows(commands)
     return parser
 
 
@@ -123,7 +125,7 @@ def _add_watch(commands: Any) -> None:
     parser.add_argument(
         "paths",
         nargs="*",
-        type=_typed(values.path),
+        type=typed(values.path),
         action=_Collect,
         metavar="PATH",
         help="files and directories to watch",
@@ -137,7 +139,7 @@ def _add_watch(commands: Any) -> None:
 
 def _with_value(option: Any) -> dict[str, Any]:
     action = _Collect if option.many else "store"
-    return {"metavar": option.metavar, "help": option.help, "type": _typed(option.read), "action": action}
+    return {"metavar": option.metavar, "help": option.help, "type": typed(option.read), "action": action}
 
 
 def _add_flag(parser: argparse.ArgumentParser, flag: Any) -> None:
@@ -161,31 +163,11 @@ def _add_up(commands: Any) -> None:
     parser.set_defaults(main=_up)
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these processes")
     parser.add_argument(
-        "-f", "--file", type=_typed(values.path), metavar="FILE", help="a Procfile, or what ends in .toml"
+        "-f", "--file", type=typed(values.path), metavar="FILE", help="a Procfile, or what ends in .toml"
     )
     parser.add_argument(
-        "--log-dir", type=_typed(values.path), metavar="DIR", help="write the lines of each to DIR/NAME.log as well"
+        "--log-dir", type=typed(values.path), metavar="DIR", help="write the lines of each to DIR/NAME.log as well"
     )
-
-
-def _add_inbox(commands: Any) -> None:
-    from lifecycle.cli import values
-
-    described = "look into the inbox of a webhook source, and at its dead letters"
-    parser = commands.add_parser("inbox", help=described, description=described, allow_abbrev=False)
-    parser.intermixes = False  # argparse cannot, where commands follow
-    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="verb")
-    for verb, told in (
-        ("list", "what waits, is being delivered, or is dead"),
-        ("show", "all that is known of some letters"),
-        ("replay", "deliver some again, now and with new attempts"),
-        ("drop", "remove some"),
-    ):
-        each = verbs.add_parser(verb, help=told, description=told, allow_abbrev=False)
-        each.add_argument("file", type=_typed(values.path), metavar="FILE", help="the file that Inbox(…) was given")
-        if verb != "list":
-            each.add_argument("letters", nargs="+", metavar="ID", help="their numbers, or: dead, for all dead letters")
-    parser.set_defaults(main=_inbox, letters=())
 
 
 def _add_run(commands: Any) -> None:
@@ -216,7 +198,7 @@ def _add_webhook(commands: Any) -> None:
     parser.add_argument("url", metavar="URL", help="such as http://127.0.0.1:9000/deploy")
     parser.add_argument("--scheme", required=True, choices=_SCHEMES, help="how the receiver verifies")
     parser.add_argument(
-        "--secret-env", required=True, type=_typed(values.variable), metavar="NAME", help="the variable with the secret"
+        "--secret-env", required=True, type=typed(values.variable), metavar="NAME", help="the variable with the secret"
     )
     parser.add_argument(
         "--data", default="", metavar="TEXT", help="the body; @FILE is what a file holds, @- is standard input"
@@ -239,14 +221,6 @@ def _up(parsed: Parsed) -> int:
     return up(parsed.file, parsed.names, parsed.log_dir)
 
 
-def _inbox(parsed: Parsed) -> int:
-    from lifecycle.cli.inbox import inbox
-
-    if parsed.command:
-        raise UsageError("lifecycle inbox takes no command after --")
-    return inbox(parsed.verb, parsed.file, parsed.letters)
-
-
 def _run(parsed: Parsed) -> int:
     from lifecycle.cli.running import run_target
 
@@ -263,18 +237,6 @@ def _webhook_send(parsed: Parsed) -> int:
     given = vars(parsed)
     options = {name: given[name] for name in _HMAC if given[name] is not None}
     return send(parsed.url, scheme=parsed.scheme, secret_env=parsed.secret_env, data=parsed.data, options=options)
-
-
-def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A reader whose `ValueError` argparse shows as it is."""
-
-    def typed(text: str) -> Any:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
-
-    return typed
 
 
 class _Collect(argparse.Action):

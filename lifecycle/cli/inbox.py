@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.cli.failures import DONE, CliError, UsageError
+from lifecycle.cli.listing import ago, columns, harmless, is_secret, moment, short
 from lifecycle.cli.messages import Voice, colourful, put
 from lifecycle.errors import JournalError
 from lifecycle.journal import QUEUES, FileLock
@@ -31,12 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["VERBS", "inbox"]
 
 _COLUMNS = ("id", "state", "attempts", "accepted", "topic", "error")
-
-#: Parts of the names of headers and of what is in a query that hold what only the sender and we may know.
-_SECRET = ("auth", "cookie", "key", "password", "secret", "signature", "token")
-
-#: Characters of an error in a list.
-_SHORT = 80
 
 
 def inbox(verb: str, file: Path, letters: Sequence[str]) -> int:
@@ -111,10 +106,8 @@ def _list(carry_out: Callable[[Work], Any], _letters: Sequence[str]) -> None:
     """A line a letter, the oldest first."""
     entries: list[Entry] = carry_out(LETTERS.entries)
     rows = [_COLUMNS, *map(_row, entries)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(_COLUMNS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     if entries:
-        put(sys.stdout, "".join(f"{line}\n" for line in lines))
+        put(sys.stdout, columns(rows))
     else:
         _say("nothing waits, and there are no dead letters")
 
@@ -180,9 +173,8 @@ def _numbers(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> list[i
 def _row(entry: Entry) -> tuple[str, ...]:
     event = _event(entry)
     topic = "(cannot be read)" if event is None else event.topic
-    error = entry.error if len(entry.error) <= _SHORT else f"{entry.error[: _SHORT - 1]}…"
-    cells = (str(entry.id), _state(entry), str(entry.attempts), _ago(entry.accepted), topic, error)
-    return tuple(_harmless(cell, "") for cell in cells)
+    cells = (str(entry.id), _state(entry), str(entry.attempts), ago(entry.accepted), topic, short(entry.error))
+    return tuple(harmless(cell) for cell in cells)
 
 
 def _state(entry: Entry) -> str:
@@ -195,15 +187,14 @@ def _state(entry: Entry) -> str:
 
 def _described(entry: Entry) -> str:
     event = _event(entry)
-    accepted = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.accepted))
     known = [
         ("letter", str(entry.id)),
         ("state", _state(entry)),
-        ("accepted", f"{accepted}, {_ago(entry.accepted)} ago"),
+        ("accepted", f"{moment(entry.accepted)}, {ago(entry.accepted)} ago"),
         ("attempts", f"{entry.attempts}, of which {entry.failures} failed"),
         ("error", entry.error or "none"),
     ]
-    text = "".join(f"{name:<10}{_harmless(value, '')}\n" for name, value in known)
+    text = "".join(f"{name:<10}{harmless(value)}\n" for name, value in known)
     return text + (_request(event) if event is not None else "(the request cannot be read)\n") + "\n"
 
 
@@ -214,17 +205,12 @@ def _request(event: WebhookEvent) -> str:
         f"request   {event.method} {event.path}{'?' if query else ''}{query}",
         *(f"  {name}: {_masked(name, value)}" for name, value in event.headers.items()),
     ]
-    body = _harmless(event.text(), "\n\t")
-    return "".join(f"{_harmless(line, '')}\n" for line in lines) + (f"\n{body}\n" if body else "")
+    body = harmless(event.text(), "\n\t")
+    return "".join(f"{harmless(line)}\n" for line in lines) + (f"\n{body}\n" if body else "")
 
 
 def _masked(name: str, value: str) -> str:
-    return "***" if any(part in name.lower() for part in _SECRET) else value
-
-
-def _harmless(text: str, kept: str) -> str:
-    """``text`` with whatever a terminal might obey written out."""
-    return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
+    return "***" if is_secret(name) else value
 
 
 def _event(entry: Entry) -> WebhookEvent | None:
@@ -232,14 +218,6 @@ def _event(entry: Entry) -> WebhookEvent | None:
         return unpacked(entry.body)
     except ValueError:
         return None
-
-
-def _ago(since: float) -> str:
-    seconds = max(0, int(time.time() - since))
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
 
 
 def _counted(numbers: Sequence[int]) -> str:

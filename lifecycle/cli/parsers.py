@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["CommandParser"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["CommandParser", "typed"]
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -36,3 +39,15 @@ class CommandParser(argparse.ArgumentParser):
 
         close = difflib.get_close_matches(unknown.partition("=")[0], self._known, 1)
         return f"; did you mean {close[0]}?" if close else ""
+
+
+def typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A reader whose `ValueError` argparse shows as it is."""
+
+    def typed(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+    return typed

@@ -13,10 +13,10 @@ from lifecycle.cli.failures import DONE, FAILED, UsageError
 from lifecycle.cli.messages import Voice, colourful
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import ModuleType
 
-__all__ = ["load", "run_target"]
+__all__ = ["find", "load", "run_target"]
 
 #: What a shell adds to the number of the signal that a process died of.
 _SIGNALLED = 128
@@ -52,16 +52,25 @@ def load(target: str, *, factory: bool = False) -> tuple[Any, ...]:
     Raises:
         UsageError: when there is no such module or attribute, or nothing there that can be run.
     """
-    module_name, colon, attribute = target.partition(":")
-    if not colon or not module_name or not attribute:
-        raise UsageError(f"{target!r} names nothing to run; give MODULE:ATTRIBUTE, such as app:main")
-    found = _attribute(_module(module_name), attribute)
+    found = find(target, _can_run)
     if factory:
         return _made(found, target)
     if not _can_run(found):
         hint = "; with --factory its result would be run" if callable(found) else ""
         raise UsageError(f"{target} is {found!r}, which is no async function, router or worker{hint}")
     return (found,)
+
+
+def find(target: str, fits: Callable[[Any], bool]) -> Any:
+    """What ``target`` names; where there is no such thing, those that ``fits`` are named.
+
+    Raises:
+        UsageError: when there is no such module or attribute.
+    """
+    module_name, colon, attribute = target.partition(":")
+    if not colon or not module_name or not attribute:
+        raise UsageError(f"{target!r} names nothing; give MODULE:ATTRIBUTE, such as app:main")
+    return _attribute(_module(module_name), attribute, fits)
 
 
 def _module(name: str) -> ModuleType:
@@ -78,13 +87,13 @@ def _module(name: str) -> ModuleType:
         raise UsageError(f"there is no module {error.name!r} ({where}); {hint}") from None
 
 
-def _attribute(module: ModuleType, path: str) -> Any:
+def _attribute(module: ModuleType, path: str, fits: Callable[[Any], bool]) -> Any:
     found: Any = module
     for name in path.split("."):
         try:
             found = getattr(found, name)
         except AttributeError:
-            known = sorted(each for each, value in vars(module).items() if each[0] != "_" and _can_run(value))
+            known = sorted(each for each, value in vars(module).items() if each[0] != "_" and fits(value))
             hint = f"; it has {', '.join(known)}" if known else ""
             raise UsageError(f"the module {module.__name__!r} has no {path!r}{hint}") from None
     return found

@@ -15,10 +15,10 @@ from lifecycle.flows.options import Options
 from lifecycle.flows.owners import Owners
 from lifecycle.flows.plans import compile_flow
 from lifecycle.flows.records import FlowRow
+from lifecycle.flows.requests import Requests
 from lifecycle.flows.runs import Run
 from lifecycle.flows.scopes import asked, check
 from lifecycle.flows.tables import FlowState
-from lifecycle.flows.views import FlowsState
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.plans import Plan
     from lifecycle.flows.records import Snapshot
     from lifecycle.flows.stores import Store
+    from lifecycle.flows.views import FlowsState
 
 __all__ = ["Flows"]
 
@@ -72,6 +73,8 @@ class Flows:
         self.store = _store(path, durable=durable) if store is None else store
         #: Who else has the store open.
         self.owners = Owners(_beside(self.store))
+        #: What others ask of us, and we of them.
+        self.requests = Requests(self.owners)
         self._keeping = Keeping(self.store, codec or JSON(), options or Options(), self.owners)
         self._stop_timeout = stop_timeout
         self._open = False
@@ -127,6 +130,8 @@ class Flows:
 
     def state(self) -> FlowsState:
         """What can be seen of it now."""
+        from lifecycle.flows.views import FlowsState
+
         return FlowsState(repr(self.store), tuple(run.info() for run in self.runs))
 
     def start(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
@@ -190,13 +195,16 @@ class Flows:
         if self._runs.get(run.id) is run:
             del self._runs[run.id]
             self._unfinished.pop(run.id, None)
+            self.requests.forget(run)
 
     def _driven(self, run: Run) -> None:
         """Keep it as long as there is something to do with it."""
         if run.ended:
             self._unfinished.pop(run.id, None)
+            self.requests.forget(run)
         else:
             self._unfinished[run.id] = run
+            self.requests.hear(run)
 
     async def recover(self, *flows: Item) -> list[Run]:
         """Go on with what is unfinished of ``flows``, known by their names: suspended, or left by a crash.

@@ -1,0 +1,76 @@
+"""The lines of the commands that look into a file which programs of this library write: `inbox`, `flows`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.cli.failures import UsageError
+from lifecycle.cli.parsers import typed
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["add_flows", "add_inbox"]
+
+
+def add_inbox(commands: Any) -> None:
+    """Add `lifecycle inbox` to ``commands``."""
+    from lifecycle.cli import values
+
+    described = "look into the inbox of a webhook source, and at its dead letters"
+    parser = commands.add_parser("inbox", help=described, description=described, allow_abbrev=False)
+    parser.intermixes = False  # argparse cannot, where commands follow
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="verb")
+    for verb, told in (
+        ("list", "what waits, is being delivered, or is dead"),
+        ("show", "all that is known of some letters"),
+        ("replay", "deliver some again, now and with new attempts"),
+        ("drop", "remove some"),
+    ):
+        each = verbs.add_parser(verb, help=told, description=told, allow_abbrev=False)
+        each.add_argument("file", type=typed(values.path), metavar="FILE", help="the file that Inbox(…) was given")
+        if verb != "list":
+            each.add_argument("letters", nargs="+", metavar="ID", help="their numbers, or: dead, for all dead letters")
+    parser.set_defaults(main=_inbox, letters=())
+
+
+def add_flows(commands: Any) -> None:
+    """Add `lifecycle flows` to ``commands``."""
+    from lifecycle.cli import values
+
+    described = "look into a file of flows, and ask for them what its programs can be asked"
+    parser = commands.add_parser("flows", help=described, description=described, allow_abbrev=False)
+    parser.intermixes = False  # argparse cannot, where commands follow
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="verb")
+    for verb, told in (
+        ("list", "the flows, their states, and who runs them"),
+        ("show", "all that is known of some flows"),
+        ("diagram", "one flow with its tasks, as text for Mermaid"),
+        ("suspend", "have who runs them begin nothing more"),
+        ("resume", "have who suspended them go on"),
+        ("retry", "begin anew with what failed, when its program starts"),
+    ):
+        each = verbs.add_parser(verb, help=told, description=told, allow_abbrev=False)
+        each.add_argument("file", type=typed(values.path), metavar="FILE", help="the file that Flows(…) was given")
+        each.add_argument("ids", nargs="*", metavar="ID", help="only these flows")
+        if verb in ("list", "show"):
+            each.add_argument("--json", action="store_true", help="for programs")
+        if verb == "diagram":
+            each.add_argument("--flow", metavar="MODULE:ATTRIBUTE", help="how it is built, such as app:deploy")
+    parser.set_defaults(main=_flows, json=False, flow=None)
+
+
+def _inbox(parsed: argparse.Namespace) -> int:
+    from lifecycle.cli.inbox import inbox
+
+    if parsed.command:
+        raise UsageError("lifecycle inbox takes no command after --")
+    return inbox(parsed.verb, parsed.file, parsed.letters)
+
+
+def _flows(parsed: argparse.Namespace) -> int:
+    from lifecycle.cli.flows import flows
+
+    if parsed.command:
+        raise UsageError("lifecycle flows takes no command after --")
+    return flows(parsed.verb, parsed.file, parsed.ids, json=parsed.json, flow=parsed.flow)

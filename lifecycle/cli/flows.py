@@ -1,0 +1,187 @@
+"""`lifecycle flows`: what a file of flows says, and what can be asked of who runs them.
+
+A command has none of the program's code, so it carries out no flow. It reads the file, asks the process that runs a
+flow to suspend it or to go on, and resets one that failed, for its program to begin it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
+from lifecycle.cli.flow_pictures import described, listed, picture, records, whole
+from lifecycle.cli.messages import Voice, colourful, put
+from lifecycle.errors import FlowError, JournalError
+from lifecycle.flows import Flows
+from lifecycle.flows.requests import RESUME, SUSPEND
+from lifecycle.flows.retrying import RETRIED, begin_anew
+from lifecycle.flows.sqlite import FLOW_TABLES
+from lifecycle.flows.tables import FlowState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from lifecycle.flows import FlowRow
+
+__all__ = ["VERBS", "flows"]
+
+_RUNS = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
+_ENDS = (FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
+
+
+def flows(verb: str, file: Path, ids: Sequence[str], *, json: bool = False, flow: str | None = None) -> int:
+    """Carry out ``verb`` on the flows with these ids, or on all that it applies to; ``flow`` is MODULE:ATTRIBUTE.
+
+    Raises:
+        UsageError: for a file that holds no flows.
+        CliError: for a flow that is not there, or a file that cannot be read.
+    """
+    _check(file)
+    work = _Work(Flows(file), ids, json=json, flow=flow)
+    try:
+        return asyncio.run(_carry_out(VERBS[verb], work))
+    except (JournalError, FlowError, OSError) as error:
+        raise CliError(str(error)) from error
+
+
+def _check(file: Path) -> None:
+    """Not every database holds flows; and nothing is to be made of one that does not."""
+    if not file.is_file():
+        raise UsageError(f"there is no file {file}; give the path that Flows(…) was given")
+    if not _has_flows(file):
+        raise UsageError(f"{file} holds no flows; give the path that Flows(…) was given")
+
+
+def _has_flows(file: Path) -> bool:
+    """Whether it does, or is damaged or out of reach: then to open it tells what is wrong."""
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            found = db.execute("SELECT 1 FROM lifecycle_schemas WHERE name = ?", (FLOW_TABLES.name,)).fetchone()
+    except sqlite3.Error as error:
+        return error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+    return found is not None
+
+
+class _Work:
+    """What a verb is to do, and with what."""
+
+    def __init__(self, flows: Flows, ids: Sequence[str], *, json: bool, flow: str | None) -> None:
+        self.flows, self.ids, self.json, self.flow = flows, ids, json, flow
+
+    async def rows(self) -> list[FlowRow]:
+        """The flows that are meant; each is there."""
+        rows = await self.flows.store.flows()
+        if not self.ids:
+            return rows
+        known = {row.id: row for row in rows}
+        if missing := [each for each in self.ids if each not in known]:
+            raise CliError(f"there is no flow {missing[0]!r}; `lifecycle flows list` shows those that are there")
+        return [known[each] for each in dict.fromkeys(self.ids)]
+
+    def runner(self, row: FlowRow) -> str:
+        """The number of the process that has the flow and lives; empty where none does."""
+        lives = row.owner and self.flows.owners.alive(row.owner)
+        return row.owner.partition("-")[0] if lives and row.state not in _ENDS else ""
+
+
+async def _carry_out(verb: Callable[[_Work], Awaitable[int]], work: _Work) -> int:
+    async with work.flows.store:
+        return await verb(work)
+
+
+# -- the verbs -----------------------------------------------------------------------------------------------------
+
+
+async def _list(work: _Work) -> int:
+    """A line a flow, the oldest first."""
+    rows = [(row, work.runner(row)) for row in await work.rows()]
+    if rows or work.json:
+        put(sys.stdout, records(rows) if work.json else listed(rows))
+    else:
+        _say("there are no flows")
+    return DONE
+
+
+async def _show(work: _Work) -> int:
+    """All that is known of each."""
+    shown: list[Any] = []
+    for row in await work.rows():
+        snapshot = await work.flows.store.load(row.id)
+        changes = [change async for change in whole(work.flows.store, row.id)]
+        shown.append((snapshot, changes, work.runner(row)))
+    put(sys.stdout, described(shown, json=work.json))
+    return DONE
+
+
+async def _diagram(work: _Work) -> int:
+    """One flow with its tasks, or of several each as a node, for Mermaid."""
+    snapshots = [await work.flows.store.load(row.id) for row in await work.rows()]
+    put(sys.stdout, picture(snapshots, work.flow))
+    return DONE
+
+
+async def _suspend(work: _Work) -> int:
+    """Ask who runs them to begin nothing more; what is at work ends first."""
+    asked = await _ask(work, SUSPEND, _RUNS)
+    for row in [row for row in await work.rows() if row.state in _RUNS and row.id not in asked]:
+        _say(f"{row.id} is not running: it is {row.state}, and its program goes on with it when it starts")
+    return DONE
+
+
+async def _resume(work: _Work) -> int:
+    """Ask who has them to go on."""
+    asked = await _ask(work, RESUME, (FlowState.SUSPENDED,))
+    left = [row for row in await work.rows() if row.state not in _ENDS and row.id not in asked and not work.runner(row)]
+    for row in left:
+        _say(f"{row.id} is {row.state}, and nobody runs who could go on with it; start its program")
+    return FAILED if left else DONE
+
+
+async def _ask(work: _Work, what: str, states: Sequence[FlowState]) -> set[str]:
+    """Ask for all that are in ``states`` and in somebody's hands; give their ids."""
+    rows = await work.rows()
+    if work.ids and (ended := [row for row in rows if row.state in _ENDS]):
+        raise CliError(f"flow {ended[0].id!r} is at its end: {ended[0].state}")
+    meant = {row.id: work.runner(row) for row in rows if row.state in states and work.runner(row)}
+    if meant:
+        work.flows.owners.open()
+        try:
+            for each in meant:
+                work.flows.requests.ask(what, each)
+        finally:
+            work.flows.owners.close()
+    for each, runner in meant.items():
+        _say(f"process {runner} was asked to {what} {each}")
+    if not meant and not work.ids:
+        _say(f"there is nothing to {what}")
+    return set(meant)
+
+
+async def _retry(work: _Work) -> int:
+    """Begin anew with what failed, when its program starts the next time."""
+    rows = [row for row in await work.rows() if work.ids or row.state in RETRIED]
+    for row in rows:
+        await begin_anew(work.flows.store, row.id)
+        _say(f"{row.id} was {row.state}, and is begun anew when its program starts, or recovers")
+    if not rows:
+        _say("nothing has failed")
+    return DONE
+
+
+VERBS: dict[str, Callable[[_Work], Awaitable[int]]] = {
+    "list": _list,
+    "show": _show,
+    "diagram": _diagram,
+    "suspend": _suspend,
+    "resume": _resume,
+    "retry": _retry,
+}
+
+
+def _say(text: str) -> None:
+    Voice(colourful(sys.stderr)).say(text)

@@ -1,0 +1,53 @@
+"""Lists that a person reads: columns, times ago, and nothing that a terminal might obey."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["ago", "columns", "harmless", "is_secret", "moment", "short"]
+
+#: Characters of an error or a value in a list.
+_SHORT = 80
+
+#: Parts of the names of things that only those may know whom they are meant for.
+_SECRET = ("auth", "cookie", "key", "password", "secret", "signature", "token")
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """``rows``, the first of which is the heading, one below the other."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def harmless(text: str, kept: str = "") -> str:
+    """``text`` with whatever a terminal might obey written out, but for the characters ``kept``."""
+    return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
+
+
+def short(text: str) -> str:
+    """``text``, or its beginning and an ellipsis."""
+    return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
+
+
+def is_secret(name: str) -> bool:
+    """Whether what is called ``name`` is to be masked."""
+    return any(part in name.lower() for part in _SECRET)
+
+
+def ago(since: float) -> str:
+    """How long ago that was."""
+    seconds = max(0, int(time.time() - since))
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def moment(at: float) -> str:
+    """When that was, as the clock on the wall has it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

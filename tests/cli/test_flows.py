@@ -1,0 +1,263 @@
+"""`lifecycle flows`: a file of flows is read, its programs are asked, and what failed is begun anew."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.cli import main
+from lifecycle.cli.failures import FAILED, USAGE
+from lifecycle.flows import Flows, linear, task
+from lifecycle.journal import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    #: Give a command, and what it writes to each stream.
+    Said = Callable[..., tuple[str, str]]
+
+BUILT: list[str] = []
+
+
+@task
+def build(ref: str, token: str) -> dict[str, str]:
+    BUILT.append(ref)
+    return {"ref": ref}
+
+
+@build.revert
+def unbuild() -> None: ...
+
+
+@task
+def switch(build: dict[str, str]) -> None:
+    if build["ref"] == "bad\x1b[2J":
+        raise OSError("no\x1b]0;route\x07")
+
+
+DEPLOY = linear("deploy", build, linear("last", switch))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A flow that succeeded, and one that failed and was undone."""
+    path = tmp_path / "app.db"
+    asyncio.run(_made(path))
+    BUILT.clear()
+    return path
+
+
+async def _made(path: Path) -> None:
+    async with Flows(path) as flows:
+        await flows.start(DEPLOY, id="good", ref="v1", token="hush")
+        with pytest.raises(OSError, match="route"):
+            await flows.start(DEPLOY, id="bad\x1b", ref="bad\x1b[2J", token="hush")
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Said:
+    def said(*words: object, status: int = 0) -> tuple[str, str]:
+        assert main(["flows", *map(str, words)]) == status
+        return capsys.readouterr()
+
+    return said
+
+
+def test_the_list_says_what_became_of_each(file: Path, say: Said) -> None:
+    head, *rows = say("list", file)[0].splitlines()
+    assert head.split() == ["id", "flow", "state", "changed", "process"]
+    assert [row.split()[:3] for row in rows] == [["good", "deploy", "SUCCESS"], ["bad\\x1b", "deploy", "REVERTED"]]
+
+
+def test_programs_get_json(file: Path, say: Said) -> None:
+    rows = json.loads(say("list", file, "--json")[0])
+    assert [(row["id"], row["state"], row["process"]) for row in rows] == [
+        ("good", "SUCCESS", None),
+        ("bad\x1b", "REVERTED", None),
+    ]
+    [shown] = json.loads(say("show", file, "good", "--json")[0])
+    assert shown["given"]["ref"] == "v1"
+    assert {each["name"]: each["result"] for each in shown["tasks"]} == {"build": {"ref": "v1"}, "switch": None}
+    assert [each["new"] for each in shown["changes"]][:2] == ["RUNNING", "RUNNING"]
+
+
+def test_a_flow_is_shown_whole_but_for_secrets_and_what_would_command_the_terminal(file: Path, say: Said) -> None:
+    out, _ = say("show", file)
+    assert "\x1b" not in out
+    assert "hush" not in out
+    for text in ('"token": "***"', '"ref": "v1"', r"no\x1b]0;route\x07", "REVERTED", "id        good"):
+        assert text in out
+
+
+def test_a_file_without_flows_in_it_is_said_to_be_so(tmp_path: Path, say: Said) -> None:
+    asyncio.run(_entered(tmp_path / "new.db"))
+    assert "there are no flows" in say("list", tmp_path / "new.db")[1]
+    assert say("list", tmp_path / "new.db", "--json")[0] == "[]\n"
+    assert "nothing to suspend" in say("suspend", tmp_path / "new.db")[1]
+    assert "nothing has failed" in say("retry", tmp_path / "new.db")[1]
+
+
+async def _entered(path: Path) -> None:
+    async with Flows(path):
+        pass
+
+
+# -- diagrams --------------------------------------------------------------------------------------------------------
+
+
+def test_a_diagram_has_the_tasks_and_with_the_code_also_what_follows_what(
+    file: Path, say: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loose, _ = say("diagram", file, "good")
+    assert loose.startswith("graph TD\n")
+    assert "**switch**\nSUCCESS" in loose
+    assert "-->" not in loose
+    built, _ = say("diagram", file, "good", "--flow", f"{__name__}:DEPLOY")
+    assert "f_0 --> f_1" in built
+    several, _ = say("diagram", file)
+    assert "**deploy**\ngood\nSUCCESS" in several
+
+
+def test_a_diagram_of_another_flow_is_refused(file: Path, say: Said) -> None:
+    assert "is not the flow 'deploy'" in say("diagram", file, "good", "--flow", f"{__name__}:build", status=USAGE)[1]
+    assert "is no flow" in say("diagram", file, "good", "--flow", "json:dumps", status=USAGE)[1]
+    assert "no 'none'; it has DEPLOY" in say("diagram", file, "--flow", f"{__name__}:none", status=USAGE)[1]
+    assert "names nothing" in say("diagram", file, "--flow", "app", status=USAGE)[1]
+
+
+# -- asking ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_process_that_runs_a_flow_suspends_it_and_goes_on(tmp_path: Path, say: Said) -> None:
+    begun, go_on, done = asyncio.Event(), asyncio.Event(), list[int]()
+
+    async def work() -> None:
+        begun.set()
+        await go_on.wait()
+        done.append(1)
+
+    flow = linear("f", task(work, name="one"), task(lambda: done.append(2), name="two"))
+    file = tmp_path / "app.db"
+
+    async def ask(*words: object, status: int = 0) -> str:
+        return (await asyncio.to_thread(say, *words, status=status))[1]
+
+    async with asyncio.timeout(30), Flows(file) as flows:
+        run = flows.start(flow, id="f-1")
+        await begun.wait()
+        [row] = json.loads((await asyncio.to_thread(say, "list", file, "--json"))[0])
+        assert row["process"] == os.getpid()
+        assert "asked to suspend f-1" in await ask("suspend", file)
+        while run.state != "SUSPENDING":
+            await asyncio.sleep(0.01)
+        go_on.set()
+        assert await run.suspend() == "SUSPENDED"
+        assert done == [1]
+        assert "asked to resume f-1" in await ask("resume", file, "f-1")
+        await run
+        assert done == [1, 2]
+        assert "at its end: SUCCESS" in await ask("suspend", file, "f-1", status=FAILED)
+
+
+async def test_what_nobody_runs_waits_for_its_program(tmp_path: Path, say: Said) -> None:
+    file = tmp_path / "app.db"
+    async with Flows(file) as flows:
+        await flows.start(DEPLOY, id="f-1", ref="v1", token="x").suspend()
+    assert "start its program" in (await asyncio.to_thread(say, "resume", file, status=FAILED))[1]
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute("UPDATE lifecycle_flows SET state = 'RUNNING', owner = '1-dead'")
+    assert "f-1 is not running" in (await asyncio.to_thread(say, "suspend", file, "f-1"))[1]
+
+
+def test_what_failed_is_begun_anew_when_its_program_starts(file: Path, say: Said) -> None:
+    assert "begun anew" in say("retry", file)[1]
+    rows = json.loads(say("list", file, "--json")[0])
+    assert [row["state"] for row in rows] == ["SUCCESS", "PENDING"]
+    shown = json.loads(say("show", file, "bad\x1b", "--json")[0])[0]
+    assert {(each["state"], each["result"], each["error"], each["attempt"]) for each in shown["tasks"]} == {
+        ("PENDING", None, None, 1)
+    }
+    assert [each["reason"] for each in shown["changes"]][-1] == "reset"
+
+    async def start() -> None:
+        async with Flows(file) as flows:
+            [run] = await flows.recover(DEPLOY)
+            with pytest.raises(OSError, match="route"):
+                await run
+            assert run.atoms["build"].attempt == 2
+
+    asyncio.run(start())
+    assert BUILT == ["bad\x1b[2J"]
+
+
+def test_only_what_failed_is_begun_anew(file: Path, say: Said) -> None:
+    assert "'good' is SUCCESS" in say("retry", file, "good", status=FAILED)[1]
+
+
+# -- bad input -------------------------------------------------------------------------------------------------------
+
+VERBS = ("list", "show", "diagram", "suspend", "resume", "retry")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_file_that_is_not_there_is_not_made(verb: str, tmp_path: Path, say: Said) -> None:
+    assert "there is no file" in say(verb, tmp_path / "none.db", status=USAGE)[1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_flow_that_is_not_there(file: Path, say: Said) -> None:
+    assert "there is no flow 'x'" in say("show", file, "good", "x", status=FAILED)[1]
+
+
+def test_a_file_that_holds_no_flows(tmp_path: Path, say: Said) -> None:
+    (tmp_path / "notes.txt").write_text("no database, but long enough to be taken for one" * 9)
+    assert "holds no flows" in say("list", tmp_path / "notes.txt", status=USAGE)[1]
+    asyncio.run(_journal(tmp_path / "other.db"))
+    assert "holds no flows" in say("list", tmp_path / "other.db", status=USAGE)[1]
+
+
+async def _journal(path: Path) -> None:
+    async with Journal(path):
+        pass
+
+
+def change(file: Path, sql: str) -> None:
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute(sql)
+
+
+def test_a_file_of_a_newer_program(file: Path, say: Said) -> None:
+    change(file, "UPDATE lifecycle_schemas SET version = 99 WHERE name = 'flows'")
+    assert "version 99" in say("list", file, status=FAILED)[1]
+
+
+def test_a_file_that_is_damaged(file: Path, say: Said) -> None:
+    change(file, "PRAGMA wal_checkpoint(TRUNCATE)")
+    data = bytearray(file.read_bytes())
+    data[100:] = b"\xa5" * (len(data) - 100)
+    file.write_bytes(data)
+    assert "it is damaged" in say("list", file, status=FAILED)[1]
+
+
+def test_a_file_that_somebody_holds_locked(file: Path, say: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lifecycle.journal.databases._PATIENCE", 0.01)
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        assert "locked" in say("list", file, status=FAILED)[1]
+        db.execute("ROLLBACK")
+
+
+def test_a_flow_whose_values_another_codec_keeps_is_shown(file: Path, say: Said) -> None:
+    change(file, "UPDATE lifecycle_flows SET store = 'pickled' WHERE id = 'good'")
+    assert "given     pickled" in say("show", file, "good")[0]
+
+
+def test_there_is_no_command_after_dashes(file: Path, say: Said) -> None:
+    assert "no command" in say("list", file, "--", "ls", status=USAGE)[1]
