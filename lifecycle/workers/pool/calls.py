@@ -163,6 +163,8 @@ class Call:
         order, caller = self.order, self._caller
         self.member, self._began = member, caller.loop.time()
         budget = None if order.until == math.inf else max(0.0, order.until - self._began)
+        # What calls had that are over excuses nothing any more.
+        others = member.busy_until if member.link.busy else 0.0
         self.request = member.link.call(
             order.function,
             order.args,
@@ -173,7 +175,7 @@ class Call:
             answered=self._answered,
         )
         member.calls += 1
-        member.busy_until = max(member.busy_until, order.until)
+        member.busy_until = max(others, order.until)
         caller.leavers.worn(member)
         if hooks.call_dispatched.receivers:
             hooks.call_dispatched.announce(

@@ -79,8 +79,9 @@ class Life:
         # Seconds that the parent leaves us when it says goodbye; None if it just went.
         self._grace: float | None = None
         self._orphaned = False
-        # Whether nothing more is to be begun.
+        # Whether nothing more is to be begun, and whether what runs was taken back here.
         self._finished = False
+        self._ending = False
         # The signal that asked us to end, if one did.
         self._signal: int | None = None
         # Held until the main thread has no more to do.
@@ -131,6 +132,9 @@ class Life:
 
     def _done(self, call: Call, frame: list[Any]) -> None:
         del self._calls[call.number]
+        if self._ending and frame[0] == "error" and frame[-1]:
+            # Nobody there has taken it back; how this process ends is what there is to know.
+            return
         send_outcome(self._channel, call, frame)
 
     def _terminated(self, number: int, _frame: FrameType | None) -> None:
@@ -229,6 +233,7 @@ class Life:
             self._engine.close()
 
     def _cancel_all(self) -> None:
+        self._ending = True
         for number in list(self._calls):
             self._cancel(number, "")
 

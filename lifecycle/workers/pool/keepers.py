@@ -178,10 +178,10 @@ class Keeper:
 
     async def _start(self, member: Member) -> None:
         """Start it when it may be."""
-        if member.attempt > 1:
+        # It may have been dismissed before this began.
+        if member.attempt > 1 and member.status in UNSTARTED:
             member.hold()
             with suppress(TimeoutError):
-                # It may be dismissed before.
                 async with asyncio.timeout(self._backoff.delay(member.attempt - 2)):
                     await member.wait()
         async with self._gate:

@@ -106,7 +106,7 @@ class Member(ProcessWorker):
         self.proven = False
         #: When it was ready, by the loop's clock.
         self.ready_at = math.inf
-        #: When its last call ended, and the latest deadline of those that it was given, by the loop's clock.
+        #: When its last call ended, and the latest deadline of those that it has, by the loop's clock.
         self.idle_since = self.busy_until = 0.0
         #: How many calls, and how many bytes of memory, are enough.
         self.most_calls = self.most_rss = math.inf

@@ -103,14 +103,14 @@ async def test_goodbye_takes_back_what_does_not_finish_in_time(
     request = member.call(function, str(tmp_path / "started"))
     await until(tmp_path / "started")
     member.link.bye(0.05)
-    # Nobody here took it back. On a busy machine, what it has left after that may be too little to say so.
-    assert isinstance(await outcome(request), (RemoteError, LinkClosed))
+    # Nobody here took it back.
+    assert isinstance(await outcome(request), LinkClosed)
     await member.end()
     assert not member.broken
 
 
 @pytest.mark.parametrize(("served", "concurrency"), [("Plain", 1), ("Plain", 4), ("Loop", 4)])
-async def test_a_stop_cancels_what_runs_and_the_member_dies_of_the_signal(
+async def test_a_stop_breaks_off_what_runs_and_the_member_dies_of_the_signal(
     up: Spawn, tmp_path: Path, served: str, concurrency: int
 ) -> None:
     member = await up(served, concurrency=concurrency)
@@ -119,8 +119,7 @@ async def test_a_stop_cancels_what_runs_and_the_member_dies_of_the_signal(
     await member.worker.stop(LIMIT)
     end = await member.end()
     assert (end.status, end.signal) == (Status.STOPPED, signal.SIGTERM)
-    assert not request.future.cancelled()
-    assert isinstance(request.future.exception(), RemoteError)
+    assert isinstance(await outcome(request), LinkClosed)
     assert not member.broken
 
 
