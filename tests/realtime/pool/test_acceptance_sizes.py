@@ -50,7 +50,7 @@ async def test_p13_a_member_goes_when_it_has_too_much_memory_and_no_call_suffers
 
 async def test_a_member_goes_when_it_is_old() -> None:
     async with pool_of(recycle=Recycle(age=0.3)) as pool:
-        (old,) = pool.members()
+        old = pool.members()[0]
         await soon(lambda: old not in pool.members() and ready(pool) == 1)
         assert "recycle" in [change.reason for change in old.history]
         assert pool.stats().restarts == 0
