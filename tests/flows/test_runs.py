@@ -523,3 +523,27 @@ async def test_those_of_a_higher_priority_begin_first(flows: Flows) -> None:
     steps = [task(step(f"p{n}", log), priority=n) for n in (1, 3, 2, 0)]
     await flows.start(unordered("f", *steps))
     assert log == ["p3", "p2", "p1", "p0"]
+
+
+async def test_resumed_while_it_is_being_suspended_it_goes_on_once_it_was(flows: Flows) -> None:
+    held, log = Held(), list[str]()
+    run = flows.start(linear("f", held.task, step("b", log)))
+    await held.begun.wait()
+    run.suspend()
+    resumed = [asyncio.create_task(run.resume()) for _ in range(3)]
+    held.go_on.set()
+    assert await run == {"held": "done", "b": "B"}
+    await asyncio.gather(*resumed)
+    assert (held.times, log) == (1, ["b"])
+    states = [change.new async for change in run if change.kind == "flow"]
+    assert states == ["RUNNING", "SUSPENDING", "SUSPENDED", "RUNNING", "SUCCESS"]
+
+
+async def test_a_flow_that_runs_is_not_resumed(flows: Flows) -> None:
+    held = Held()
+    run = flows.start(linear("f", held.task))
+    await held.begun.wait()
+    await run.resume()
+    held.go_on.set()
+    await run
+    assert held.times == 1

@@ -1,0 +1,156 @@
+"""`Drive`: the half of a run that its `Flows` sees: a flow is taken, its engine driven in the background and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.errors import FlowError
+from lifecycle.flows.bells import Bell
+from lifecycle.flows.tables import EngineState, FlowState
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable
+
+    from lifecycle.flows.engines import Engine
+    from lifecycle.flows.keeping import Keeping
+    from lifecycle.flows.plans import Plan
+    from lifecycle.flows.records import Change, FlowRow, Snapshot
+
+__all__ = ["ENDS", "Drive"]
+
+_log = logging.getLogger("lifecycle.flows")
+
+#: States of a flow that nothing has to be done in any more.
+ENDS = (FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
+
+
+class Drive:
+    """A flow, its engine if there is one, and the task that drives it if one does."""
+
+    def __init__(self, plan: Plan, row: FlowRow, keeping: Keeping, driven: Callable[[Any], None]) -> None:
+        self.id = row.id
+        self.name = plan.name
+        self._plan, self._row, self._keeping = plan, row, keeping
+        # Told when it begins to be driven, and when it is no more.
+        self._driven = driven
+        self._engine: Engine | None = None
+        # Whether the flow was taken, so that it may be written.
+        self._mine = False
+        self._driver: asyncio.Task[None] | None = None
+        # What stopped it that was no task's failure.
+        self._error: BaseException | None = None
+        # Whether it is to be suspended as soon as it runs, and how much time its tasks have.
+        self._asked: tuple[float | None] | None = None
+        # Rung when something is otherwise.
+        self._bell = Bell()
+        # What each who watches the engine has not seen yet.
+        self._watchers: list[deque[EngineState]] = []
+
+    @property
+    def state(self) -> FlowState:
+        """Of the flow, as it is stored."""
+        return FlowState(self._row.state) if self._engine is None else self._engine.flow.state
+
+    @property
+    def running(self) -> bool:
+        """Whether something is done, or about to be."""
+        return self._driver is not None and not self._driver.done()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to its end: SUCCESS, FAILURE or REVERTED."""
+        return not self.running and self.state in ENDS
+
+    @property
+    def stopped(self) -> bool:
+        """Whether something stopped it that was no failure of a task; it can be resumed."""
+        return not self.running and self._error is not None
+
+    def drive(self, *, anew: bool = False) -> None:
+        """Begin, or go on, in the background; ``anew`` also where the flow has come to an end before."""
+        if self.running:
+            return
+        self._asked = None
+        self._driver = asyncio.create_task(self._drive(anew=anew), name=f"flow {self.id}")
+        self._driven(self)
+
+    async def _drive(self, *, anew: bool) -> None:
+        try:
+            engine = await self._ready(anew=anew)
+            if engine is not None:
+                await engine.prepare()
+                await engine.run()
+            self._report()
+        except Exception as error:  # noqa: BLE001  # who awaits the run gets it
+            self._stop(error)
+        finally:
+            self._driver = None
+            self._driven(self)
+            self._bell.ring()
+
+    async def _ready(self, *, anew: bool) -> Engine | None:
+        """The engine, if there is anything for it to do; where it has to be, the flow is taken."""
+        if self._error is not None:
+            # What is in memory may be ahead of what is stored.
+            self._engine, self._error = None, None
+        if self._engine is None or not self._mine:
+            snapshot, self._mine = await self._keeping.open(self._row)
+            if not self._mine and (anew or snapshot.flow.state not in ENDS):
+                snapshot, self._mine = await self._keeping.take(snapshot), True
+            self._use(snapshot)
+        return self._engine if self._mine else None
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Go on from there: the flow was taken for this run."""
+        self._mine = snapshot.flow.state not in ENDS
+        self._use(snapshot)
+
+    def _use(self, snapshot: Snapshot) -> None:
+        self._engine = self._keeping.engine(self._plan, snapshot, self)
+        self._engine.listeners.append(self._told)
+        self._engine.watchers.append(self._watch)
+
+    def _told(self, _: Change) -> None:
+        self._bell.ring()
+
+    def _watch(self, state: EngineState) -> None:
+        for seen in self._watchers:
+            seen.append(state)
+        self._bell.ring()
+        if self._asked is not None and self._engine is not None and state is EngineState.RESUMING:
+            self._engine.suspend(cancel_after=self._asked[0])
+
+    def _report(self) -> None:
+        if self._engine is not None and (error := self._engine.error()) is not None:
+            _log.warning("flow %s %r ends %s: %s", self.name, self.id, self.state, error)
+
+    def _stop(self, error: Exception) -> None:
+        """Something is wrong with more than a task: what is stored stays, and nothing is at work."""
+        _log.warning("flow %s %r stopped, and can be resumed: %s", self.name, self.id, error)
+        self._error = error
+        flow = None if self._engine is None else self._engine.flow
+        if flow is not None and flow.state in (FlowState.RUNNING, FlowState.SUSPENDING):
+            flow.to(FlowState.SUSPENDING, "error")
+            flow.to(FlowState.SUSPENDED, "error")
+
+    async def settle(self) -> None:
+        """Wait until nothing is at work."""
+        while self.running:
+            await self._bell.heard()
+
+    async def close(self) -> None:
+        """Stop at once what still runs, and tell who waits that nothing will come."""
+        left = f"flow {self.id!r} is {self.state}, and the Flows that ran it was left; recover or start it again"
+        await self.abandon(FlowError(left))
+
+    async def abandon(self, error: Exception) -> None:
+        """Cancel at once what is at work and write nothing more; who waits gets ``error``."""
+        if self._driver is not None:
+            self._driver.cancel()
+            await asyncio.wait([self._driver])
+        if not self.ended and not self.stopped:
+            self._error = error
+            self._bell.ring()
