@@ -1,4 +1,4 @@
-"""`Drive`: the half of a run that its `Flows` sees: a flow is taken, its engine driven in the background and stopped."""
+"""`Drive`: the half of a run that `Flows` sees: a flow is taken, its engine driven in the background, and stopped."""
 
 from __future__ import annotations
 
