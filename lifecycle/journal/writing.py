@@ -10,7 +10,9 @@ import asyncio
 import os
 import threading
 from collections import deque
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -85,7 +87,8 @@ class Journal:
         """
         if self._thread is not None:
             raise JournalError(f"the journal {self.path} is open already; share it, or make another")
-        loop, thread = asyncio.get_running_loop(), _WriterThread(f"journal {self.path}")
+        loop = asyncio.get_running_loop()
+        thread = _WriterThread(f"journal {self.path}", loop)
         try:
             await loop.run_in_executor(thread, self._database.open)
         except BaseException:
@@ -188,13 +191,8 @@ class Journal:
         self._go_on()
         failure = job.exception()
         outcomes = [(None, failure)] * len(futures) if failure is not None else job.result()
-        for future, (result, error) in zip(futures, outcomes, strict=True):
-            if future.cancelled():
-                continue
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
+        for future, outcome in zip(futures, outcomes, strict=True):
+            _settle(future, outcome)
         for _ in range(places):
             self._room.release()
 
@@ -215,18 +213,22 @@ class Journal:
 class _WriterThread(Executor):
     """One thread that does its jobs in order; a daemon, so that the end of the process never waits for a disk.
 
-    An executor, since a loop knows how to wait for one, whatever its clock.
+    An executor, since a loop knows how to wait for one, whatever its clock; for one loop, whose futures it gives, since
+    a future that any thread may wait for costs as much as the rest of the way there and back.
     """
 
-    def __init__(self, name: str) -> None:
-        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+    def submit(  # type: ignore[override]  # `run_in_executor` returns a loop's future as it is
+        self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> asyncio.Future[_T]:
         """Do this after what was submitted before."""
-        future: Future[_T] = Future()
-        self._jobs.put((future, lambda: fn(*args, **kwargs)))
+        future: asyncio.Future[_T] = self._loop.create_future()
+        self._jobs.put((future, partial(fn, *args, **kwargs)))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002  # Executor's signature
@@ -237,17 +239,26 @@ class _WriterThread(Executor):
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            future, call = job
-            if future.set_running_or_notify_cancel():
-                _settle(future, call)
+            self._do(*job)
             # Nothing of a job is kept while the thread waits for the next.
-            del job, future, call
+            del job
+
+    def _do(self, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
+        outcome: Outcome
+        try:
+            outcome = call(), None
+        except BaseException as error:  # noqa: BLE001  # whoever submitted it gets it
+            outcome = None, error
+        # A loop that is closed waits for nothing.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(_settle, future, outcome)
 
 
-def _settle(future: Future[Any], call: Callable[[], Any]) -> None:
-    try:
-        result = call()
-    except BaseException as error:  # noqa: BLE001  # whoever submitted it gets it
-        future.set_exception(error)
-    else:
+def _settle(future: asyncio.Future[Any], outcome: Outcome) -> None:
+    if future.cancelled():
+        return
+    result, error = outcome
+    if error is None:
         future.set_result(result)
+    else:
+        future.set_exception(error)
