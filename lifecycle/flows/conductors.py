@@ -169,9 +169,7 @@ class Conductor:
                 await self._see_through(lease, run)
         except ClaimLost as error:
             _log.warning("%s", error)
-        except FlowError as error:
-            _log.error("job %s is left as it is: %s", job.id, error)
-        except JournalError as error:
+        except (FlowError, JournalError) as error:
             _log.warning("job %s is left as it is, and comes back when its claim ends: %s", job.id, error)
 
     async def _adopt(self, job: Job) -> Run | None:
@@ -181,7 +179,7 @@ class Conductor:
         snapshot = await board.store.adopt(row, flow, now=board.now())
         try:
             return board.flows.adopt(self._flows[row.flow], snapshot)
-        except FlowError as error:
+        except Exception as error:  # noqa: BLE001  # a codec may raise anything; it is kept with the job
             await board.trash(job, error=_text(error))
             return None
 

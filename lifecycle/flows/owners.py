@@ -14,6 +14,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from lifecycle.errors import JournalError
 from lifecycle.journal import FileLock
 
 if TYPE_CHECKING:
@@ -62,23 +63,32 @@ class Owners:
         """Be seen by the others, and see them.
 
         Raises:
-            OSError: where the directory or the file cannot be made.
+            JournalError: where the directory or the file cannot be made.
         """
         self.name, self._rest = _name(), b""
         if self._directory is None or not _locks():
             return
-        self._directory.mkdir(mode=0o700, exist_ok=True)
+        try:
+            self._appear(self._directory)
+        except OSError as error:
+            self.close()
+            raise JournalError(
+                f"{self._directory} is where processes say that they have the store open, and this one cannot "
+                f"({error}); make it a directory that this process may write"
+            ) from error
+        self._ring(_NEW)
+
+    def _appear(self, directory: Path) -> None:
+        directory.mkdir(mode=0o700, exist_ok=True)
         # Nobody may find it before it is locked.
-        hidden, path = self._directory / f".{self.name}", self._directory / self.name
+        hidden, path = directory / f".{self.name}", directory / self.name
         with suppress(OSError):
             os.mkfifo(hidden, 0o600)
-        lock = FileLock(hidden)
-        lock.take()
+        self._lock = FileLock(hidden)
+        self._lock.take()
         hidden.rename(path)
-        self._lock = lock
         self._listen(path)
         self._look()
-        self._ring(_NEW)
 
     def _listen(self, path: Path) -> None:
         bell = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

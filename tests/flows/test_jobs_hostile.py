@@ -1,0 +1,143 @@
+"""Jobs in a file with which something is wrong: locked, full, not to be written, damaged, or from a newer program."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.errors import JournalError
+from lifecycle.flows import Board, Flows, linear, task
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from lifecycle.testing import Clock
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+@task
+async def double(size: int) -> int:
+    await asyncio.sleep(1)
+    return size * 2
+
+
+GROW = linear("grow", double)
+
+
+@pytest.fixture
+async def board(tmp_path: Path) -> AsyncIterator[Board]:
+    async with Flows(tmp_path / "flows.db", stop_timeout=0.0) as flows:
+        yield Board(flows)
+
+
+async def pragma(board: Board, text: str) -> None:
+    """Change how the file is used; such as a lock that is not waited for, so that the test is short."""
+    journal = board.flows.store.journal  # type: ignore[attr-defined]  # it is one of SQLite
+    await journal.run(lambda db: db.execute(f"PRAGMA {text}").fetchall())
+
+
+async def test_a_file_that_is_locked_is_said_to_be_and_works_again(board: Board, tmp_path: Path) -> None:
+    await pragma(board, "busy_timeout = 10")
+    with closing(sqlite3.connect(tmp_path / "flows.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for call in (board.post("grow"), board.jobs(), board.claim(), board.purge(0.0)):
+            with pytest.raises(JournalError, match=r"flows\.db: another process has held it locked"):
+                await call
+        other.execute("ROLLBACK")
+    assert (await board.post("grow", id="one")).state == "UNCLAIMED"
+
+
+async def test_a_conductor_lives_through_a_lock(board: Board, tmp_path: Path, clock: Clock) -> None:
+    await pragma(board, "busy_timeout = 10")
+    work = asyncio.create_task(board.work({"grow": GROW}, lease=3.0))
+    job = await board.post("grow", size=1)
+    with closing(sqlite3.connect(tmp_path / "flows.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        await clock.advance(20)
+        other.execute("ROLLBACK")
+    assert await job == "SUCCESS"
+    work.cancel()
+    with suppress(asyncio.CancelledError):
+        await work
+
+
+async def test_a_conductor_lives_through_a_lock_that_comes_while_a_job_is_done(
+    board: Board, tmp_path: Path, clock: Clock
+) -> None:
+    """Its claim cannot be kept, and what it did cannot be written: somebody does it again, here itself."""
+    await pragma(board, "busy_timeout = 10")
+    work = asyncio.create_task(board.work({"grow": GROW}, lease=3.0))
+    job = await board.post("grow", size=1)
+    while not board.flows.runs or not board.flows.runs[0].atoms:
+        await asyncio.sleep(0.01)
+    with closing(sqlite3.connect(tmp_path / "flows.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        await clock.advance(20)
+        other.execute("ROLLBACK")
+    assert await job == "SUCCESS"
+    assert job.attempts == 2
+    work.cancel()
+    with suppress(asyncio.CancelledError):
+        await work
+
+
+async def test_a_disk_that_is_full_is_said_to_be_and_room_is_all_it_takes(board: Board) -> None:
+    await pragma(board, "max_page_count = 1")
+    with pytest.raises(JournalError, match="the disk is full; make room"):
+        for _ in range(1000):
+            await board.post("grow", text="x" * 10_000)
+    await pragma(board, "max_page_count = 1000000")
+    await board.post("grow", id="one")
+    assert "one" in [job.id for job in await board.jobs()]
+
+
+async def test_a_file_that_cannot_be_written_is_said_to_be(board: Board) -> None:
+    job = await board.post("grow")
+    await pragma(board, "query_only = ON")
+    for call in (board.post("grow"), board.claim(job)):
+        with pytest.raises(JournalError, match="it cannot be written"):
+            await call
+
+
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "flows.db").write_bytes(b"not a database" * 500)
+    with pytest.raises(JournalError, match="is no SQLite database"):
+        async with Flows(tmp_path / "flows.db"):
+            pass
+    assert not (tmp_path / "flows.db-owners").exists()
+
+
+async def test_jobs_of_a_newer_program_are_refused(tmp_path: Path) -> None:
+    async with Flows(tmp_path / "flows.db"):
+        pass
+    with closing(sqlite3.connect(tmp_path / "flows.db")) as db, db:
+        db.execute("UPDATE lifecycle_schemas SET version = 99 WHERE name = 'jobs'")
+    with pytest.raises(JournalError, match=r"'jobs' are of version 99.*use the newer program"):
+        async with Flows(tmp_path / "flows.db"):
+            pass
+
+
+async def test_values_that_somebody_has_damaged_cost_that_job_alone(board: Board, tmp_path: Path) -> None:
+    bad, good = await board.post("grow", size=1), await board.post("grow", size=2)
+    with closing(sqlite3.connect(tmp_path / "flows.db")) as db, db:
+        db.execute("UPDATE lifecycle_jobs SET store = '{nonsense' WHERE id = ?", (bad.id,))
+    work = asyncio.create_task(board.work({"grow": GROW}))
+    assert await good == "SUCCESS"
+    assert await bad == "trashed"
+    assert "JSON" in bad.error
+    work.cancel()
+    with suppress(asyncio.CancelledError):
+        await work
+
+
+async def test_where_the_owners_cannot_be_known_nothing_stays_open(tmp_path: Path) -> None:
+    (tmp_path / "flows.db-owners").write_text("a file")
+    with pytest.raises(JournalError, match=r"flows\.db-owners.*make it a directory"):
+        async with Flows(tmp_path / "flows.db"):
+            pass
