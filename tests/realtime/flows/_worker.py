@@ -1,0 +1,42 @@
+"""A process that claims one job and works on it until it is killed: ``python -m tests.realtime.flows._worker FILE``.
+
+It says what it does, a word a line. What it does with the job it does once: whoever takes it over is not so slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from lifecycle.flows import Board, Flows, linear, task
+
+__all__ = ["SLOW"]
+
+
+@task
+async def first() -> int:
+    return os.getpid()
+
+
+@task
+async def second(first: int) -> int:
+    if first == os.getpid():
+        print("working", flush=True)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            print("cancelled", flush=True)
+    return os.getpid()
+
+
+SLOW = linear("slow", first, second)
+
+
+async def main(path: str, lease: str) -> None:
+    async with Flows(path, stop_timeout=0.0) as flows:
+        await Board(flows).work({"slow": SLOW}, lease=float(lease))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

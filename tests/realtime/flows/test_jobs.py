@@ -1,0 +1,131 @@
+"""Jobs whose owner is another process, which dies, or stops for longer than it may."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.flows import Board, Flows, JobState
+from tests.chaos.jobs import storm
+from tests.realtime.flows._worker import SLOW
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+LIMIT = 30.0
+SECONDS = 120.0 if "LIFECYCLE_SOAK" in os.environ else 4.0
+SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
+
+
+@asynccontextmanager
+async def worker(path: Path, lease: float) -> AsyncIterator[Process]:
+    """Another process that works on a job, and never ends it."""
+    argv = [sys.executable, "-m", "tests.realtime.flows._worker", str(path), str(lease)]
+    process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert await said(process) == "working"
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        await process.wait()
+
+
+async def said(process: Process) -> str:
+    assert process.stdout is not None
+    async with asyncio.timeout(LIMIT):
+        return (await process.stdout.readline()).decode().strip()
+
+
+@asynccontextmanager
+async def working(board: Board) -> AsyncIterator[None]:
+    work = asyncio.create_task(board.work({"slow": SLOW}))
+    try:
+        yield
+    finally:
+        work.cancel()
+        with suppress(asyncio.CancelledError):
+            await work
+
+
+async def test_what_a_dead_process_had_is_taken_over_long_before_its_lease_ends(tmp_path: Path) -> None:
+    async with Flows(tmp_path / "flows.db") as flows, asyncio.timeout(LIMIT):
+        board = Board(flows)
+        job = await board.post("slow", id="one")
+        async with worker(tmp_path / "flows.db", lease=3600) as process, working(board):
+            process.kill()
+            assert await job == "SUCCESS"
+        assert job.attempts == 2
+        results = {row.name: row.result for row in (await flows.store.load("one")).atoms.values()}
+        assert results == {"first": str(process.pid), "second": str(os.getpid())}
+
+
+async def test_what_a_dead_process_had_is_free_for_who_looks_later(tmp_path: Path) -> None:
+    async with Flows(tmp_path / "flows.db") as flows:
+        await Board(flows).post("slow", id="one")
+    async with worker(tmp_path / "flows.db", lease=3600) as process:
+        process.kill()
+        await process.wait()
+    async with Flows(tmp_path / "flows.db") as flows:
+        job = await Board(flows).get("one")
+        assert job.state is JobState.UNCLAIMED
+        assert "was gone before it was done" in job.error
+
+
+async def test_what_a_living_process_has_is_left_to_it(tmp_path: Path) -> None:
+    async with Flows(tmp_path / "flows.db") as flows:
+        board = Board(flows)
+        await board.post("slow", id="one")
+        async with worker(tmp_path / "flows.db", lease=3600):
+            assert await board.claim() is None
+            board.store.doubt()
+            assert (await board.get("one")).state is JobState.CLAIMED
+            assert await flows.recover(SLOW) == []
+
+
+async def test_who_was_stopped_for_too_long_has_lost_the_job_and_gives_up_its_flow(tmp_path: Path) -> None:
+    async with Flows(tmp_path / "flows.db") as flows, asyncio.timeout(LIMIT):
+        board = Board(flows)
+        job = await board.post("slow", id="one")
+        async with worker(tmp_path / "flows.db", lease=2.0) as process:
+            process.send_signal(signal.SIGSTOP)
+            async with working(board):
+                assert await job == "SUCCESS"
+            before = await flows.store.load("one")
+            process.send_signal(signal.SIGCONT)
+            assert await said(process) == "cancelled"
+        after = await flows.store.load("one")
+        assert after == before
+        assert (await board.get("one")).attempts >= 2
+
+
+async def test_a_conductor_elsewhere_hears_of_a_job_when_it_is_posted(tmp_path: Path) -> None:
+    """With a lease of an hour it would look by itself in twenty minutes."""
+    async with Flows(tmp_path / "flows.db") as flows:
+        board = Board(flows)
+        await board.post("slow", id="one")
+        async with worker(tmp_path / "flows.db", lease=3600) as process:
+            await board.post("slow", id="two")
+            assert await said(process) == "working"
+            assert (await board.get("two")).state is JobState.CLAIMED
+
+
+@pytest.mark.timeout(600)
+async def test_no_kill_and_no_stop_loses_a_job_or_has_two_write() -> None:
+    print(f"LIFECYCLE_SEED={SEED}")
+    tally = await storm(SECONDS, seed=SEED, kills=3)
+    print(tally.speed())
+    print(tally)
+    assert tally.lost == []
+    assert tally.double == []
+    assert tally.jobs
