@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lifecycle import hooks
 from lifecycle.errors import WorkerLost
 from lifecycle.workers.pool.calls import Call
+from lifecycle.workers.pool.deadlines import Deadlines
 from lifecycle.workers.pool.losses import lost
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Caller:
         self.leavers = leavers
         self.kill = kill
         self.loop = asyncio.get_running_loop()
+        self.deadlines = Deadlines()
 
     async def call(self, order: Order, *, idempotent: bool) -> Any:
         """Have ``order`` carried out on some member; once more on another, if it is lost and that does no harm."""

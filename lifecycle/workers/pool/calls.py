@@ -50,12 +50,13 @@ class Call:
         "_reason",
         "_seat",
         "_settled",
-        "_timer",
         "_waiter",
         "_window",
         "member",
         "order",
         "request",
+        "seconds",
+        "until",
     )
 
     def __init__(self, caller: Caller, order: Order, seat: Seat | None = None, *, window: int = 0) -> None:
@@ -73,14 +74,14 @@ class Call:
         # Why it was taken back, and what is done when that is over.
         self._reason: Reason | None = None
         self._settled: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         try:
             self._begin(seat)
         except Exception as error:
             self._tell(error)
             raise
-        if order.until != math.inf:
-            self._timer = caller.loop.call_at(order.until, self._overdue)
+        self.seconds, self.until = order.deadline, order.until
+        if self.until != math.inf:
+            caller.deadlines.add(self)
 
     async def outcome(self) -> Any:
         """What it comes to; when this returns or raises, nothing of it runs any more."""
@@ -123,8 +124,7 @@ class Call:
 
     def close(self, error: BaseException | None) -> None:
         """Somebody has taken note of its outcome."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._caller.deadlines.discard(self)
         self._tell(error)
 
     # -- how it goes --------------------------------------------------------------------------------------------------
@@ -165,15 +165,18 @@ class Call:
         budget = None if order.until == math.inf else max(0.0, order.until - self._began)
         # What calls had that are over excuses nothing any more.
         others = member.busy_until if member.link.busy else 0.0
-        self.request = member.link.call(
-            order.function,
-            order.args,
-            order.kwargs,
-            budget,
-            self._window,
-            future=self._future,
-            answered=self._answered,
-        )
+        try:
+            self.request = member.link.call(
+                order.function,
+                order.args,
+                order.kwargs,
+                budget,
+                self._window,
+                future=self._future,
+                answered=self._answered,
+            )
+        except (TypeError, ValueError) as error:
+            raise order.unsendable(error) from error
         member.calls += 1
         member.busy_until = max(others, order.until)
         caller.leavers.worn(member)
@@ -197,7 +200,8 @@ class Call:
         else:
             self._seat.end()
 
-    def _overdue(self) -> None:
+    def overdue(self) -> None:
+        """Its time is up."""
         if self.request is not None:
             self.take_back("timeout")
         elif not self._future.done():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.pool.child_channel import Channel
 
-__all__ = ["Call", "Cancelled", "described", "perform", "send_outcome"]
+__all__ = ["Call", "Cancelled", "described", "perform", "refuse_generator", "send_outcome"]
 
 #: The modules of a member's own; nobody wants to see them in a traceback of theirs.
 _OURS = "lifecycle.workers.pool.child_"
@@ -83,6 +83,8 @@ def perform(call: Call, find: Callable[[str], Any], channel: Channel) -> list[An
             if call.window:
                 _stream(call, value, channel)
                 value = None
+            else:
+                refuse_generator(call, value)
         finally:
             call.leave()
     except Cancelled:
@@ -103,6 +105,12 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     if is_async(function):
         raise TypeError(f"{function!r} is async, and the target of this pool is not; it has no loop for it")
     return function
+
+
+def refuse_generator(call: Call, value: object) -> None:
+    """Raise TypeError for a generator whose one result is wanted."""
+    if hasattr(value, "gi_frame") or hasattr(value, "ag_frame"):
+        raise TypeError(f"{call.function!r} is a generator; what it yields is had with stream()")
 
 
 def _stream(call: Call, items: Iterable[Any], channel: Channel) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.workers.pool.child_calls import Call, described
+from lifecycle.workers.pool.child_calls import Call, described, refuse_generator
 from lifecycle.workers.pool.child_targets import is_async
 from lifecycle.workers.pool.child_threads import InThreads, ThreadCall
 
@@ -108,7 +108,12 @@ class InLoop:
             raise asyncio.CancelledError
         value = function(*self._channel.unseal(call.args), **self._channel.unseal(call.kwargs))
         if not call.window:
+            refuse_generator(call, value)
             return ["result", call.number, await value]
+        if not hasattr(value, "__aiter__"):
+            # It would complain that nobody has awaited it.
+            value.close()
+            raise TypeError(f"{call.function!r} is no generator; what it returns is had with call()")
         try:
             async for item in value:
                 await credit.acquire()

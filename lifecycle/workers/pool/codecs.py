@@ -74,7 +74,9 @@ def _msgpack() -> Codec:
     def dumps(value: object) -> bytes:
         try:
             return bytes(encode(value))
-        except (OverflowError, RecursionError) as error:
+        except TypeError as error:
+            raise TypeError(f"msgpack cannot carry it: {error}; {_PLAIN}") from error
+        except (ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"msgpack cannot carry it: {error}") from error
 
     def loads(data: bytes) -> Any:
@@ -111,7 +113,9 @@ def _json() -> Codec:
     def dumps(value: object) -> bytes:
         try:
             return encode(value).encode()
-        except RecursionError as error:
+        except TypeError as error:
+            raise TypeError(f"json cannot carry it: {error}; {_PLAIN}") from error
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"json cannot carry it: {error}") from error
 
     def loads(data: bytes) -> Any:
@@ -142,5 +146,7 @@ def _pickle() -> Codec:
     return Codec("pickle", dumps, loads, sealed=True)
 
 
+#: What to do about a value that a codec has no way to write.
+_PLAIN = "give numbers, text, lists and dicts of them, or have the pool use codec='pickle'"
 #: What makes each codec.
 CODECS = {"msgpack": _msgpack, "json": _json, "pickle": _pickle}

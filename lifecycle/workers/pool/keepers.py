@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
-from lifecycle.errors import PoolFailed, RemoteError, RestartLimitReached, WorkerFailed
+from lifecycle.errors import PoolFailed, RestartLimitReached, WorkerFailed
 from lifecycle.workers._rules import Budget, Rules
-from lifecycle.workers.pool.losses import loss, warn_unstopped
+from lifecycle.workers.pool.losses import cause, loss, warn_unstopped
 from lifecycle.workers.specs import AutoShutdown, OnLimit, StopOrder, Strategy
 from lifecycle.workers.status import AT_WORK, FINAL, UNSTARTED, Status
 
@@ -106,7 +106,6 @@ class Keeper:
             warn_unstopped(self._pool)
             raise
         finally:
-            self._leavers.close()
             if self._last_call is not None:
                 self._last_call.cancel()
         if self._failure is not None:
@@ -239,7 +238,7 @@ class Keeper:
         del self._roster.members[member.id]
         member.cancel_timers()
         if member.going is None:
-            self._lose(member, member.history[0].reason, _cause(member), counted=True)
+            self._lose(member, member.history[0].reason, cause(member), counted=True)
         self.adjust()
         self._leavers.renew()
         self._notify()
@@ -286,11 +285,3 @@ class Keeper:
         for onlooker in onlookers:
             if not onlooker.done():
                 onlooker.set_result(None)
-
-
-def _cause(member: Member) -> Exception:
-    """What was wrong with ``member``, which has ended: what its target raised, if that was it."""
-    error = member.end.error if member.end is not None else None
-    if error is not None and isinstance(error.__cause__, RemoteError):
-        return error.__cause__
-    return error if isinstance(error, Exception) else loss(f"{member.id!r} ended by itself", member)

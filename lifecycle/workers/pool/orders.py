@@ -48,6 +48,11 @@ class Order:
         #: When it is up, by the loop's clock.
         self.until = self.began + self.deadline
 
+    def unsendable(self, error: Exception) -> Exception:
+        """What to raise when the codec could not carry what it was to be given."""
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        return kind(f"{self.function!r} was not called; what it was to be given cannot be sent: {error}")
+
     def overdue(self, member: str | None) -> TimeoutError:
         """What to raise when its time is up, and it was running on ``member`` or still queued."""
         session = "" if self.session is None else f" of session {self.session!r}"

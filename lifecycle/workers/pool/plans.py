@@ -71,7 +71,11 @@ class Plan:
             if not isinstance(given := getattr(self, what), kind):
                 raise TypeError(f"{what}={given!r} of {self.name!r} is no {kind.__name__}; give one")
         # What cannot be sent is refused here and now, not by each member.
-        self._link(self.name, _ignore, _ignore)
+        try:
+            self._link(self.name, _ignore, _ignore)
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"init={self.init!r:.200} of {self.name!r} cannot be sent: {error}") from error
 
     @classmethod
     def read(cls, name: str, target: Any, *, codec_name: str, size: Any, init: Any, **settings: Any) -> Plan:

@@ -271,7 +271,7 @@ class Pool(BaseWorker):
 
     async def _launch(self) -> Awaitable[End | None]:
         self._works = Works(self, self._plan.with_env(self._env))
-        return self._works.keeper.run()
+        return self._works.run()
 
     async def _until_ready(self) -> None:
         await self._running().filled()

@@ -110,7 +110,8 @@ class Seats:
             return (session is None or self._claimed(waiter, session, member)) and use(member)
 
         waiter: Waiter[Member] = Waiter(future, claim, session)
-        hooks.call_queued.announce(self._pool, function=order.function, session=session)
+        if hooks.call_queued.receivers:
+            hooks.call_queued.announce(self._pool, function=order.function, session=session)
         self.book.wait(waiter, self._wanted(session))
         self._joined()
         return waiter

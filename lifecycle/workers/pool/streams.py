@@ -34,6 +34,8 @@ class Stream:
         # One that stays with somebody else when this ends; else it takes its own.
         self._lent = seat
         self._call: Call | None = None
+        # Whether somebody waits for the next value, and whether there is none any more.
+        self._asked = False
         self._over = False
 
     def __aiter__(self) -> Self:
@@ -45,9 +47,21 @@ class Stream:
         Raises:
             RemoteError, WorkerLost, TimeoutError, PoolBusy, PoolClosed, PoolFailed, SessionLost: as a call does; values
                 that came before are given first, but when the time is up.
+            RuntimeError: if another one waits for it.
         """
         if self._over:
             raise StopAsyncIteration
+        if self._asked:
+            raise RuntimeError(
+                f"somebody waits for the next value of {self._order.function!r} already; one at a time can"
+            )
+        self._asked = True
+        try:
+            return await self._next()
+        finally:
+            self._asked = False
+
+    async def _next(self) -> Any:
         call = self._call or await self._begun()
         assert call.request is not None, "it has a seat"
         try:

@@ -75,10 +75,9 @@ def function_name(function: str | Callable[..., Any]) -> str:
         return function
     if not inspect.isroutine(function):
         raise TypeError(f"{function!r} is no function; give one, or the name of a function or method")
-    name = f"{function.__module__}:{function.__qualname__}"
     if (why := _why_not(function)) is not None:
-        raise ValueError(f"{function!r} cannot be called in another process: {why}")
-    return name
+        raise ValueError(f"{function!r} cannot be called in a member, which finds functions by name, and {why}")
+    return f"{function.__module__}:{function.__qualname__}"
 
 
 def _instead(target: Any) -> str:

@@ -64,6 +64,14 @@ class Works:
             kill=self.keeper.kill,
         )
 
+    async def run(self) -> None:
+        """Keep the pool full to its end; see `Keeper.run`."""
+        try:
+            await self.keeper.run()
+        finally:
+            self.leavers.close()
+            self.caller.deadlines.close()
+
     def _adjust(self) -> None:
         self.keeper.adjust()
 

@@ -134,7 +134,8 @@ def test_a_call_names_a_function_by_where_it_is(given: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (lambda: 1, "cannot be called in another process: a lambda has none"),
+        (lambda: 1, "cannot be called in a member, which finds functions by name, and a lambda has none"),
+        (str.upper, "this has none"),
         (made_inside(), "move it to the top of a module"),
         (of_main, "__main__ is this program"),
         (Model().predict, "give the method's name, 'predict'"),
