@@ -69,7 +69,7 @@ async def test_a_function_that_raises_fails_its_call_with_the_traceback_there(
         ("nasty", f"{SERVED}.Nasty", "(its message cannot be had: RuntimeError)"),
         ("surrogate", "ValueError", "?"),
         ("deep", "RecursionError", "maximum recursion depth exceeded"),
-        ("unsendable", "TypeError", "'fail_in_a_way' returned what cannot be sent: Encoding objects of type object"),
+        ("unsendable", "TypeError", "'fail_in_a_way' returned what cannot be sent: msgpack cannot carry it: Encoding"),
         ("large", "ValueError", "'fail_in_a_way' returned what cannot be sent: a frame of 68157"),
     ],
 )
