@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,6 +156,32 @@ def test_service_answers_what_it_has_begun_before_it_ends(start: Callable[..., R
         client.close()
         probe.close()
     assert program.rest().splitlines()[1:] == ["drained", "closed"]
+
+
+@pytest.mark.timeout(240)
+def test_deploy_flow_comes_to_the_same_end_however_often_it_is_killed(tmp_path: Path) -> None:
+    forth, back, none = (deployed(tmp_path, ref) for ref in ("v1", "v2-broken", "v3"))
+    # Every line of the way forth, then those of the way back; the third finds no line where nobody died before.
+    assert len(forth) > 10
+    assert len(back) > 2
+    assert none == []
+    assert (tmp_path / "schema").read_text() == "v1 was here\nv3 was here\n"
+    assert (tmp_path / "live").read_text() == "app-v3"
+
+
+def deployed(home: Path, ref: str) -> list[str]:
+    """Deploy, and be killed at each line that was not died at before; give these lines."""
+    memory = home / "died"
+    before = memory.read_text().split() if memory.exists() else []
+    command = [sys.executable, "-m", "tests.dying", str(EXAMPLES / "deploy_flow.py"), str(memory), ref]
+    env = {**os.environ, "DEPLOYED": str(home), "PACE": "0"}
+    while True:
+        done = subprocess.run(command, cwd=EXAMPLES.parent, env=env, capture_output=True, timeout=LIMIT, check=False)
+        if done.returncode != -signal.SIGKILL:
+            break
+    assert done.returncode == 0, done.stderr.decode()
+    assert f"{ref} is {'REVERTED' if 'broken' in ref else 'SUCCESS'}" in done.stdout.decode()
+    return memory.read_text().split()[len(before) :]
 
 
 def test_diagram_draws_the_program_that_it_is_part_of(start: Callable[..., Running]) -> None:

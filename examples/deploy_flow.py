@@ -1,0 +1,79 @@
+"""A deployment that survives whatever ends it: build, migrate, switch, and back in reverse if a step fails.
+
+``python examples/deploy_flow.py v1``, then ``v2``, then ``v3-broken``; all is kept in ``./deployed``. End it anywhere,
+by Ctrl+C or ``kill -9``, and start it again with the same word: it goes on where it was. With what was undone it begins
+anew after ``lifecycle flows retry deployed/flows.db v3-broken``.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from lifecycle import run
+from lifecycle.flows import Flows, current_task, linear, task
+
+HOME = Path(os.environ.get("DEPLOYED", "deployed"))
+
+
+async def write(name: str, text: str) -> None:
+    """Write all of it or nothing, and as often as one likes: whatever a flow does may be done twice."""
+    print(current_task().name, "back" if current_task().reverting else "", flush=True)
+    (new := HOME / f".{name}").write_text(text)
+    new.replace(HOME / name)
+    await asyncio.sleep(float(os.environ.get("PACE", "1")))  # so that there is time to end it
+
+
+@task
+def before() -> dict[str, str]:
+    """Note what may have to be put back: a step that did so itself would, done twice, note its own work."""
+    return {path.name: path.read_text() for path in HOME.iterdir() if path.name in ("schema", "live")}
+
+
+@task
+async def build(ref: str) -> str:
+    """Make what is in nobody's way, so that it need not be undone."""
+    await write(f"app-{ref}", f"the program as of {ref}\n")
+    return f"app-{ref}"
+
+
+@task
+async def migrate(ref: str, before: dict[str, str]) -> None:
+    """Add a line to what was there, and not to what is: that would add it twice."""
+    await write("schema", f"{before.get('schema', '')}{ref} was here\n")
+
+
+@migrate.revert
+async def migrate_back(before: dict[str, str]) -> None:
+    """Undo it; also where it failed half-way."""
+    await write("schema", before.get("schema", ""))
+
+
+@task
+async def switch(build: str) -> None:
+    """Let the new one go live, if it works."""
+    await write("live", build)
+    if "broken" in build:
+        raise RuntimeError(f"{build} does not answer")
+
+
+@switch.revert
+async def switch_back(before: dict[str, str]) -> None:
+    """Let the old one go live again."""
+    await write("live", before.get("live", "nothing"))
+
+
+deploy = linear("deploy", before, build, migrate, switch)
+
+
+async def main() -> None:
+    """Bring what was cut short to its end, then deploy what is asked for, once."""
+    async with Flows(HOME / "flows.db") as flows:
+        await asyncio.gather(*await flows.recover(deploy), return_exceptions=True)
+        await asyncio.gather(flow := flows.start(deploy, id=sys.argv[1], ref=sys.argv[1]), return_exceptions=True)
+        print(f"{flow.id} is {flow.state}; live is {(HOME / 'live').read_text()}", flush=True)
+
+
+if __name__ == "__main__":
+    HOME.mkdir(exist_ok=True)
+    run(main)

@@ -1,0 +1,43 @@
+"""A program that is killed at every one of its lines, at one more each time that it is started.
+
+``python -m tests.dying PROGRAM MEMORY ARGUMENT…`` runs it, and kills itself by SIGKILL right before the first line in a
+function of PROGRAM that is not noted in the file MEMORY; it notes it there first. When every line has been died at,
+the program runs to its end.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["run"]
+
+
+def run(program: str, memory: Path) -> None:
+    """Run ``program`` as the main one, and die at the first line that is new."""
+    died = set(memory.read_text(encoding="utf-8").split()) if memory.exists() else set[str]()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != program or frame.f_code.co_name == "<module>":
+            return None
+        if event == "line" and str(frame.f_lineno) not in died:
+            with memory.open("a", encoding="utf-8") as file:
+                file.write(f"{frame.f_lineno}\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    _, program, memory, *arguments = sys.argv
+    sys.argv = [program, *arguments]
+    run(program, Path(memory))
