@@ -233,8 +233,10 @@ async def _suspended(engine: Engine) -> None:
 
 
 def _error(raised: Json) -> BaseException:
-    kind = getattr(builtins, raised.get("type", ""), RuntimeError)
-    error: BaseException = kind(raised.get("message", ""))
+    kind, message = raised.get("type", ""), raised.get("message", "")
+    if "failures" in raised:
+        kind, _, message = raised["failures"][0].partition(": ")
+    error: BaseException = getattr(builtins, kind, RuntimeError)(message)
     return error
 
 

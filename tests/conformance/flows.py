@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.conformance.flow_betterment import bettered
 from tests.conformance.flow_building import only
-from tests.conformance.flow_comparing import EACH_EVENT_WRITTEN, compared, ended_alike, same_error
+from tests.conformance.flow_comparing import EACH_EVENT_WRITTEN, compared, ended_alike, same_error, same_events
 from tests.conformance.flow_jobs import CONDUCTED, check_conductor, check_job
 from tests.conformance.flow_playing import STORES, Crash, Outcome, Stage
 from tests.flows.legality import illegal
@@ -103,7 +103,7 @@ def _after_crash(case: Json, outcomes: Sequence[Outcome | None], baseline: Json)
     for outcome, expected in zip(before, case["expected"], strict=False):
         if case["order"] == EACH_EVENT_WRITTEN and not isinstance(outcome.raised, Crash):
             yield f"it lives on after {outcome.events!r}, and was to die after {expected['events']!r}"
-        elif outcome.events != expected["events"]:
+        elif not same_events(outcome.events, expected["events"]):
             yield f"events: expected {expected['events']!r}, got {outcome.events!r}"
     for difference in ended_alike(last, baseline):
         yield f"without the crash, {difference}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lifecycle.flows import AtomFailed
 from tests.conformance import flows
 from tests.conformance.flow_betterment import RULES, bettered
 from tests.conformance.flow_comparing import same_error
@@ -189,6 +190,48 @@ def test_an_error_of_taskflow_is_known_by_our_name_for_it() -> None:
     assert not same_error(KeyError("x"), {"type": "NotFound", "message": "x"})
     assert not same_error(None, {"type": "NotFound", "message": "x"})
     assert not same_error(KeyError("x"), None)
+    assert same_error(
+        AtomFailed("'a' failed: KeyError: 'x'"), {"type": "WrappedFailure", "failures": ["KeyError: 'x'"]}
+    )
+    assert not same_error(KeyError("x"), {"type": "WrappedFailure", "failures": ["KeyError: 'x'"]})
+    assert same_error(AtomFailed("'a' failed: FlowError: y"), {"type": "WrappedFailure", "failures": ["NotFound: x"]})
+
+
+def test_what_failed_before_the_last_attempt_is_not_raised() -> None:
+    theirs = {"type": "WrappedFailure", "failures": ["ValueError: x", "ValueError: y"]}
+    assert same_error(ValueError("x"), theirs)
+    assert same_error(ExceptionGroup("", [ValueError("y"), ValueError("x")]), theirs)
+    assert not same_error(ValueError("z"), theirs)
+    assert not same_error(ExceptionGroup("", [ValueError("x"), ValueError("x")]), theirs)
+
+
+def test_a_suspension_is_told_of_after_what_was_stored_with_the_change_that_asked_for_it() -> None:
+    flow: Any = {"type": "linear", "name": "f", "items": [_task("a", {"raise": "Woot!"})]}
+    flow |= {"retry": {"kind": "times", "attempts": 2, "name": "r"}}
+    events: list[Any] = [
+        ["flow", "f", "PENDING", "RUNNING"],
+        ["retry", "r", "PENDING", "RUNNING"],
+        ["retry", "r", "RUNNING", "SUCCESS", 1],
+        ["task", "a", "PENDING", "RUNNING"],
+        ["task", "a", "RUNNING", "FAILURE", {"failure": "RuntimeError: Woot!"}],
+        ["task", "a", "FAILURE", "REVERTING"],
+        ["task", "a", "REVERTING", "REVERTED", None],
+        ["retry", "r", "SUCCESS", "RETRYING"],
+        ["flow", "f", "RUNNING", "SUSPENDING"],
+        ["task", "a", "REVERTED", "PENDING"],
+        ["retry", "r", "RETRYING", "RUNNING"],
+        ["retry", "r", "RUNNING", "SUCCESS", 2],
+        ["flow", "f", "SUSPENDING", "SUSPENDED"],
+    ]
+    states = ["RESUMING", *["SCHEDULING", "WAITING", "ANALYZING"] * 4, "SUSPENDED"]
+    outcome = _outcome("SUSPENDED", {"a": ["PENDING", "EXECUTE"], "r": ["SUCCESS", "EXECUTE"]})
+    outcome |= {"events": events, "engine_states": states}
+    case = {"id": "own", "flow": flow, "order": "exact", "expected": [outcome]}
+    case |= {"steps": [{"op": "run", "suspend_when": ["retry", "r", "RETRYING"]}]}
+    assert flows.check(case) == []
+    # But not after what came later.
+    events.insert(4, events.pop(8))
+    assert flows.check(case)
 
 
 def test_nothing_is_bettered_that_is_no_quirk() -> None:
