@@ -34,6 +34,7 @@ class Cell:
 
     __slots__ = (
         "after",
+        "answered",
         "atom",
         "attempt",
         "before",
@@ -76,6 +77,8 @@ class Cell:
         self.revert_result: str | None = None
         self.revert_failure: Failure | None = None
         self.history: list[Attempt] = []
+        # Of a retry: what those after it were told because of its last answer, in this process.
+        self.answered: Intention | None = None
         # How many right before it are not settled, and how many right after it are not quiet.
         self.unsettled = 0
         self.unquiet = 0
@@ -115,6 +118,7 @@ class Cell:
         self.value = NOTHING
         self.failure = self.revert_failure = None
         self.history = []
+        self.answered = None
 
     def row(self, codec: Codec) -> AtomRow:
         """As it is stored."""

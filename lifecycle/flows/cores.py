@@ -50,6 +50,10 @@ class Core:
         self.id = snapshot.flow.id
         #: What ends the flow as it is: reverts that failed, and what could not be asked or given.
         self.errors: list[tuple[str, Failure]] = []
+        #: Whether all is to be undone already, which nothing turns around but a reset.
+        self.doomed = False
+        #: Those that failed at some time, by their numbers.
+        self.failing: dict[int, Cell] = {}
         self.cells = [Cell(node) for node in plan.nodes]
         self.atoms = [cell for cell in self.cells if cell.atom is not None]
         self.values = Values(plan, self.cells, codec)
@@ -64,6 +68,8 @@ class Core:
         for cell in self.atoms:
             if (row := rows.get(cell.name)) is not None:
                 cell.load(row, codec)
+                if cell.failure is not None:
+                    self.failing[cell.number] = cell
             else:
                 self.ledger.add(cell)
         names = {cell.name for cell in self.atoms}
@@ -78,7 +84,8 @@ class Core:
 
     def failures(self) -> dict[str, Failure]:
         """What failed and was not tried again since, by name."""
-        return {cell.name: cell.failure for cell in self.atoms if cell.failure is not None} | self._strays
+        failing = [self.failing[number] for number in sorted(self.failing)]
+        return {cell.name: cell.failure for cell in failing if cell.failure is not None} | self._strays
 
     # -- between runs ----------------------------------------------------------------------------------------------
 
@@ -104,6 +111,8 @@ class Core:
             self.ledger.renew(self.cells[node.number], "reset")
         self.ledger.go(FlowState.PENDING, "reset")
         self.errors.clear()
+        self.failing.clear()
+        self.doomed = False
 
     def begin(self) -> None:
         """Go to RUNNING.
@@ -190,11 +199,12 @@ class Core:
 
     def _begin(self, cell: Cell) -> Call:
         if cell.state is AtomState.REVERTING or (cell.can_revert() and cell.intention is Intention.REVERT):
-            arguments = self.values.for_reversion(cell, self.failures())
+            arguments = self.values.for_reversion(cell, self.failures)
             self._start(cell, AtomState.REVERTING)
             return Call(cell, True, arguments)
         arguments = self.values.for_execution(cell)
         if cell.intention is Intention.RETRY:
+            cell.answered = None
             self.ledger.move(cell, AtomState.RETRYING, intention=Intention.EXECUTE)
             self._renew_after(cell)
         if not cell.restart:

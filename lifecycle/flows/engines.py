@@ -149,8 +149,8 @@ class Engine:
             await self._flush()
 
     async def _analyze(self) -> None:
-        ended, self._crew.ended = self._crew.ended, []
-        for call, outcome in ended:
+        over, self._crew.ended = self._crew.ended, []
+        for call, outcome in over:
             self._take_in(call, outcome)
         self.core.look()
         await self._flush()

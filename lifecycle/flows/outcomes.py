@@ -35,13 +35,14 @@ def ended(core: Core, cell: Cell, outcome: Given | Failure, *, back: bool) -> No
 def _succeeded(core: Core, cell: Cell, given: Given) -> None:
     cell.result, cell.value = given
     if cell.node.kind == "retry":
-        cell.history = [*cell.history, Attempt(given.value)]
+        cell.history = [*cell.history, Attempt(given.value, {})]
     core.ledger.move(cell, AtomState.SUCCESS, result=given.value, text=given.text)
 
 
 def _failed(core: Core, cell: Cell, failure: Failure) -> None:
     """It was executed and failed; what is done about it is decided here."""
     cell.failure = failure
+    core.failing[cell.number] = cell
     core.ledger.move(cell, AtomState.FAILURE, result=failure, text=failure.encode())
     if core.options.never_resolve:
         core.errors.append((cell.name, failure))

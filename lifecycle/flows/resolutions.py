@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from lifecycle.errors import FlowError
-from lifecycle.flows.retries import Attempt, Verdict
+from lifecycle.flows.retries import Verdict
 from lifecycle.flows.tables import Intention
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def _ask(core: Core, retry: Cell, cell: Cell, failure: Failure) -> Verdict:
     """What ``retry`` says; it learns of the failure first, and so does the store."""
     atom: RetryAtom = retry.atom  # type: ignore[assignment]  # only retries are asked
     if retry.history:
-        last = retry.history[-1]
-        retry.history = [*retry.history[:-1], Attempt(last.value, {**last.failures, cell.name: failure})]
+        failures = cast("dict[str, Failure]", retry.history[-1].failures)
+        failures[cell.name] = failure
         core.ledger.touch(retry)
     said = atom.retry.on_failure(**core.values.for_question(retry))
     try:
@@ -65,13 +65,19 @@ def _ask(core: Core, retry: Cell, cell: Cell, failure: Failure) -> Verdict:
 
 
 def _intentions(core: Core, resolution: _Resolution) -> Iterator[tuple[Cell, Intention]]:
+    """What has to be said to whom; what was said before is not said again, however many fail."""
     verdict, retry = resolution
+    if core.doomed:
+        return
     if verdict is Verdict.REVERT_ALL or retry is None:
+        core.doomed = True
         yield from ((cell, Intention.REVERT) for cell in core.atoms)
         return
-    if verdict is Verdict.REVERT:
-        yield retry, Intention.REVERT
-    elif retry.intention is not Intention.REVERT:
+    intention = Intention.REVERT if verdict is Verdict.REVERT else Intention.RETRY
+    if retry.answered in (intention, Intention.REVERT):
+        return
+    retry.answered = intention
+    if intention is Intention.REVERT or retry.intention is not Intention.REVERT:
         # What is to be undone already is not turned around.
-        yield retry, Intention.RETRY
+        yield retry, intention
     yield from ((core.cells[node.number], Intention.REVERT) for node in core.plan.after(retry.node))

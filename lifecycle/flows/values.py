@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle.errors import MissingDependencies
@@ -60,7 +60,7 @@ class Values:
             arguments["history"] = list(cell.history)
         return arguments
 
-    def for_reversion(self, cell: Cell, failures: Mapping[str, Failure]) -> dict[str, Any]:
+    def for_reversion(self, cell: Cell, failures: Callable[[], dict[str, Failure]]) -> dict[str, Any]:
         """The arguments with which ``cell`` is undone.
 
         Raises:
@@ -73,7 +73,7 @@ class Values:
             if name == "history":
                 arguments[name] = list(cell.history)
             elif name in ("failures", "flow_failures"):
-                arguments[name] = dict(failures)
+                arguments[name] = failures()
             else:
                 arguments[name] = cell.failure if cell.failure is not None else self.of(cell)
         return arguments
