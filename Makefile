@@ -30,7 +30,7 @@ types: $(STAMP)
 	$(BIN)/pyright
 
 soak: $(STAMP)  ## five minutes of chaos in a tree of fifty workers and in a pool, a million hostile webhooks; LIFECYCLE_SEED=… repeats one
-	LIFECYCLE_SOAK=$${LIFECYCLE_SOAK:-300} $(BIN)/python -m pytest -s tests/realtime/test_supervisor_chaos.py tests/realtime/pool/test_pool_chaos.py tests/realtime/test_inbox_chaos.py tests/realtime/test_flow_chaos.py tests/flows/test_crash_points.py tests/workers/test_supervisor_model.py tests/sources/test_signatures_hostile.py
+	LIFECYCLE_SOAK=$${LIFECYCLE_SOAK:-300} $(BIN)/python -m pytest -s tests/realtime/test_supervisor_chaos.py tests/realtime/pool/test_pool_chaos.py tests/realtime/test_inbox_chaos.py tests/realtime/test_flow_chaos.py tests/realtime/flows/test_jobs.py tests/flows/test_crash_points.py tests/workers/test_supervisor_model.py tests/sources/test_signatures_hostile.py
 
 bench: $(STAMP)  ## ratios, one JSON object a module
 	$(BIN)/python -m pip install --quiet --group bench
