@@ -10,8 +10,9 @@ The rooms, each a sub-package that can be imported alone:
 lifecycle.control   events, patterns, `Router`, middleware, `debounce`, `notify`
 lifecycle.runtime   `run`, `lifetime`, background tasks, signals, the shutdown in its order
 lifecycle.sources   where events come from
-lifecycle.handlers  what events cause: suspend, reload, shut down, call, escalate
+lifecycle.handlers  what events cause: suspend, reload, shut down, call, start a flow, escalate
 lifecycle.workers   what is kept alive; in ``workers.pool``, processes that answer calls
+lifecycle.flows     work that survives a crash: tasks in order, undone or tried again, and jobs
 lifecycle.observe   diagrams of what ``state()`` says
 lifecycle.testing   virtual time, fakes, a pytest plugin
 ==================  ============================================================================
@@ -62,11 +63,17 @@ if TYPE_CHECKING:
         timeout,
     )
     from lifecycle.errors import (
+        AmbiguousDependency,
+        AtomFailed,
+        ClaimLost,
+        FlowError,
         Interrupted,
         InvalidPattern,
+        InvalidState,
         InvalidTransition,
         LaneFull,
         LifecycleError,
+        MissingDependencies,
         PoolBusy,
         PoolClosed,
         PoolError,
@@ -83,6 +90,7 @@ if TYPE_CHECKING:
         WorkerFailed,
         WorkerLost,
     )
+    from lifecycle.flows import Board, Flows, ForEach, Times, current_task, graph, linear, task, unordered
     from lifecycle.handlers import (
         Escalator,
         FlowHandler,
@@ -155,10 +163,12 @@ _ROOMS = {
         "merge_files notify once recover timeout"
     ),
     "lifecycle.errors": (
-        "Interrupted InvalidPattern InvalidTransition LaneFull LifecycleError PoolBusy PoolClosed PoolError PoolFailed "
-        "RemoteError RestartLimitReached RouteConflict RouteNotFound RouterRunning SessionLost SourceClosed "
-        "SourceFailed VerificationError WorkerFailed WorkerLost"
+        "AmbiguousDependency AtomFailed ClaimLost FlowError Interrupted InvalidPattern InvalidState InvalidTransition "
+        "LaneFull LifecycleError MissingDependencies PoolBusy PoolClosed PoolError PoolFailed RemoteError "
+        "RestartLimitReached RouteConflict RouteNotFound RouterRunning SessionLost SourceClosed SourceFailed "
+        "VerificationError WorkerFailed WorkerLost"
     ),
+    "lifecycle.flows": "Board Flows ForEach Times current_task graph linear task unordered",
     "lifecycle.handlers": (
         "Escalator FlowHandler PoolHandler ReloadHandler ShutdownHandler SuspendHandler TerminateHandler"
     ),
@@ -178,9 +188,13 @@ _ROOMS = {
 }
 
 __all__ = [
+    "AmbiguousDependency",
+    "AtomFailed",
     "Backoff",
     "BaseSource",
     "BaseWorker",
+    "Board",
+    "ClaimLost",
     "ClearLineEvent",
     "CommandEvent",
     "ContainerWorker",
@@ -195,7 +209,10 @@ __all__ = [
     "FileBatch",
     "FileEvent",
     "FileWatchSource",
+    "FlowError",
     "FlowHandler",
+    "Flows",
+    "ForEach",
     "Gate",
     "GitHub",
     "Group",
@@ -208,12 +225,14 @@ __all__ = [
     "InterruptEvent",
     "Interrupted",
     "InvalidPattern",
+    "InvalidState",
     "InvalidTransition",
     "LaneFull",
     "LifecycleError",
     "Lifetime",
     "Limits",
     "LineEvent",
+    "MissingDependencies",
     "NotHandled",
     "Pattern",
     "Pool",
@@ -261,6 +280,7 @@ __all__ = [
     "ThreadWorker",
     "TickEvent",
     "TickerSource",
+    "Times",
     "UnknownCommandEvent",
     "VerificationError",
     "WebhookEvent",
@@ -269,13 +289,16 @@ __all__ = [
     "WorkerLost",
     "WorkerState",
     "current",
+    "current_task",
     "debounce",
     "delivery",
     "do",
     "do_detached",
     "go",
+    "graph",
     "handover",
     "lifetime",
+    "linear",
     "log",
     "merge_files",
     "new_interactive_router",
@@ -288,7 +311,9 @@ __all__ = [
     "shutdown",
     "sleep",
     "stop_and_wait",
+    "task",
     "timeout",
+    "unordered",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, {name: room for room, names in _ROOMS.items() for name in names.split()})

@@ -1,6 +1,6 @@
 """The programs at the top of the documentation, as they are printed there as far as a test can run them.
 
-Left out until its room is there: 7 (`Flows`). Number 1 stops and starts a `ProcessWorker` where the
+Number 1 stops and starts a `ProcessWorker` where the
 page has a supervisor; number 5 is among the tests of supervisors.
 """
 
@@ -21,6 +21,7 @@ import aiohttp
 from lifecycle import (
     Event,
     FileEvent,
+    Flows,
     Gate,
     GitHub,
     Pool,
@@ -30,6 +31,8 @@ from lifecycle import (
     WebhookEvent,
     WebhookSource,
     lifetime,
+    linear,
+    task,
 )
 from lifecycle.testing import Clock, Recorder, running
 
@@ -211,6 +214,27 @@ async def test_6_a_pool(tmp_path: Path, monkeypatch: Any) -> None:
             y = await ml.call("predict", x, session=user, deadline=10)
             answers.append(y)
     assert answers == [[2, 1], [4, 2], [6, 3]]
+
+
+async def test_7_a_flow(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    built: list[str] = []
+
+    @task
+    async def image(ref: str) -> str:
+        built.append(ref)
+        return f"app:{ref}"
+
+    @task
+    def server(image: str) -> dict[str, str]:
+        return {"runs": image}
+
+    deploy, ref = linear("deploy", image, server), "v1"
+    for _ in range(2):
+        async with Flows("app.db") as flows:
+            out = await flows.start(deploy, id=ref, ref=ref)
+        assert out == {"image": "app:v1", "server": {"runs": "app:v1"}}
+    assert built == ["v1"]
 
 
 async def test_8_inside_another_framework(clock: Clock) -> None:
