@@ -1,0 +1,118 @@
+"""A program is ended in the middle of a flow, and the flow goes on with its next start."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.programs import Running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PROGRAM = """
+import asyncio
+from pathlib import Path
+
+from lifecycle import Flows, current_task, hooks, linear, new_interactive_router, run, task
+
+hooks.flow_changed.connect(lambda run, change: print(change.name, change.new, change.reason, flush=True))
+
+@task
+def first(): ...
+
+@task
+async def second():
+    print("with", current_task().key, flush=True)
+    while not Path("go").exists():
+        await asyncio.sleep(0.02)
+
+@task
+def third(): ...
+
+steps = linear("steps", first, second, third)
+flows = Flows("app.db", stop_timeout=0.1)
+repl = new_interactive_router(suspend=flows)
+
+async def main():
+    async with flows:
+        await flows.recover(steps)
+        await flows.start(steps, id="s-1")
+        print("all done", flush=True)
+
+run(main, repl)
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[], Running]]:
+    programs: list[Running] = []
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    def started() -> Running:
+        programs.append(Running("program.py", cwd=tmp_path, keyboard=True, env={"PYTHONUNBUFFERED": "1"}))
+        return programs[-1]
+
+    yield started
+    for program in programs:
+        program.close()
+
+
+def test_sigterm_suspends_a_flow_and_the_next_start_goes_on(start: Callable[[], Running], tmp_path: Path) -> None:
+    program = start()
+    program.until("with s-1/second/1")
+    said = program.stop(signal.SIGTERM)
+    assert "second PENDING cancelled" in said
+    assert "steps SUSPENDED" in said
+
+    (tmp_path / "go").touch()
+    said = start().rest()
+    assert "with s-1/second/1" in said
+    assert "first" not in said
+    assert "third SUCCESS" in said
+    assert "all done" in said
+
+
+def test_to_terminate_at_the_prompt_lets_the_task_at_work_end(start: Callable[[], Running], tmp_path: Path) -> None:
+    program = start()
+    program.until("with s-1/second/1")
+    program.type("terminate")
+    program.until("steps SUSPENDING")
+    (tmp_path / "go").touch()
+    said = program.rest()
+    assert "second SUCCESS" in said
+    assert "steps SUSPENDED" in said
+    assert "third" not in said
+
+    said = start().rest()
+    assert "second" not in said
+    assert "all done" in said
+
+
+def test_a_flow_that_is_suspended_at_the_prompt_goes_on_there(start: Callable[[], Running], tmp_path: Path) -> None:
+    program = start()
+    program.until("with s-1/second/1")
+    program.type("suspend")
+    program.until("steps SUSPENDING")
+    (tmp_path / "go").touch()
+    program.until("steps SUSPENDED")
+    program.type("resume")
+    program.until("third SUCCESS")
+    program.until("all done")
+    program.rest()
+
+
+def test_a_program_that_is_killed_goes_on_with_its_next_start(start: Callable[[], Running], tmp_path: Path) -> None:
+    program = start()
+    program.until("with s-1/second/1")
+    program.process.kill()
+    program.rest(-signal.SIGKILL)
+
+    (tmp_path / "go").touch()
+    said = start().rest()
+    assert "second RUNNING restarted" in said
+    assert "with s-1/second/1" in said
+    assert "all done" in said
