@@ -1,0 +1,43 @@
+"""The benchmark of flows measures what it says, and leaves null what it cannot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks import _flows_peers, flows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+BARS = (
+    "linear_memory_over_taskflow",
+    "linear_sqlite_over_taskflow",
+    "linear_sqlite_over_dbos",
+    "linear_10000_over_1000",
+    "unordered_sqlite_over_raw_commits",
+    "fanout_1000_sleeps_over_one",
+    "jobs_over_raw",
+    "import_ms_flows",
+)
+
+
+def test_each_figure_is_measured_and_those_beside_a_peer_that_is_not_installed_are_null(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_flows_peers, "_NEEDED", {"taskflow": ("taskflow_not_here",), "dbos": ("dbos_not_here",)})
+
+    results = flows.results(dict.fromkeys(flows.SIZES, 5), str(tmp_path), slow_rounds=1, rounds=1, imports=1)
+
+    assert set(results) == set(flows.BARS) >= set(BARS)
+    absent = {name for name in BARS if name.endswith(("_over_taskflow", "_over_dbos"))}
+    assert {name for name, value in results.items() if value is None} == absent
+    assert all(isinstance(results[name], float) for name in BARS if name not in absent)
+
+
+def test_a_peer_that_is_not_installed_is_named_with_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_flows_peers, "_NEEDED", {"dbos": ("json", "dbos_not_here")})
+
+    assert list(_flows_peers.missing()) == ["dbos"]
+    assert "dbos_not_here cannot be imported" in _flows_peers.missing()["dbos"]
