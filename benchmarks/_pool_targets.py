@@ -6,11 +6,16 @@ import itertools
 import os
 import time
 
-__all__ = ["Target", "echo"]
+__all__ = ["Target", "echo", "echo_async"]
 
 
 def echo(value: bytes) -> bytes:
     """Give back what came."""
+    return value
+
+
+async def echo_async(value: bytes) -> bytes:
+    """Give back what came, to one of many at a time."""
     return value
 
 
