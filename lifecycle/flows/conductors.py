@@ -152,6 +152,8 @@ class Conductor:
         if self._working.get(lease.job.id) is task:
             del self._working[lease.job.id]
         self._seats.release()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("job %s is left as it is, and comes back when its claim ends", lease.job.id, exc_info=error)
 
     # -- carrying one out -------------------------------------------------------------------------------------------
 
@@ -193,7 +195,7 @@ class Conductor:
                 raise lost_job(lease.job.row)
             if not ending.done():
                 await run.suspend(cancel_after=self._board.flows.stop_timeout)
-            await self._finish(lease.job, run, ending.result() if ending.done() else None)
+            await self._finish(lease.job, run, await ending if run.ended or run.stopped else None)
         finally:
             if not run.ended:
                 await self._board.flows.leave(run, lost_job(lease.job.row))
