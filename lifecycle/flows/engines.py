@@ -7,6 +7,7 @@ crew.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -143,6 +144,10 @@ class Engine:
 
     async def _wait(self) -> None:
         await self._flush()
+        if self._crew and self._crew.ended:
+            # Some had nothing to do. Those who are as quick are looked at together with them, and written at once.
+            for _ in range(2):
+                await asyncio.sleep(0)
         while self._crew and not self._crew.ended:
             await self._crew.news.wait()
             self._crew.news.clear()

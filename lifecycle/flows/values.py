@@ -9,6 +9,7 @@ from lifecycle.errors import MissingDependencies
 from lifecycle.flows.cells import NOTHING
 from lifecycle.flows.codecs import is_plain
 from lifecycle.flows.scopes import givers
+from lifecycle.flows.tables import AtomState
 
 if TYPE_CHECKING:
     from lifecycle.flows.atoms import RetryAtom
@@ -29,8 +30,8 @@ class Values:
         self.store: dict[str, Any] = {}
 
     def of(self, cell: Cell) -> Any:
-        """What ``cell`` gave; `NOTHING` where it gave nothing yet, or it was undone."""
-        if cell.result is None:
+        """What ``cell`` gave; `NOTHING` where it gave nothing yet, or it was undone, be it in vain."""
+        if cell.result is None or cell.state is AtomState.REVERT_FAILURE:
             return NOTHING
         # Each who asks gets his own: what one changes in it, the others see as little as they would after a crash.
         return cell.value if is_plain(cell.value) else self._codec.decode(cell.result)
