@@ -99,9 +99,11 @@ class Storm:
     async def _post(self, board: Board) -> None:
         while True:
             for _ in range(BACKLOG - len(await board.jobs())):
-                self.ids.append(f"job-{len(self.ids)}")
+                name, priority = f"job-{len(self.ids)}", self.chance.choice(list(Priority))
                 after = self.chance.choice([0.0, 0.0, self.chance.random() * 0.3])
-                await board.post("deploy", id=self.ids[-1], priority=self.chance.choice(list(Priority)), after=after)
+                await board.post("deploy", id=name, priority=priority, after=after)
+                # Not before: who is cancelled while he posts may have posted nothing.
+                self.ids.append(name)
             await asyncio.sleep(0.05)
 
     # -- the conductors --------------------------------------------------------------------------------------------
