@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lifecycle.flows import JSON, FlowRow, InvalidState, Options, Snapshot, linear, task
 from lifecycle.flows.cores import Core
+from lifecycle.flows.frames import precedes
 from lifecycle.flows.plans import compile_flow
 from lifecycle.flows.tables import FLOWS, RETRIES, TASKS
 from tests.flows.plays import Kept, Play, plays, run
@@ -95,6 +96,21 @@ def _is_done(cell: Cell) -> bool:
 
 def _is_still(cell: Cell) -> bool:
     return cell.atom is None or cell.state in {"PENDING", "REVERTED", "IGNORE"}
+
+
+@given(plays())
+def test_where_something_stands_says_what_comes_before_it_as_the_graph_does(play: Play) -> None:
+    nodes = compile_flow(play.flow).nodes
+    for node in nodes:
+        assert all(number < node.number for number in node.predecessors)
+    before: dict[int, set[int]] = {}
+    for node in nodes:
+        before[node.number] = {one for each in node.predecessors for one in (each, *before[each])}
+    atoms = [node for node in nodes if node.atom is not None]
+    for one in atoms:
+        for other in atoms:
+            placed = one is not other and precedes((one.frame, one.place), (other.frame, other.place))
+            assert placed == (one.number in before[other.number])
 
 
 @pytest.mark.parametrize(
