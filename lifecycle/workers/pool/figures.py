@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lifecycle.workers.records import ProbeResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 __all__ = ["Figures", "PoolStats"]
 
@@ -74,14 +74,14 @@ class Figures:
 
     def quantiles(self) -> dict[str, float]:
         """The figures of `PoolStats` that are of the last calls."""
+        waits, runs = sorted(self._waits), sorted(self._runs)
         return {
-            "wait_p50": _quantile(self._waits, 0.5),
-            "wait_p95": _quantile(self._waits, 0.95),
-            "run_p50": _quantile(self._runs, 0.5),
-            "run_p95": _quantile(self._runs, 0.95),
+            "wait_p50": _quantile(waits, 0.5),
+            "wait_p95": _quantile(waits, 0.95),
+            "run_p50": _quantile(runs, 0.5),
+            "run_p95": _quantile(runs, 0.95),
         }
 
 
-def _quantile(values: Iterable[float], share: float) -> float:
-    ordered = sorted(values)
+def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0

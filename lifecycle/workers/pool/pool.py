@@ -288,9 +288,11 @@ class Pool(BaseWorker):
     # -- how ----------------------------------------------------------------------------------------------------------
 
     def _running(self) -> Works:
-        if self._works is None:
-            raise PoolClosed(f"the pool {self.name!r} is {self.status}; start it first, with 'async with pool'")
-        return self._works
+        if self._works is not None:
+            return self._works
+        if self.status in FINAL:
+            raise _closed(self.name)
+        raise PoolClosed(f"the pool {self.name!r} is {self.status}; start it first, with 'async with pool'")
 
 
 def _closed(name: str) -> PoolClosed:

@@ -15,6 +15,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from lifecycle import hooks
 from lifecycle.errors import SessionLost, WorkerLost
 from lifecycle.workers.children import cancelling
@@ -32,6 +34,10 @@ SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCL
 #: As many calls as the suite has at least, however slow the machine is.
 CALLS = 500
 SIZE = 4
+
+
+# Two limits beyond the storm: for a slow machine, and for what has to come to rest.
+pytestmark = pytest.mark.timeout(SECONDS + 4 * LIMIT)
 
 
 class Storm:

@@ -1,0 +1,161 @@
+"""What becomes of what should not have been asked for, and what is said about it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle.backoff import Intensity
+from lifecycle.errors import PoolClosed, PoolFailed, RemoteError, WorkerFailed, WorkerLost
+from lifecycle.workers import Status
+from lifecycle.workers.pool import Heartbeat, Pool
+from tests.realtime.pool.members import LIMIT
+from tests.realtime.pool.pools import ANY, QUICK, gone, heard, kill, pool_of, soon, started
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+# -- calls that cannot be what was meant ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", ["msgpack", "json"])
+async def test_what_cannot_be_sent_is_refused_with_the_call_the_type_and_what_to_do(codec: str) -> None:
+    async with pool_of(codec=codec) as pool:
+        with pytest.raises(TypeError, match=r"'echo' was not called; .*type object .*; give numbers.*codec='pickle'"):
+            await pool.call("echo", [object()])
+        with pytest.raises(RemoteError, match=r"'fail_in_a_way' returned what cannot be sent.*type object .*'pickle'"):
+            await pool.call("fail_in_a_way", "unsendable")
+        assert pool.stats().busy == 0
+
+
+def test_what_a_target_is_to_be_made_with_is_refused_with_its_pool() -> None:
+    with pytest.raises(TypeError, match=r"init=\(<object .*\) of 'pool' cannot be sent: .*; give numbers"):
+        pool_of(init=[object()])
+
+
+@pytest.mark.parametrize("target", ["Desk", "Loop"])
+async def test_generators_are_streamed_and_functions_are_called(target: str) -> None:
+    async with pool_of(target) as pool:
+        with pytest.raises(RemoteError, match=r"'numbers' is a generator; what it yields is had with stream\(\)"):
+            await pool.call("numbers", 3)
+        with pytest.raises(RemoteError, match=r"TypeError: .*(is no generator|not iterable)"):
+            await anext(pool.stream("echo", 3))
+        assert [item async for item in pool.stream("numbers", 3)] == [0, 1, 2]
+
+
+async def test_a_stream_is_asked_by_one_at_a_time() -> None:
+    async with pool_of() as pool, pool.stream("numbers", 2) as numbers:
+        first = asyncio.ensure_future(anext(numbers))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="somebody waits for the next value of 'numbers' already"):
+            await anext(numbers)
+        assert await first == 0
+        assert await anext(numbers) == 1
+
+
+# -- members that others end ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("target", "concurrency"), [("Desk", 1), ("Desk", 2), ("Loop", 2)])
+async def test_a_member_that_somebody_asks_to_end_fails_its_call_with_how_it_ended(
+    tmp_path: Path, target: str, concurrency: int
+) -> None:
+    """It is no answer of the function that it was broken off there."""
+    async with pool_of(target, concurrency=concurrency) as pool:
+        call = asyncio.create_task(pool.call("spin", str(tmp_path / "started")))
+        await started(tmp_path / "started")
+        (member,) = pool.members()
+        kill(member.pid, signal.SIGTERM)
+        with pytest.raises(WorkerLost, match="killed by signal 15") as lost:
+            await call
+        assert lost.value.signal == signal.SIGTERM
+        await soon(lambda: pool.stats().idle == 1)
+
+
+async def test_a_call_that_does_no_harm_twice_outlives_that_its_member_is_asked_to_end(tmp_path: Path) -> None:
+    async with pool_of() as pool:
+        call = asyncio.create_task(
+            pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release"), idempotent=True)
+        )
+        await started(tmp_path / "started")
+        (member,) = pool.members()
+        kill(member.pid, signal.SIGTERM)
+        await soon(lambda: gone(member.pid))
+        (tmp_path / "release").touch()
+        assert await call != member.pid
+
+
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [
+        ("exit 3", "exited with status 3"),
+        ("echo no model there >&2; exit 1", "no model there"),
+        ("kill -9 $$", "signal 9, perhaps out of memory"),
+    ],
+)
+async def test_a_member_that_ends_before_it_is_ready_says_how(command: str, how: str) -> None:
+    pool = Pool("pool", ["sh", "-c", command], size=(1, 1), intensity=Intensity(1, 30.0), process=QUICK)
+    with pytest.raises(PoolFailed, match="ended before it was ready") as failed:
+        await pool.start()
+    assert how in str(failed.value)
+    assert isinstance(failed.value.__cause__, WorkerLost)
+
+
+# -- what was before --------------------------------------------------------------------------------------------------
+
+
+async def test_a_call_that_holds_the_interpreter_has_its_time_whatever_calls_before_it_had(tmp_path: Path) -> None:
+    """The one before it had all the time that there is, for which nobody waits without an answer."""
+    heartbeat = Heartbeat(every=0.02, timeout=0.05, misses=2)
+    async with pool_of(heartbeat=heartbeat) as pool:
+        await pool.call("pid", deadline=math.inf)
+        with heard(hooks.pool_recovered, pool) as recovered, heard(hooks.health_checked, pool) as checked:
+            call = asyncio.create_task(pool.call("hold", str(tmp_path / "held"), deadline=LIMIT))
+            await started(tmp_path / "held")
+            missed = len(checked)
+            await soon(lambda: len(checked) > missed + 5)
+            assert recovered == []
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+
+async def test_a_member_that_is_dismissed_before_its_start_could_begin_is_just_gone(tmp_path: Path) -> None:
+    wrong: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+    pool = pool_of("Flawed", init=[str(tmp_path / "tries")], intensity=ANY)
+    replaced: list[str] = []
+
+    def stop(_sender: object, *, action: str, **_: object) -> None:
+        replaced.append(action)
+        if len(replaced) == 2:
+            # The third is wished for, and its start has not begun.
+            pool.ask_to_stop()
+
+    hooks.pool_recovered.connect(stop, sender=pool)
+    try:
+        with pytest.raises(WorkerFailed, match="was stopped while it started"):
+            await pool.start()
+        assert (await pool.wait()).status is Status.STOPPED
+    finally:
+        hooks.pool_recovered.disconnect(stop, sender=pool)
+    gc.collect()
+    assert wrong == []
+    with pytest.raises(PoolClosed):
+        await pool.call("pid")
+
+
+async def test_a_pool_that_was_stopped_before_its_start_does_not_ask_to_be_started() -> None:
+    pool = pool_of()
+    with pytest.raises(PoolClosed, match="start it first"):
+        await pool.call("pid")
+    await pool.stop()
+    with pytest.raises(PoolClosed, match="is closed"):
+        await pool.call("pid")
