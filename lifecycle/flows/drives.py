@@ -44,8 +44,8 @@ class Drive:
         self._error: BaseException | None = None
         # Whether it is to be suspended as soon as it runs, and how much time its tasks have.
         self._asked: tuple[float | None] | None = None
-        # Rung when something is otherwise.
-        self._bell = Bell()
+        # Rung when anything is otherwise; and when it has come to rest, for those who need not be woken before.
+        self._bell, self._rest = Bell(), Bell()
         # What each who watches the engine has not seen yet.
         self._watchers: list[deque[EngineState]] = []
 
@@ -89,7 +89,7 @@ class Drive:
         finally:
             self._driver = None
             self._driven(self)
-            self._bell.ring()
+            self._ring()
 
     async def _ready(self, *, anew: bool) -> Engine | None:
         """The engine, if there is anything for it to do; where it has to be, the flow is taken."""
@@ -139,7 +139,7 @@ class Drive:
     async def settle(self) -> None:
         """Wait until nothing is at work."""
         while self.running:
-            await self._bell.heard()
+            await self._rest.heard()
 
     async def close(self) -> None:
         """Stop at once what still runs, and tell who waits that nothing will come."""
@@ -153,4 +153,9 @@ class Drive:
             await asyncio.wait([self._driver])
         if not self.ended and not self.stopped:
             self._error = error
-            self._bell.ring()
+            self._ring()
+
+    def _ring(self) -> None:
+        """Whoever waits for anything looks again."""
+        self._bell.ring()
+        self._rest.ring()

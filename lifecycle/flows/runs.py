@@ -57,7 +57,7 @@ class Run(Drive):
 
     async def _outcome(self) -> dict[str, Any]:
         while not (self.ended or self.stopped):
-            await self._bell.heard()
+            await self._rest.heard()
         if self._error is not None:
             raise self._error
         assert self._engine is not None
@@ -112,7 +112,7 @@ class Run(Drive):
     async def resume(self) -> None:
         """Go on, if the flow is suspended or something stopped it; it goes on in the background."""
         while self.running and self._asked is not None:
-            await self._bell.heard()
+            await self._rest.heard()
         if self.stopped or not self.ended:
             self.drive()
 
@@ -126,7 +126,7 @@ class Run(Drive):
         engine = await self._ready(anew=True)
         assert engine is not None
         await engine.reset()
-        self._bell.ring()
+        self._ring()
 
     async def again(self, flow: Item | None = None) -> None:
         """Run it once more, in the background: what is done stays done; a flow that was undone begins anew.
