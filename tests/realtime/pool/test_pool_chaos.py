@@ -1,6 +1,6 @@
 """P24: callers of all kinds, and somebody who kills and stops members at random; what must be true is true all along.
 
-Four seconds in the suite; ``LIFECYCLE_SOAK`` is another number of seconds (`make soak`: five minutes). Nothing is said
+Three seconds in the suite; ``LIFECYCLE_SOAK`` is another number of seconds (`make soak`: five minutes). Nothing is said
 about how many calls succeed: that is the machine's. Each call has one outcome, and is carried out once at most; the
 figures add up; nothing is left, neither a process nor a descriptor.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.pool import Pool
 
-SECONDS = float(os.environ.get("LIFECYCLE_SOAK", "4"))
+SECONDS = float(os.environ.get("LIFECYCLE_SOAK", "3"))
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_SOAK" in os.environ else 0))
 #: As many calls as the suite has at least, however slow the machine is.
 CALLS = 500
