@@ -1,6 +1,6 @@
 """Ours, and SQLite alone: ``python -m benchmarks._flows_cases CASE TASKS FILE``, a process a case.
 
-Prints wall and CPU seconds. The clock runs from `Flows.start`, so with checking and planning, to the flow's end.
+Prints wall and CPU seconds of one flow. The clock runs from `Flows.start`, so with checking and planning, to the end.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def timed() -> Iterator[list[float]]:
     figures += [time.perf_counter() - began, time.process_time() - used]
 
 
-def _ours(pattern: Callable[..., Flow], fn: Callable[[], Awaitable[int]], *, stored: bool) -> Case:
+def _ours(pattern: Callable[..., Flow], fn: Callable[[], Awaitable[int]], *, stored: bool, times: int = 1) -> Case:
+    """A flow, carried out ``times`` times where it would be over too soon, each time anew."""
+
     async def measure(tasks: int, file: str) -> list[float]:
         flow = pattern("flow", *[task(fn, name=f"task{number}") for number in range(tasks)])
         async with Flows(file if stored else None) as flows:
@@ -55,7 +57,8 @@ def _ours(pattern: Callable[..., Flow], fn: Callable[[], Awaitable[int]], *, sto
         return figures
 
     def case(tasks: int, file: str) -> tuple[float, float]:
-        wall, used = asyncio.run(measure(tasks, file))
+        figures = [asyncio.run(measure(tasks, f"{file}{number}")) for number in range(times)]
+        wall, used = (sum(each) / times for each in zip(*figures, strict=True))
         return wall, used
 
     return case
@@ -84,9 +87,10 @@ def _raw_commits(rows: int, file: str) -> tuple[float, float]:
 
 
 CASES: dict[str, Case] = {
-    "linear_memory": _ours(linear, _nothing, stored=False),
-    "linear_sqlite": _ours(linear, _nothing, stored=True),
-    "unordered_sqlite": _ours(unordered, _nothing, stored=True),
+    "linear_memory": _ours(linear, _nothing, stored=False, times=10),
+    "linear_sqlite": _ours(linear, _nothing, stored=True, times=10),
+    "linear_sqlite_10000": _ours(linear, _nothing, stored=True),
+    "unordered_sqlite": _ours(unordered, _nothing, stored=True, times=10),
     "fanout": _ours(unordered, _sleep, stored=True),
     "raw_commits": _raw_commits,
 }
