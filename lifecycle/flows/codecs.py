@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from lifecycle.errors import FlowError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["JSON", "Codec", "is_plain", "keep"]
 
@@ -61,7 +64,7 @@ def _where(value: Any, path: str = "the value") -> str:
     if type(value) in (list, tuple):
         parts = [(each, f"{path}[{place}]") for place, each in enumerate(cast("list[Any]", value))]
     elif type(value) is dict:
-        named: dict[Any, Any] = value
+        named = cast("Mapping[Any, Any]", value)
         odd = next((key for key in named if type(key) is not str), None)
         if odd is not None:
             return f"the key {_short(odd)} of {path}"
