@@ -1,8 +1,9 @@
-"""A process that carries out flows until it is killed: ``python -m tests.chaos._flow_runner DIRECTORY LIFE LAST``.
+"""What carries out flows until it is killed: ``python -m tests.chaos._flow_runner DIRECTORY``.
 
-It goes on with what the lives before it left, by turns with `Flows.recover` and with `Flows.start`, and begins the
-flows of the next numbers. Each effect is a line in the file ``effects``. Where ``LAST`` is not 0 it ends by itself,
-when all flows below that number have ended.
+For each line ``LIFE LAST`` that it reads it forks a process, for that is quicker than to start one, and says how that
+ended. Such a process goes on with what the lives before it left, by turns with `Flows.recover` and with `Flows.start`,
+and begins the flows of the next numbers; each effect is a line in the file ``effects``. Where ``LAST`` is not 0 it ends
+by itself, when all flows below that number have ended.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import logging
 import os
 import random
 import sys
+import traceback
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import ClaimLost, InvalidState, JournalError
-from lifecycle.flows import Flows, Options, current_task
+from lifecycle.flows import Flows, Options, SQLiteStore, current_task
 from tests.flows.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -62,17 +64,39 @@ class _Runner:
                 continue
 
 
-async def _main(directory: Path, life: int, last: int) -> None:
+async def _live(directory: Path, life: int, last: int) -> None:
     effects = os.open(directory / "effects", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     options = Options(concurrency=_CONCURRENCY[life % len(_CONCURRENCY)])
     try:
-        async with Flows(directory / "flows.db", options=options) as flows:
-            print("up", flush=True)
+        async with Flows(store=SQLiteStore(directory / "flows.db"), options=options) as flows:
+            _say("up")
             await _Runner(flows, life, effects).live(last)
     finally:
         os.close(effects)
 
 
+def _fork(directory: Path, life: int, last: int) -> None:
+    if pid := os.fork():
+        _, status = os.waitpid(pid, 0)
+        _say(f"ended {os.waitstatus_to_exitcode(status)}")
+        return
+    status = 1
+    try:
+        _say(f"born {os.getpid()}")
+        random.seed()
+        asyncio.run(_live(directory, life, last))
+        status = 0
+    except BaseException:  # noqa: BLE001  # nothing may return into what was forked from
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _say(words: str) -> None:
+    os.write(1, f"{words}\n".encode())
+
+
 if __name__ == "__main__":
     logging.getLogger("lifecycle").setLevel(logging.ERROR)
-    asyncio.run(_main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    for line in sys.stdin:
+        _fork(Path(sys.argv[1]), *map(int, line.split()))

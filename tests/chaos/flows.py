@@ -1,7 +1,7 @@
 """Flows in a process that is killed again and again: ``python -m tests.chaos.flows --seconds 60``.
 
-Random flows, with reverts, retries and deciders, run in a child that is killed with SIGKILL at random moments, also
-while it starts, and started again. In the end each flow must be where it would be if nobody had been killed: same
+Random flows, with reverts, retries and deciders, run in a process that is killed with SIGKILL at random moments, also
+while it starts, and followed by another. In the end each flow must be where it would be if nobody had been killed: same
 states, same data. No task whose success was stored may have been executed again, and each stored change must be one
 that the tables have. The last line says how it went; the exit status is 0 if it went well.
 """
@@ -13,11 +13,13 @@ import asyncio
 import logging
 import os
 import random
+import signal
 import sqlite3
 import sys
 import tempfile
 import time
-from contextlib import closing
+from asyncio.subprocess import PIPE
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,12 +60,15 @@ class Tally:
 
 
 class Storm:
-    """The child's lives, and what is known of them."""
+    """The lives of a process, and what is known of them."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
         self.chance = random.Random(seed)
         self.tally = Tally()
+        # The process from which each life is forked, and that life.
+        self.runner: Process | None = None
+        self.pid = 0
         self.life = 0
         # The keys of tasks whose success is stored, and how much of what was executed is read.
         self.stored: set[str] = set()
@@ -71,53 +76,75 @@ class Storm:
 
     async def blow(self, seconds: float, kills: int) -> Tally:
         end = time.monotonic() + seconds
-        while time.monotonic() < end or self.tally.interrupted < kills:
-            await self._live_and_die()
-            self._look()
-        await self._last_life()
+        await self._begin()
+        try:
+            while time.monotonic() < end or self.tally.interrupted < kills:
+                await self._live_and_die()
+                self._look()
+            await self._last_life()
+        finally:
+            await self._stop()
         self._look()
         await self._compare()
         return self.tally
 
     # -- lives -----------------------------------------------------------------------------------------------------
 
-    async def _start(self, last: int = 0) -> Process:
-        self.life += 1
-        argv = [sys.executable, "-m", "tests.chaos._flow_runner", str(self.directory), str(self.life), str(last)]
+    async def _begin(self) -> None:
+        argv = [sys.executable, "-m", "tests.chaos._flow_runner", str(self.directory)]
         with (self.directory / "log").open("a") as log:
-            return await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=log)
+            self.runner = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=log)
 
-    async def _up(self, process: Process) -> None:
-        assert process.stdout is not None
+    async def _stop(self) -> None:
+        assert self.runner is not None
+        self._kill()
+        if self.runner.returncode is None:
+            self.runner.kill()
+        await self.runner.wait()
+
+    def _kill(self) -> None:
+        """End this life, if it has not ended by itself."""
+        if self.pid:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    async def _start(self, last: int = 0) -> None:
+        assert self.runner is not None
+        assert self.runner.stdin is not None
+        self.life += 1
+        self.runner.stdin.write(f"{self.life} {last}\n".encode())
+        self.pid = int(await self._heard("born"))
+
+    async def _heard(self, word: str) -> str:
+        """What is said with the next line that begins with ``word``."""
+        assert self.runner is not None
+        assert self.runner.stdout is not None
         async with asyncio.timeout(LIMIT):
-            line = await process.stdout.readline()
-        assert line, self._log()
+            while line := (await self.runner.stdout.readline()).decode().split():
+                if line[0] == word:
+                    return line[-1]
+                assert line[0] != "ended", self._log()
+        raise AssertionError(self._log())
 
     async def _live_and_die(self) -> None:
-        process = await self._start()
-        try:
-            if self.chance.random() < 0.1:
-                await asyncio.sleep(self.chance.random() * 0.5)
-            else:
-                await self._up(process)
-                await asyncio.sleep(self.chance.random() ** 2 * 0.6)
-            assert process.returncode is None, self._log()
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        await self._start()
+        if self.chance.random() < 0.1:
+            await asyncio.sleep(self.chance.random() * 0.02)
+        else:
+            await self._heard("up")
+            await asyncio.sleep(self.chance.random() ** 2 * 0.6)
+        self._kill()
+        status = await self._heard("ended")
+        self.pid = 0
+        assert status == str(-signal.SIGKILL), self._log()
         self.tally.kills += 1
 
     async def _last_life(self) -> None:
         """In peace: what was begun is brought to its end."""
-        process = await self._start(self.tally.flows)
-        try:
-            async with asyncio.timeout(LIMIT):
-                assert await process.wait() == 0, self._log()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+        await self._start(self.tally.flows)
+        status = await self._heard("ended")
+        self.pid = 0
+        assert status == "0", self._log()
 
     def _log(self) -> str:
         return (self.directory / "log").read_text()[-5000:]
