@@ -20,7 +20,7 @@ from tests.realtime.pool.members import LIMIT
 from tests.realtime.pool.pools import gone, kill, pids, pool_of, ready, soon, started
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -110,18 +110,17 @@ async def test_p23_a_stop_at_any_step_of_the_start_leaves_nothing(turns: int) ->
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Iterator[Running]:
-    """A program with a pool, whose ``main`` a test puts in place with ``write``."""
+def program(tmp_path: Path) -> Iterator[Callable[[str], Running]]:
+    """Starts a program that has this body, after what all of them need."""
     running: list[Running] = []
 
-    class Program:
-        def __call__(self, body: str) -> Running:
-            source = tmp_path / "program.py"
-            source.write_text(PROGRAM + textwrap.dedent(body))
-            running.append(Running("-X", "dev", str(source), env={"PYTHONPATH": os.getcwd()}))  # noqa: PTH109
-            return running[-1]
+    def start(body: str) -> Running:
+        source = tmp_path / "program.py"
+        source.write_text(PROGRAM + textwrap.dedent(body))
+        running.append(Running("-X", "dev", str(source), env={"PYTHONPATH": os.getcwd()}))  # noqa: PTH109
+        return running[-1]
 
-    yield Program()  # type: ignore[misc]  # it is called like one
+    yield start
     for each in running:
         each.close()
 
@@ -138,7 +137,7 @@ def pids_in(text: str) -> list[int]:
     return [int(each) for each in line.split()[1:]]
 
 
-async def test_p25_nothing_outlives_a_program_that_is_killed(program: type[Running]) -> None:
+async def test_p25_nothing_outlives_a_program_that_is_killed(program: Callable[[str], Running]) -> None:
     app = program("""
     async def main():
         async with Pool("pool", target, size=(3, 3)) as pool:
@@ -159,7 +158,7 @@ async def test_p25_nothing_outlives_a_program_that_is_killed(program: type[Runni
 
 @pytest.mark.parametrize("how", ["loop.close()", "asyncio.run"])
 async def test_p28_a_loop_that_is_closed_over_a_pool_leaves_no_process_and_a_warning(
-    program: type[Running], how: str
+    program: Callable[[str], Running], how: str
 ) -> None:
     app = program(f"""
     async def main():
@@ -217,7 +216,7 @@ async def test_a_pool_that_does_not_run_cannot_be_suspended() -> None:
     await pool.start()
     await pool.suspend()
     await pool.stop()
-    assert pool.status is Status.STOPPED
+    assert (await pool.wait()).status is Status.STOPPED
 
 
 async def test_a_member_is_not_suspended_alone() -> None:
@@ -255,7 +254,7 @@ async def test_a_supervisor_starts_a_pool_again_that_has_failed() -> None:
     assert made[1].status is Status.STOPPED
 
 
-async def test_a_pool_can_be_what_a_program_runs(program: type[Running]) -> None:
+async def test_a_pool_can_be_what_a_program_runs(program: Callable[[str], Running]) -> None:
     app = program("""
     import lifecycle
     pool = Pool("pool", target, size=(1, 1))

@@ -180,7 +180,7 @@ def test_no_seat_is_lost_or_given_twice_and_nobody_waits_while_one_is_free(
 
 
 @pytest.fixture
-def waiter() -> Callable[[], tuple[Waiter[Place], asyncio.Future[Place]]]:
+def asker() -> Callable[[], tuple[Waiter[Place], asyncio.Future[Place]]]:
     def make() -> tuple[Waiter[Place], asyncio.Future[Place]]:
         future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
 
@@ -217,12 +217,12 @@ def test_with_several_seats_the_member_with_the_fewest_calls_is_next() -> None:
 
 
 async def test_who_waits_for_a_certain_member_holds_nobody_up(
-    waiter: Callable[[], tuple[Waiter[Place], asyncio.Future[Place]]],
+    asker: Callable[[], tuple[Waiter[Place], asyncio.Future[Place]]],
 ) -> None:
     book, (a, b) = _of("a", "b")
     book.take()
     book.take()
-    (strict, got_strict), (other, got_other) = waiter(), waiter()
+    (strict, got_strict), (other, got_other) = asker(), asker()
     book.wait(strict, a)
     book.wait(other)
     book.release(b)
@@ -233,11 +233,11 @@ async def test_who_waits_for_a_certain_member_holds_nobody_up(
 
 
 async def test_who_waited_for_a_certain_member_comes_before_those_who_came_later(
-    waiter: Callable[[], tuple[Waiter[Place], asyncio.Future[Place]]],
+    asker: Callable[[], tuple[Waiter[Place], asyncio.Future[Place]]],
 ) -> None:
     book, (a,) = _of("a")
     book.take()
-    (strict, got_strict), (other, got_other) = waiter(), waiter()
+    (strict, got_strict), (other, got_other) = asker(), asker()
     book.wait(strict, a)
     book.wait(other)
     book.release(a)
@@ -246,12 +246,12 @@ async def test_who_waited_for_a_certain_member_comes_before_those_who_came_later
 
 
 async def test_who_was_cancelled_in_the_very_step_of_the_release_gets_no_seat(
-    waiter: Callable[[], tuple[Waiter[Place], asyncio.Future[Place]]],
+    asker: Callable[[], tuple[Waiter[Place], asyncio.Future[Place]]],
 ) -> None:
     """The classic of all pools: the seat would be on its way to somebody who has left."""
     book, (a,) = _of("a")
     book.take()
-    (first, gone), (second, stays) = waiter(), waiter()
+    (first, gone), (second, stays) = asker(), asker()
     book.wait(first)
     book.wait(second)
     gone.cancel()
@@ -261,11 +261,11 @@ async def test_who_was_cancelled_in_the_very_step_of_the_release_gets_no_seat(
 
 
 async def test_all_who_wait_are_dismissed_with_an_error_of_their_own(
-    waiter: Callable[[], tuple[Waiter[Place], asyncio.Future[Place]]],
+    asker: Callable[[], tuple[Waiter[Place], asyncio.Future[Place]]],
 ) -> None:
     book, _ = _of("a")
     book.take()
-    waiters = [waiter() for _ in range(3)]
+    waiters = [asker() for _ in range(3)]
     for each, _ in waiters:
         book.wait(each)
     book.dismiss(lambda: RuntimeError("closed"))
