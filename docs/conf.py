@@ -6,6 +6,8 @@ import importlib
 from importlib.metadata import version as version_of
 from typing import TYPE_CHECKING, Any
 
+from pygments.lexers import TextLexer
+
 if TYPE_CHECKING:
     from docutils import nodes
     from sphinx.application import Sphinx
@@ -30,7 +32,19 @@ autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 default_role = "py:obj"
 
-ROOMS = ("control", "runtime", "sources", "handlers", "workers", "testing", "errors", "hooks", "states", "backoff")
+ROOMS = (
+    "control",
+    "runtime",
+    "sources",
+    "handlers",
+    "workers",
+    "flows",
+    "testing",
+    "errors",
+    "hooks",
+    "states",
+    "backoff",
+)
 
 
 def public_names() -> dict[str, str]:
@@ -71,6 +85,8 @@ def without_tree(*args: Any) -> None:
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    # Where Mermaid is not drawn, on these pages, it is shown as it is.
+    app.add_lexer("mermaid", TextLexer)
     app.add_config_value("lifecycle_names", public_names(), "env")
     app.connect("missing-reference", resolve)
     app.connect("autodoc-process-docstring", without_tree)

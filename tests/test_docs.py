@@ -3,7 +3,7 @@
 Python blocks of a page are run in order, in one namespace, in virtual time and with ``await`` allowed. HTML comments
 before a block say otherwise:
 
-``<!-- prints -->``            the text is what the block before it printed
+``<!-- prints -->``            the text, or diagram, is what the block before it printed
 ``<!-- file: NAME -->``        a program of its own; a test here runs it
 ``<!-- module: NAME -->``      a file beside the reader, which can be imported from then on
 ``<!-- change: NAME -->``      what the reader changes in that program
@@ -54,6 +54,7 @@ ROOMS = (
     "interactive",
     "workers",
     "workers.pool",
+    "flows",
     "observe.mermaid",
     "testing",
     "errors",
@@ -131,7 +132,7 @@ def reader(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @with_blocks("python")
 def test_the_code_runs_and_prints_what_is_shown(page: Path, reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
-    for block in blocks(page, "python", "text"):
+    for block in blocks(page, "python", "text", "mermaid"):
         if block.mark == "prints":
             assert capsys.readouterr().out.split("\n") == block.text.split("\n"), f"{relative(page)}:{block.line}"
         elif block.language == "python" and not block.mark.startswith(("file:", "change:", "not run:")):
@@ -141,7 +142,7 @@ def test_the_code_runs_and_prints_what_is_shown(page: Path, reader: Reader, caps
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_marks_say_something_that_is_understood(page: Path) -> None:
-    for block in blocks(page, "python", "text"):
+    for block in blocks(page, "python", "text", "mermaid"):
         assert re.fullmatch(r"|prints|(file|change|module): \w+\.py|not run: .+|runs in real time", block.mark), block
 
 
@@ -176,6 +177,7 @@ def changed(program: str, change: str) -> str:
 PROGRAMS = {
     "README.md": {"watcher.py", "repl.py"},
     "docs/tutorial.md": {"app.py", "reloader.py"},
+    "docs/tutorial-flows.md": {"deploy.py"},
     "docs/howto/suspend.md": {"repl.py"},
 }
 
@@ -193,9 +195,10 @@ def test_every_program_is_run_by_a_test_below() -> None:
 def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     programs: list[Running] = []
 
-    def started(text: str, *, keyboard: bool = False, **env: str) -> Running:
+    def started(text: str, *argv: str, keyboard: bool = False, **env: str) -> Running:
         (tmp_path / "program.py").write_text(text)
-        programs.append(Running("program.py", cwd=tmp_path, keyboard=keyboard, env={"PYTHONUNBUFFERED": "1", **env}))
+        env = {"PYTHONUNBUFFERED": "1", **env}
+        programs.append(Running("program.py", *argv, cwd=tmp_path, keyboard=keyboard, env=env))
         return programs[-1]
 
     yield started
@@ -265,6 +268,25 @@ def test_the_reloader_of_the_tutorial_at_each_step(start: Callable[..., Running]
     program.stop()
 
 
+def test_the_deployment_of_the_tutorial_goes_on_where_it_was(start: Callable[..., Running]) -> None:
+    first, second = versions(ROOT / "docs/tutorial-flows.md", "deploy.py")
+    program = start(first, "v2")
+    program.until("migrating")
+    assert "switching" not in program.stop(signal.SIGINT)
+    assert start(first, "v2").rest() == "switching to app-v2\ndone: app-v2\n"
+
+    program = start(second, "v4-broken")
+    program.until("migrating back")
+    program.process.kill()
+    program.rest(-signal.SIGKILL)
+    said = start(second, "v4-broken").rest()
+    assert re.findall("^(?:migrating back|removing.*|v4.*)$", said, re.MULTILINE) == [
+        "migrating back",
+        "removing app-v4-broken",
+        "v4-broken is REVERTED",
+    ]
+
+
 # -- commands, configuration -----------------------------------------------------------------------------------
 
 #: First words that need the network, the system, or another terminal; the tutorial's test does what its curl does.
@@ -298,7 +320,7 @@ def test_commands_that_are_shown_can_be_given(where: str, words: list[str]) -> N
             text = (ROOT / "Makefile").read_text()
             assert all(re.search(rf"^{target}:", text, re.MULTILINE) for target in targets if "=" not in target)
         case ["python", path, *_] if path.endswith(".py"):
-            assert (ROOT / path).exists() or path == "reloader.py"
+            assert (ROOT / path).exists() or path in ("reloader.py", "deploy.py")
         case [".venv/bin/python", "-m", module, *_] | ["python", "-m", module, *_]:
             assert importlib.util.find_spec(module), where
         case [first, *_]:
