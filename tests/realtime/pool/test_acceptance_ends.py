@@ -251,7 +251,7 @@ async def test_a_supervisor_starts_a_pool_again_that_has_failed() -> None:
         (child,) = supervisor.workers()
         assert (child.kind, child.restarts) == ("pool", 1)
     assert made[0].status is Status.FAILED
-    assert made[1].status is Status.STOPPED
+    assert (await made[1].wait()).status is Status.STOPPED
 
 
 async def test_a_pool_can_be_what_a_program_runs(program: Callable[[str], Running]) -> None:
