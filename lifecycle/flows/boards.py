@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 from lifecycle.backoff import Backoff
-from lifecycle.errors import ClaimLost, FlowError, InvalidState
+from lifecycle.errors import FlowError
+from lifecycle.flows.claims import JOBS_TO_CLAIM, Claims, end_of
 from lifecycle.flows.jobs import Job, JobRow, rank_of
-from lifecycle.flows.postings import Claim, ended, freed, lost_job, taken
-from lifecycle.flows.tables import JOBS, JobState
+from lifecycle.flows.postings import ended, freed
+from lifecycle.flows.tables import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -22,10 +23,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.postings import JobStore
     from lifecycle.flows.sessions import Flows
 
-__all__ = ["JOBS_TO_CLAIM", "Board"]
-
-#: What is rung when there may be something to claim.
-JOBS_TO_CLAIM = "jobs"
+__all__ = ["Board"]
 
 #: Seconds after which who waits for the end of a job looks even if nobody rang.
 _LOOK = 5.0
@@ -52,6 +50,7 @@ class Board:
         #: Who carries out what is claimed.
         self.flows = flows
         self._store = flows.store.jobs(flows.owners)
+        self._claims = Claims(self)
         self._max_attempts, self._backoff = max_attempts, backoff
 
     def __repr__(self) -> str:
@@ -119,7 +118,7 @@ class Board:
         Raises:
             FlowError: where there is none.
         """
-        return Job(self, await self._row(id))
+        return Job(self, await self._claims.row(id))
 
     async def jobs(self, *states: str) -> list[Job]:
         """The jobs in those states, those to be done first first; without any, all that are not complete."""
@@ -129,11 +128,11 @@ class Board:
     async def wait(self, job: Job) -> str:
         """Wait until ``job`` is complete, whoever completes it, and give its outcome; the same as awaiting it."""
         news = asyncio.Event()
-        silence = self.flows.owners.listen(_end_of(job.id), news.set)
+        silence = self.flows.owners.listen(end_of(job.id), news.set)
         try:
             while True:
                 news.clear()
-                job.see(await self._row(job.id))
+                job.see(await self._claims.row(job.id))
                 if job.state is JobState.COMPLETE:
                     return job.outcome
                 await _within(_LOOK, news)
@@ -175,27 +174,9 @@ class Board:
             InvalidState: where it is claimed or complete.
             FlowError: where it is not there any more.
         """
-        claim = self._claim(who, lease)
         if job is None:
-            row = await self.store.take(flows, claim)
-            return None if row is None else Job.claimed(self, row)
-        while True:
-            row = await self._row(job.id)
-            job.see(row)
-            self._check(row, JobState.CLAIMED)
-            claimed = taken(row, claim)
-            if await self.store.swap(row, claimed, now=claim.now):
-                job.see(claimed)
-                return job
-
-    def _claim(self, who: str | None, lease: float) -> Claim:
-        owner = self.flows.owners.name if who is None else who
-        if not owner:
-            raise ValueError(f"claim(who={who!r}) names nobody; say who claims")
-        if not 0 < lease < math.inf:
-            raise ValueError(f"claim(lease={lease!r}) is no time to work; give more than 0 seconds")
-        now = self.now()
-        return Claim(owner, self.flows.owners.token, now, now + lease)
+            return await self._claims.next(who, flows, lease)
+        return await self._claims.take(job, who, lease)
 
     async def extend(self, job: Job, lease: float) -> None:
         """Keep a job that was claimed for ``lease`` seconds from now.
@@ -203,9 +184,7 @@ class Board:
         Raises:
             ClaimLost: where the claim is over.
         """
-        claim = self._claim(job.owner, lease)
-        if await self.store.renew([job.row], now=claim.now, until=claim.until):
-            raise lost_job(job.row)
+        await self._claims.extend(job, lease)
 
     async def consume(self, job: Job, who: str | None = None, *, outcome: str = "SUCCESS", error: str = "") -> None:
         """Complete a job that was claimed: it is done, and this has become of it.
@@ -214,7 +193,7 @@ class Board:
             InvalidState: where it is not claimed.
             ClaimLost: where somebody else has claimed it.
         """
-        await self._let_go(job, who, lambda row: ended(row, outcome, error, now=self.now()))
+        await self._claims.let_go(job, who, lambda row: ended(row, outcome, error, now=self.now()))
 
     async def trash(self, job: Job, who: str | None = None, *, error: str = "") -> None:
         """Complete a job that was claimed: it cannot be done; it is kept, and its outcome is ``trashed``.
@@ -223,7 +202,7 @@ class Board:
             InvalidState: where it is not claimed.
             ClaimLost: where somebody else has claimed it.
         """
-        await self._let_go(job, who, lambda row: ended(row, "trashed", error or row.error, now=self.now()))
+        await self._claims.let_go(job, who, lambda row: ended(row, "trashed", error or row.error, now=self.now()))
 
     async def abandon(self, job: Job, who: str | None = None, *, error: str = "", after: float | None = None) -> None:
         """Give up a job that was claimed: it comes back after a while, unless it was tried too often.
@@ -245,7 +224,7 @@ class Board:
             wait = self._backoff.delay(row.attempts - 1) if after is None else after
             return freed(row, error)._replace(due=self.now() + wait if wait else 0.0)
 
-        await self._let_go(job, who, change)
+        await self._claims.let_go(job, who, change)
 
     async def give_back(self, job: Job, who: str | None = None) -> None:
         """Undo a claim: as if it had not been made.
@@ -254,52 +233,13 @@ class Board:
             InvalidState: where it is not claimed.
             ClaimLost: where somebody else has claimed it.
         """
-        await self._let_go(job, who, lambda row: freed(row, row.error)._replace(attempts=row.attempts - 1))
-
-    async def _let_go(self, job: Job, who: str | None, change: Callable[[JobRow], JobRow]) -> None:
-        owner = self.flows.owners.name if who is None else who
-        while not await self._change(job, owner, change(job.row)):
-            # Perhaps it was claimed in the same name elsewhere; what is found is gone on with.
-            found = await self._row(job.id)
-            self._check(found, JobState(change(found).state))
-            if found.owner != owner:
-                raise ClaimLost(f"job {found.id!r} is claimed by {found.owner}, not by {owner}; leave it to them")
-            job.see(found)
-        self.flows.owners.ring(_end_of(job.id) if job.state is JobState.COMPLETE else JOBS_TO_CLAIM)
-
-    async def _change(self, job: Job, owner: str, row: JobRow) -> bool:
-        """Write ``row``; False where the job is not known as claimed by ``owner``."""
-        old = job.row
-        if (old.state, old.owner) != (JobState.CLAIMED, owner):
-            return False
-        if not await self.store.swap(old, row, now=self.now()):
-            raise lost_job(old)
-        job.see(row)
-        return True
-
-    @staticmethod
-    def _check(row: JobRow, state: JobState) -> None:
-        """Refuse what the table of jobs does not know, and what would change nothing."""
-        if not JOBS.check(row.id, JobState(row.state), state):
-            whose = f" by {row.owner}" if row.owner else ""
-            raise InvalidState(f"job {row.id!r} is {row.state}{whose} already")
-
-    async def _row(self, id: str) -> JobRow:  # noqa: A002  # what it is
-        row = await self.store.get(id, now=self.now())
-        if row is None:
-            raise FlowError(f"there is no job {id!r} here; give the id that it was posted with")
-        return row
+        await self._claims.let_go(job, who, lambda row: freed(row, row.error)._replace(attempts=row.attempts - 1))
 
     async def work(self, flows: Mapping[str, Item], *, concurrency: int = 8, lease: float = 30.0) -> None:
         """Claim jobs of those flows and carry them out, ``concurrency`` at a time, until cancelled."""
         from lifecycle.flows.conductors import Conductor
 
         await Conductor(self, flows, concurrency=concurrency, lease=lease).run()
-
-
-def _end_of(id: str) -> str:  # noqa: A002  # what it is
-    """What is rung when a job is complete."""
-    return f"end of {id}"
 
 
 async def _within(seconds: float, news: asyncio.Event) -> None:

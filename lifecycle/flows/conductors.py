@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.backoff import Backoff
 from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
-from lifecycle.flows.boards import JOBS_TO_CLAIM
+from lifecycle.flows.claims import JOBS_TO_CLAIM
 from lifecycle.flows.leases import Leases
 from lifecycle.flows.owners import GONE
 from lifecycle.flows.plans import compile_flow

@@ -50,11 +50,11 @@ class Tally:
     kills: int = 0
     stops: int = 0
     #: Jobs that are not complete, or not well.
-    lost: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list[str])
     #: Jobs that were completed twice, or in whose flow an owner wrote who had lost it.
-    double: list[str] = field(default_factory=list)
+    double: list[str] = field(default_factory=list[str])
     #: Seconds from a kill until somebody else had claimed what the dead one had.
-    taken: list[float] = field(default_factory=list)
+    taken: list[float] = field(default_factory=list[float])
 
     def __str__(self) -> str:
         return f"jobs {self.jobs}, kills {self.kills}, lost {len(self.lost)}, double {len(self.double)}"
