@@ -123,8 +123,10 @@ class Stage:
         for op, *arguments in step["ops"]:
             if op == "set_flow_state":
                 flow = flow._replace(state=FlowState(arguments[0]).value)
-            elif op in ("inject", "uninject"):
-                values = self._codec.encode(arguments[0] if arguments else {})
+            elif op == "inject":
+                values = self._codec.encode(self._codec.decode(values or flow.store) | arguments[0])
+            elif op == "uninject":
+                values = self._codec.encode({})
             elif op in _EDITS:
                 name = arguments[0]
                 atoms[name] = _EDITS[op](atoms[name], *arguments[1:])

@@ -34,7 +34,7 @@ __all__ = ["check", "main", "plays"]
 
 Json = Any
 
-_CASE = {"id", "source", "flow", "store", "options", "steps", "expected", "order", "quirk"}
+_CASE = {"id", "source", "title", "note", "flow", "store", "options", "steps", "expected", "order", "quirk"}
 _CRASH = {"crash", "baseline", "final_equals_baseline"}
 _EXPECTED = {"events", "engine_states", "raised", "flow_state", "atoms", "fetch_all"}
 _MANY = 100_000
@@ -116,9 +116,10 @@ def plays(file: Json) -> Iterator[tuple[str, Callable[[str], list[str]]]]:
     """The cases of a file by their names, each to be checked with a kind of store.
 
     Raises:
-        ValueError: for a file that has something else, too.
+        ValueError: for a file that has cases of another kind, too.
     """
-    only(file, {"meta", "cases", "job_cases", "conductor_cases"}, "the file")
+    kinds = {name: file[name] for name in file if name.endswith("cases")}
+    only(kinds, {"cases", "job_cases", "conductor_cases"}, "the file")
     by_id = {case["id"]: case for case in file.get("cases", ())}
     for case in file.get("cases", ()):
         yield case["id"], partial(check, case, others=by_id)

@@ -180,9 +180,9 @@ def test_a_case_of_a_board_that_comes_out_differently_fails(kind: str, case: Any
     assert any(why in difference for difference in play("memory"))
 
 
-def test_a_file_with_something_else_in_it_is_refused() -> None:
-    with pytest.raises(ValueError, match="surprises"):
-        list(flows.plays({"cases": [], "surprises": []}))
+def test_a_file_with_cases_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="suitcases"):
+        list(flows.plays({"cases": [], "suitcases": []}))
 
 
 def test_an_error_of_taskflow_is_known_by_our_name_for_it() -> None:
@@ -232,6 +232,24 @@ def test_a_suspension_is_told_of_after_what_was_stored_with_the_change_that_aske
     # But not after what came later.
     events.insert(4, events.pop(8))
     assert flows.check(case)
+
+
+def test_what_is_injected_into_the_store_is_there_beside_what_was() -> None:
+    adding = _task("a", {"add": ["x", "y"]}) | {"requires": ["x", "y"], "provides": "z"}
+    case = {
+        "id": "own",
+        "flow": {"type": "linear", "name": "f", "items": [adding]},
+        "store": {"x": 1},
+        "order": "exact",
+    }
+    missing = _outcome("PENDING", {"a": ["PENDING", "EXECUTE"]}) | {"fetch_all": {"x": 1}}
+    missing["raised"] = {"type": "MissingDependencies", "message": "y"}
+    events: list[Any] = [["flow", "f", "PENDING", "RUNNING"], ["task", "a", "PENDING", "RUNNING"]]
+    events += [["task", "a", "RUNNING", "SUCCESS", 3], ["flow", "f", "RUNNING", "SUCCESS"]]
+    done = _outcome("SUCCESS", {"a": ["SUCCESS", "EXECUTE"]}) | {"fetch_all": {"x": 1, "y": 2, "z": 3}}
+    done |= {"events": events, "engine_states": ["RESUMING", "SCHEDULING", "WAITING", "ANALYZING", "SUCCESS"]}
+    steps = [{"op": "run"}, {"op": "storage", "ops": [["inject", {"y": 2}]]}, {"op": "run"}]
+    assert flows.check(case | {"steps": steps, "expected": [missing, None, done]}) == []
 
 
 def test_nothing_is_bettered_that_is_no_quirk() -> None:
