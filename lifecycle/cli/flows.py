@@ -17,13 +17,13 @@ from lifecycle.cli.flow_pictures import described, listed, picture, records, who
 from lifecycle.cli.messages import Voice, colourful, put
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Flows
-from lifecycle.flows.requests import RESUME, SUSPEND
+from lifecycle.flows.requests import RECOVER, RESUME, SUSPEND
 from lifecycle.flows.retrying import RETRIED, begin_anew
 from lifecycle.flows.sqlite import FLOW_TABLES
 from lifecycle.flows.tables import FlowState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from pathlib import Path
 
     from lifecycle.flows import FlowRow
@@ -88,6 +88,15 @@ class _Work:
         lives = row.owner and self.flows.owners.alive(row.owner)
         return row.owner.partition("-")[0] if lives and row.state not in _ENDS else ""
 
+    def ring(self, what: str, whom: Iterable[str]) -> None:
+        """Ask each of ``whom`` for ``what``."""
+        self.flows.owners.open()
+        try:
+            for each in whom:
+                self.flows.requests.ask(what, each)
+        finally:
+            self.flows.owners.close()
+
 
 async def _carry_out(verb: Callable[[_Work], Awaitable[int]], work: _Work) -> int:
     async with work.flows.store:
@@ -148,13 +157,7 @@ async def _ask(work: _Work, what: str, states: Sequence[FlowState]) -> set[str]:
     if work.ids and (ended := [row for row in rows if row.state in _ENDS]):
         raise CliError(f"flow {ended[0].id!r} is at its end: {ended[0].state}")
     meant = {row.id: work.runner(row) for row in rows if row.state in states and work.runner(row)}
-    if meant:
-        work.flows.owners.open()
-        try:
-            for each in meant:
-                work.flows.requests.ask(what, each)
-        finally:
-            work.flows.owners.close()
+    work.ring(what, meant)
     for each, runner in meant.items():
         _say(f"process {runner} was asked to {what} {each}")
     if not meant and not work.ids:
@@ -163,11 +166,15 @@ async def _ask(work: _Work, what: str, states: Sequence[FlowState]) -> set[str]:
 
 
 async def _retry(work: _Work) -> int:
-    """Begin anew with what failed, when its program starts the next time."""
+    """Begin anew with what failed: now if who carried it out lives, or when its program starts the next time."""
     rows = [row for row in await work.rows() if work.ids or row.state in RETRIED]
+    living = {row.owner for row in rows if row.owner and work.flows.owners.alive(row.owner)}
     for row in rows:
         await begin_anew(work.flows.store, row.id)
-        _say(f"{row.id} was {row.state}, and is begun anew when its program starts, or recovers")
+        process = row.owner.partition("-")[0]
+        when = f"by process {process}" if row.owner in living else "when its program starts, or recovers"
+        _say(f"{row.id} was {row.state}, and is begun anew {when}")
+    work.ring(RECOVER, living)
     if not rows:
         _say("nothing has failed")
     return DONE

@@ -1,4 +1,4 @@
-"""What is asked of the process that runs a flow by another that has the store open: to suspend it, or to go on.
+"""What is asked of the process that runs flows by another that has the store open: to suspend one, go on, begin anew.
 
 Nothing of this is stored: who runs the flow hears it at once, and where nobody does there is nobody to ask.
 """
@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from lifecycle.flows.owners import Owners
     from lifecycle.flows.runs import Run
 
-__all__ = ["RESUME", "SUSPEND", "Requests"]
+__all__ = ["RECOVER", "RESUME", "SUSPEND", "Requests"]
 
+#: Of a flow, by its id.
 SUSPEND, RESUME = "suspend", "resume"
+#: Of an owner, by its token: to look for what is unfinished.
+RECOVER = "recover"
 
 
 class Requests:
@@ -23,11 +26,23 @@ class Requests:
 
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
+        # By the id of the flow; that of nobody is ours.
         self._silences: dict[str, list[Callable[[], None]]] = {}
 
-    def ask(self, what: str, id: str) -> None:  # noqa: A002  # what it is
-        """Ask whoever runs the flow ``id``, us too, to `SUSPEND` it or to `RESUME` it."""
-        self._owners.ring(f"{what} {id}")
+    def open(self, recover: Callable[[], object]) -> None:
+        """Call ``recover`` when we are asked to look for what is unfinished, until `close`."""
+        self._silences[""] = [self._owners.listen(f"{RECOVER} {self._owners.token}", recover)]
+
+    def close(self) -> None:
+        """Hear nothing more."""
+        for silences in self._silences.values():
+            for silence in silences:
+                silence()
+        self._silences.clear()
+
+    def ask(self, what: str, whom: str) -> None:
+        """Ask whoever runs the flow ``whom``, us too, to `SUSPEND` or to `RESUME` it, or the owner to `RECOVER`."""
+        self._owners.ring(f"{what} {whom}")
 
     def hear(self, run: Run) -> None:
         """Do from now on what is asked for ``run``."""

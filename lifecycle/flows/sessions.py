@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from lifecycle.flows.views import FlowsState
 
 __all__ = ["Flows"]
+
+_log = logging.getLogger("lifecycle.flows")
 
 _UNFINISHED = (
     FlowState.PENDING,
@@ -81,6 +84,9 @@ class Flows:
         # Each run by its id, as long as it is not at its end, or somebody has it.
         self._unfinished: dict[str, Run] = {}
         self._runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
+        # What was started or recovered here, by name; and who looks for what of it is to begin anew.
+        self._known: dict[str, Item] = {}
+        self._looking: set[asyncio.Task[list[Run]]] = set()
 
     def __repr__(self) -> str:
         return f"<Flows in {self.store!r}: {len(self._unfinished)} unfinished>"
@@ -98,6 +104,7 @@ class Flows:
             await self.store.__aexit__(None, None, None)
             raise
         self._open = True
+        self.requests.open(self._look)
         return self
 
     async def __aexit__(
@@ -106,10 +113,12 @@ class Flows:
         """Suspend what runs, and close the store."""
         self._open = False
         try:
+            await asyncio.gather(*self._looking, return_exceptions=True)
             await self.suspend(cancel_after=self._stop_timeout)
         finally:
             for run in self.runs:
                 await run.close()
+            self.requests.close()
             self.owners.close()
             await self.store.__aexit__(kind, error, traceback)
 
@@ -148,6 +157,7 @@ class Flows:
         """
         self.check_open()
         plan = compile_flow(flow)
+        self._known[plan.name] = flow
         known = self._runs.get(id or "")
         if known is not None:
             if known.name != plan.name:
@@ -217,11 +227,23 @@ class Flows:
         self.check_open()
         runs: list[Run] = []
         for plan in map(compile_flow, flows):
+            self._known[plan.name] = plan.flow
             rows = await self.store.flows(name=plan.name, states=_UNFINISHED)
             posted = await self.store.jobs(self.owners).unfinished([row.id for row in rows])
             rows = [row for row in rows if row.id not in posted]
             runs += [self._begin(plan, row) for row in rows if self._is_left(row)]
         return runs
+
+    def _look(self) -> None:
+        """Go on with what somebody else has made unfinished again."""
+        task = asyncio.create_task(self.recover(*self._known.values()), name="recover flows")
+        self._looking.add(task)
+        task.add_done_callback(self._looked)
+
+    def _looked(self, task: asyncio.Task[list[Run]]) -> None:
+        self._looking.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("what is to begin anew could not be recovered: %s", error)
 
     def _is_left(self, row: FlowRow) -> bool:
         return row.id not in self._unfinished and not self._keeping.is_run_elsewhere(row)

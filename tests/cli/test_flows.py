@@ -197,6 +197,26 @@ def test_what_failed_is_begun_anew_when_its_program_starts(file: Path, say: Said
     assert BUILT == ["bad\x1b[2J"]
 
 
+async def test_who_carried_it_out_and_lives_begins_anew_at_once(tmp_path: Path, say: Said) -> None:
+    mended, done = list[bool](), asyncio.Event()
+
+    def work() -> None:
+        if not mended:
+            raise OSError("not yet")
+        done.set()
+
+    flow = task(work, name="work")
+    async with asyncio.timeout(30), Flows(tmp_path / "app.db") as flows:
+        with pytest.raises(OSError, match="not yet"):
+            await flows.start(flow, id="f-1")
+        mended.append(True)
+        _, said = await asyncio.to_thread(say, "retry", tmp_path / "app.db")
+        assert f"begun anew by process {os.getpid()}" in said
+        await done.wait()
+        await flows.start(flow, id="f-1")
+        assert not flows.runs
+
+
 def test_only_what_failed_is_begun_anew(file: Path, say: Said) -> None:
     assert "'good' is SUCCESS" in say("retry", file, "good", status=FAILED)[1]
 
