@@ -64,7 +64,7 @@ _INSERT = (
 )
 _UPDATE = (
     "UPDATE lifecycle_jobs SET state = ?, owner = ?, token = ?, epoch = ?, until = ?, attempts = ?, due = ?,"
-    " outcome = ?, error = ?, ended = ? WHERE id = ? AND state = ? AND epoch = ?"
+    " outcome = ?, error = ?, ended = ? WHERE id = ? AND state = ? AND epoch = ? AND (state != 'CLAIMED' OR until > ?)"
 )
 _FENCE = "UPDATE lifecycle_flows SET epoch = epoch + 1, owner = ? WHERE id = ?"
 _NUMBER = JobRow._fields.index("number")
@@ -109,14 +109,15 @@ class SQLiteJobs:
             if row is None:
                 return None
             claimed = taken(row, claim)
-            _swap(db, row, claimed)
+            _swap(db, row, claimed, claim.now)
             return claimed
 
         return await self._run(claim.now, write)
 
     async def swap(self, old: JobRow, new: JobRow, *, now: float) -> bool:
         """Write ``new`` where the job has the state and the epoch of ``old``; False where it has not."""
-        return await self._run(now, lambda db: _swap(db, old, new))
+        # What claims are over need not be looked up for it: of this one the time tells.
+        return await self._journal.run(lambda db: _swap(db, old, new, now))
 
     async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
         """Have those claims end later; gives those that are lost."""
@@ -184,8 +185,7 @@ class SQLiteJobs:
         known, losses = self._losses, self._owners.losses
 
         def settled(db: sqlite3.Connection) -> _T:
-            for row in _rows(db, "state = 'CLAIMED' AND until <= ?", now):
-                _swap(db, row, lapsed(row, now=now))
+            _lapse(db, now, "until <= ?", now)
             if known != losses:
                 self._bury(db, now)
             return fn(db)
@@ -198,8 +198,7 @@ class SQLiteJobs:
         """End the claims of those who are gone."""
         tokens = db.execute("SELECT DISTINCT token FROM lifecycle_jobs WHERE state = 'CLAIMED' AND token != ''")
         for token in [token for (token,) in tokens if not self._owners.alive(token)]:
-            for row in _rows(db, "state = 'CLAIMED' AND token = ?", token):
-                _swap(db, row, lapsed(row, now=now))
+            _lapse(db, now, "token = ?", token)
 
 
 _OF_FLOWS = (("lifecycle_flow_atoms", "flow"), ("lifecycle_flow_changes", "flow"), ("lifecycle_flows", "id"))
@@ -222,13 +221,20 @@ def _first(db: sqlite3.Connection, flows: Collection[str] | None) -> JobRow | No
     return min(filter(None, firsts), key=lambda row: (row.rank, row.number), default=None)
 
 
-def _swap(db: sqlite3.Connection, old: JobRow, new: JobRow) -> bool:
-    written = db.execute(_UPDATE, (*new[_NUMBER + 1 :], old.id, old.state, old.epoch))
+def _swap(db: sqlite3.Connection, old: JobRow, new: JobRow, now: float) -> bool:
+    written = db.execute(_UPDATE, (*new[_NUMBER + 1 :], old.id, old.state, old.epoch, now))
     if not written.rowcount:
         return False
-    if new.epoch != old.epoch:
+    # Before the first claim nobody has the flow; who has begun it himself loses it when it is adopted.
+    if old.epoch and new.epoch != old.epoch:
         db.execute(_FENCE, (new.token, new.id))
     return True
+
+
+def _lapse(db: sqlite3.Connection, now: float, where: str, value: Any) -> None:
+    """End claims without anybody having said what became of the jobs."""
+    for row in _rows(db, f"state = 'CLAIMED' AND {where}", value):
+        _swap(db, row, lapsed(row, now=now), 0.0)
 
 
 def _renew(db: sqlite3.Connection, row: JobRow, until: float) -> bool:
