@@ -79,6 +79,8 @@ class Storm:
         self.ids: list[str] = []
         self.lives = 0
         self.conductors: list[tuple[str, Process]] = []
+        # The lives that have said that they work.
+        self.up: set[str] = set()
         # When which life was ended.
         self.killed: dict[str, float] = {}
 
@@ -125,7 +127,7 @@ class Storm:
             life, process = self.conductors[victim]
             # Some die while they start.
             if self.chance.random() < 0.9:
-                await self._up(process)
+                await self._up(life, process)
             await asyncio.sleep(self.chance.random() * 0.4)
             if self.chance.random() < 0.2:
                 self._stop(process)
@@ -133,13 +135,14 @@ class Storm:
                 await self._kill(life, process)
                 self.conductors[victim] = await self._start()
 
-    async def _up(self, process: Process) -> None:
+    async def _up(self, life: str, process: Process) -> None:
+        if life in self.up:
+            return
         assert process.stdout is not None
         async with asyncio.timeout(LIMIT):
             line = await process.stdout.readline()
-        # Nothing comes from one that said so before; what was read is given back for the next time.
         assert line == b"up\n", self._errors()
-        process.stdout.feed_data(line)
+        self.up.add(life)
 
     async def _kill(self, life: str, process: Process) -> None:
         self.killed[life] = time.monotonic()
@@ -157,8 +160,8 @@ class Storm:
         """In peace: what is left is done, and the conductors end as programs do."""
         for _, process in self.conductors:
             _go_on(process)
-        for _, process in self.conductors:
-            await self._up(process)
+        for life, process in self.conductors:
+            await self._up(life, process)
         with suppress(TimeoutError):
             async with asyncio.timeout(LIMIT):
                 for each in self.ids:
