@@ -64,7 +64,8 @@ class Recipe:
 
     def _flow(self, name: str, depth: int, attempt: str | None, known: Sequence[str]) -> Flow:
         pattern = linear if self.sequential else self._chance.choice([linear, unordered, graph])
-        retry = self._retry(f"{name}_attempt") if self._maybe(0.5) else None
+        outermost = self.sequential or attempt is None
+        retry = self._retry(f"{name}_attempt", all_of_it=outermost) if self._maybe(0.5) else None
         attempt = f"{name}_attempt" if retry else attempt
         items: list[Task | Flow] = []
         names = list(known)
@@ -121,17 +122,19 @@ class Recipe:
         salt = self._chance.randint(0, 9)
         return lambda history: (salt + sum(value for value in history.values() if isinstance(value, int))) % 3 > 0
 
-    def _retry(self, provides: str) -> Retry:
+    def _retry(self, provides: str, *, all_of_it: bool) -> Retry:
+        """Any, but one that has all undone only if ``all_of_it``: within another one it depends on who fails first."""
         kind = self._chance.randrange(8)
+        revert_all = all_of_it and self._maybe(0.3)
         if kind == 0:
             return AlwaysRevert(provides=provides)
-        if kind == 1:
+        if kind == 1 and all_of_it:
             return AlwaysRevertAll(provides=provides)
         if kind == 2:
-            return ForEach([1, 2, 3][: self._chance.randint(1, 3)], provides=provides, revert_all=self._maybe(0.3))
+            return ForEach([1, 2, 3][: self._chance.randint(1, 3)], provides=provides, revert_all=revert_all)
         if kind == 3:
             return _Stubborn(provides, self._effect)
-        return Times(attempts=self._chance.randint(1, 3), provides=provides, revert_all=self._maybe(0.3))
+        return Times(attempts=self._chance.randint(1, 3), provides=provides, revert_all=revert_all)
 
 
 def _asking(fn: Any, names: Sequence[str]) -> None:
