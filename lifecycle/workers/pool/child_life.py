@@ -21,6 +21,7 @@ from functools import partial
 from lifecycle.workers.pool.child_calls import Call, described, send_outcome
 from lifecycle.workers.pool.child_channel import Channel
 from lifecycle.workers.pool.child_ears import Ears
+from lifecycle.workers.pool.child_signals import heed
 from lifecycle.workers.pool.codecs import codec
 from lifecycle.workers.pool.frames import CODEC, VERSION, ProtocolError
 
@@ -126,6 +127,7 @@ class Life:
             if self._finished:
                 engine.close()
             signal.signal(signal.SIGTERM, self._terminated)
+            heed()
             self._channel.send(["ready"])
 
         engine.run(start)

@@ -79,6 +79,14 @@ async def test_a_member_that_somebody_asks_to_end_fails_its_call_with_how_it_end
         await soon(lambda: pool.stats().idle == 1)
 
 
+async def test_what_a_member_forks_ends_by_the_signal_and_the_member_does_not() -> None:
+    async with pool_of() as pool:
+        before = await pool.call("pid")
+        for _ in range(5):
+            assert await pool.call("end_a_child") == -signal.SIGTERM
+        assert await pool.call("pid") == before
+
+
 async def test_a_call_that_does_no_harm_twice_outlives_that_its_member_is_asked_to_end(tmp_path: Path) -> None:
     async with pool_of() as pool:
         call = asyncio.create_task(
