@@ -77,7 +77,8 @@ class Ears:
                     continue
                 # For all that time it has waited for bytes, or has been busy with something else.
                 self._parked = self._reading
-                self._lent = self._lent and self._reading
+                if not self._reading:
+                    self._lent = False
             if self._parked:
                 self._pause(None)
 
