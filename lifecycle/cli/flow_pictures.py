@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as js
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from lifecycle.flows import AtomRow, Change, FlowRow, Snapshot, Store
     from lifecycle.flows.views import RunInfo
 
-__all__ = ["described", "listed", "picture", "records", "whole"]
+__all__ = ["described", "in_order", "listed", "picture", "records", "whole"]
 
 #: Changes of a flow that a person is shown; JSON has all.
 _LATEST = 20
@@ -33,6 +34,15 @@ async def whole(store: Store, id: str) -> AsyncIterator[Change]:  # noqa: A002  
         for change in changes:
             yield change
         seq = changes[-1].seq
+
+
+def in_order(snapshot: Snapshot, changes: Sequence[Change]) -> Snapshot:
+    """With the tasks in the order in which they began, first of all."""
+    begun: dict[str, int] = {}
+    for change in changes:
+        begun.setdefault(change.name, change.seq)
+    rows = sorted(snapshot.atoms.values(), key=lambda row: begun.get(row.name, math.inf))
+    return snapshot._replace(atoms={row.name: row for row in rows})
 
 
 # -- lists ---------------------------------------------------------------------------------------------------------

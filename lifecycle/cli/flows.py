@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
-from lifecycle.cli.flow_pictures import described, listed, picture, records, whole
+from lifecycle.cli.flow_pictures import described, in_order, listed, picture, records, whole
 from lifecycle.cli.messages import Voice, colourful, put
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Flows
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
     from pathlib import Path
 
-    from lifecycle.flows import FlowRow
+    from lifecycle.flows import Change, FlowRow, Snapshot
 
 __all__ = ["VERBS", "flows"]
 
@@ -120,25 +120,32 @@ async def _show(work: _Work) -> int:
     """All that is known of each."""
     shown: list[Any] = []
     for row in await work.rows():
-        snapshot = await work.flows.store.load(row.id)
-        changes = [change async for change in whole(work.flows.store, row.id)]
-        shown.append((snapshot, changes, work.runner(row)))
+        shown.append((*await _read(work, row.id), work.runner(row)))
     put(sys.stdout, described(shown, json=work.json))
     return DONE
 
 
 async def _diagram(work: _Work) -> int:
     """One flow with its tasks, or of several each as a node, for Mermaid."""
-    snapshots = [await work.flows.store.load(row.id) for row in await work.rows()]
+    snapshots = [(await _read(work, row.id))[0] for row in await work.rows()]
     put(sys.stdout, picture(snapshots, work.flow))
     return DONE
+
+
+async def _read(work: _Work, flow: str) -> tuple[Snapshot, list[Change]]:
+    """A flow, with its tasks in the order in which they began, and all its changes."""
+    changes = [change async for change in whole(work.flows.store, flow)]
+    return in_order(await work.flows.store.load(flow), changes), changes
 
 
 async def _suspend(work: _Work) -> int:
     """Ask who runs them to begin nothing more; what is at work ends first."""
     asked = await _ask(work, SUSPEND, _RUNS)
-    for row in [row for row in await work.rows() if row.state in _RUNS and row.id not in asked]:
+    left = [row for row in await work.rows() if row.state in _RUNS and row.id not in asked]
+    for row in left:
         _say(f"{row.id} is not running: it is {row.state}, and its program goes on with it when it starts")
+    if not asked and not left:
+        _say("there is nothing to suspend")
     return DONE
 
 
@@ -148,6 +155,8 @@ async def _resume(work: _Work) -> int:
     left = [row for row in await work.rows() if row.state not in _ENDS and row.id not in asked and not work.runner(row)]
     for row in left:
         _say(f"{row.id} is {row.state}, and nobody runs who could go on with it; start its program")
+    if not asked and not left:
+        _say("there is nothing to resume")
     return FAILED if left else DONE
 
 
@@ -160,8 +169,6 @@ async def _ask(work: _Work, what: str, states: Sequence[FlowState]) -> set[str]:
     work.ring(what, meant)
     for each, runner in meant.items():
         _say(f"process {runner} was asked to {what} {each}")
-    if not meant and not work.ids:
-        _say(f"there is nothing to {what}")
     return set(meant)
 
 

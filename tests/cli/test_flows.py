@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from lifecycle.flows import Flow
+
     #: Give a command, and what it writes to each stream.
     Said = Callable[..., tuple[str, str]]
 
@@ -94,6 +96,20 @@ def test_a_flow_is_shown_whole_but_for_secrets_and_what_would_command_the_termin
     assert "hush" not in out
     for text in ('"token": "***"', '"ref": "v1"', r"no\x1b]0;route\x07", "REVERTED", "id        good"):
         assert text in out
+
+
+def test_tasks_stand_in_the_order_in_which_they_began(tmp_path: Path, say: Said) -> None:
+    flow = linear("f", *(task(lambda: None, name=name, provides=None) for name in ("c", "a", "b")))
+    asyncio.run(_carried_out(tmp_path / "app.db", flow))
+    [shown] = json.loads(say("show", tmp_path / "app.db", "--json")[0])
+    assert [each["name"] for each in shown["tasks"]] == ["c", "a", "b"]
+    diagram = say("diagram", tmp_path / "app.db")[0]
+    assert diagram.index("**c**") < diagram.index("**a**") < diagram.index("**b**")
+
+
+async def _carried_out(path: Path, flow: Flow) -> None:
+    async with Flows(path) as flows:
+        await flows.start(flow)
 
 
 def test_a_file_without_flows_in_it_is_said_to_be_so(tmp_path: Path, say: Said) -> None:
