@@ -10,7 +10,7 @@ import asyncio
 import sqlite3
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
 from lifecycle.cli.flow_pictures import described, in_order, listed, picture, records, whole
@@ -118,9 +118,7 @@ async def _list(work: _Work) -> int:
 
 async def _show(work: _Work) -> int:
     """All that is known of each."""
-    shown: list[Any] = []
-    for row in await work.rows():
-        shown.append((*await _read(work, row.id), work.runner(row)))
+    shown = [(*await _read(work, row.id), work.runner(row)) for row in await work.rows()]
     put(sys.stdout, described(shown, json=work.json))
     return DONE
 
