@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.engines import Engine
     from lifecycle.flows.keeping import Keeping
     from lifecycle.flows.plans import Plan
-    from lifecycle.flows.records import Change, FlowRow, Snapshot
+    from lifecycle.flows.records import FlowRow, Snapshot
 
 __all__ = ["ENDS", "Drive"]
 
@@ -110,11 +110,8 @@ class Drive:
 
     def _use(self, snapshot: Snapshot) -> None:
         self._engine = self._keeping.engine(self._plan, snapshot, self)
-        self._engine.listeners.append(self._told)
+        self._engine.bell = self._bell
         self._engine.watchers.append(self._watch)
-
-    def _told(self, _: Change) -> None:
-        self._bell.ring()
 
     def _watch(self, state: EngineState) -> None:
         for seen in self._watchers:
