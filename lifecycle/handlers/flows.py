@@ -49,8 +49,8 @@ class FlowHandler:
 
     An event that has an ``id``, as a webhook has, starts one flow, whose id it is: the same event again, after a crash
     or because its sender repeats it, finds that flow, and goes on with it if it is unfinished. One without an id
-    cannot be told from the next of its kind: each starts a flow of its own. One event for two flows needs two ids, and so
-    a handler that says them.
+    cannot be told from the next of its kind: each starts a flow of its own. One event for two flows needs two ids,
+    and so a handler that says them.
 
     The flow is given what its tasks ask for by name and none of them provides: a key of the event's ``data``, if that
     is a mapping, or a field of the event, or ``topic``; and under the name ``event`` all of its fields. Paths and
