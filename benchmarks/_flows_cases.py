@@ -45,12 +45,19 @@ def timed() -> Iterator[list[float]]:
     figures += [time.perf_counter() - began, time.process_time() - used]
 
 
-def _ours(pattern: Callable[..., Flow], fn: Callable[[], Awaitable[int]], *, stored: bool, times: int = 1) -> Case:
+def _ours(
+    pattern: Callable[..., Flow],
+    fn: Callable[[], Awaitable[int]],
+    *,
+    stored: bool = True,
+    durable: bool = False,
+    times: int = 1,
+) -> Case:
     """A flow, carried out ``times`` times where it would be over too soon, each time anew."""
 
     async def measure(tasks: int, file: str) -> list[float]:
         flow = pattern("flow", *[task(fn, name=f"task{number}") for number in range(tasks)])
-        async with Flows(file if stored else None) as flows:
+        async with Flows(file if stored else None, durable=durable) as flows:
             with timed() as figures:
                 given = await flows.start(flow)
         assert len(given) == tasks
@@ -88,10 +95,11 @@ def _raw_commits(rows: int, file: str) -> tuple[float, float]:
 
 CASES: dict[str, Case] = {
     "linear_memory": _ours(linear, _nothing, stored=False, times=10),
-    "linear_sqlite": _ours(linear, _nothing, stored=True, times=10),
-    "linear_sqlite_10000": _ours(linear, _nothing, stored=True),
-    "unordered_sqlite": _ours(unordered, _nothing, stored=True, times=10),
-    "fanout": _ours(unordered, _sleep, stored=True),
+    "linear_sqlite": _ours(linear, _nothing, times=10),
+    "linear_sqlite_10000": _ours(linear, _nothing),
+    "linear_durable": _ours(linear, _nothing, durable=True),
+    "unordered_sqlite": _ours(unordered, _nothing, times=10),
+    "fanout": _ours(unordered, _sleep),
     "raw_commits": _raw_commits,
 }
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Samples", "difference", "interleaved", "interpreter", "ratio", "report"]
+__all__ = ["Samples", "difference", "interleaved", "ratio", "report"]
 
 #: For each case, one figure a round; the n-th figures of all cases were taken in the same round.
 Samples = dict[str, list[float]]
@@ -39,14 +36,6 @@ def ratio(samples: Samples, over: str, under: str) -> float:
 def difference(samples: Samples, more: str, less: str) -> float:
     """The median of more minus less, taken round by round."""
     return statistics.median(a - b for a, b in zip(samples[more], samples[less], strict=True))
-
-
-def interpreter(code: str) -> float:
-    """Wall seconds of an interpreter that runs ``code``; with bytecode kept, as wherever a program is started twice."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], check=True, env=kept)
-    return time.perf_counter() - began
 
 
 def report(
