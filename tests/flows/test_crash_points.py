@@ -69,6 +69,9 @@ class Life:
         """Run until the end, or death; whether it was the end."""
         try:
             engine = await self.start()
+            if self.number % 2:
+                # Who listens is told of each phase, so that each is a transaction.
+                engine.listeners.append(lambda _: None)
             await engine.prepare()
             await engine.run()
         except Died:
