@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
@@ -14,6 +13,7 @@ from lifecycle.errors import FlowError
 from lifecycle.flows.claims import JOBS_TO_CLAIM, Claims, end_of
 from lifecycle.flows.jobs import Job, JobRow, rank_of
 from lifecycle.flows.postings import ended, freed
+from lifecycle.flows.stores import id_for
 from lifecycle.flows.tables import JobState
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Board:
             raise ValueError(f"post(after={after!r}) is no time to wait; give 0 or more seconds")
         now = self.now()
         row = JobRow(
-            id or os.urandom(16).hex(),
+            id_for(id),
             flow,
             rank_of(priority),
             self.flows.codec.encode(store),

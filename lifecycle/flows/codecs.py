@@ -40,14 +40,23 @@ class JSON:
         try:
             text = _dumps(value)
         except (TypeError, ValueError, RecursionError) as error:
-            raise FlowError(f"{_where(value) or _short(value)} cannot be kept as JSON: {error}; {_ADVICE}") from error
-        if type(value) not in _PLAIN and (found := _where(value)):
+            raise FlowError(f"{_found(value) or _short(value)} cannot be kept as JSON: {error}; {_ADVICE}") from error
+        if type(value) not in _PLAIN and (found := _found(value)):
             raise FlowError(f"{found} would not come back the same from JSON; {_ADVICE}")
         return text
 
     def decode(self, text: str) -> Any:
-        """The value of ``text``."""
-        return json.loads(text)
+        """The value of ``text``.
+
+        Raises:
+            FlowError: for what is no JSON.
+        """
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise FlowError(
+                f"{_short(text)} is no JSON ({error}); what is kept was damaged, or by another codec"
+            ) from (error)
 
 
 _ADVICE = "return plain data, or give Flows(codec=...) one that knows it"
@@ -55,6 +64,14 @@ _ADVICE = "return plain data, or give Flows(codec=...) one that knows it"
 _SHORT = 60
 _PLAIN = (int, str, float, bool, type(None))
 _dumps = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+def _found(value: Any) -> str:
+    """What of ``value`` JSON does not know; empty if there is nothing."""
+    try:
+        return _where(value)
+    except RecursionError:
+        return "the value, which is too deep or contains itself,"
 
 
 def _where(value: Any, path: str = "the value") -> str:
@@ -75,7 +92,10 @@ def _where(value: Any, path: str = "the value") -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  # such as an integer with too many digits; the type has to do
+        return f"something of type {type(value).__name__}"
     return text if len(text) <= _SHORT else f"{text[:_SHORT]}…"
 
 

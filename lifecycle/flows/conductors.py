@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lifecycle.backoff import Backoff
 from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
 from lifecycle.flows.claims import JOBS_TO_CLAIM
+from lifecycle.flows.failures import words_of
 from lifecycle.flows.leases import Leases
 from lifecycle.flows.owners import GONE
 from lifecycle.flows.plans import compile_flow
@@ -226,4 +227,4 @@ async def _ending(run: Run) -> BaseException | None:
 
 
 def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {words_of(error)}"

@@ -64,6 +64,18 @@ class Crew:
             task = asyncio.create_task(self._carry_out(call), name=f"{self._flow}/{call.cell.name}")
             self._working[task] = call
             task.add_done_callback(self._done)
+            if call.cell.atom.timeout is not None and not call.back:
+                self._expect(task, call.cell.atom.timeout)
+
+    def _expect(self, task: asyncio.Task[Any], seconds: float) -> None:
+        """See to it that ``task``, which is cancelled in so many seconds, comes to an end."""
+        timer = asyncio.get_running_loop().call_later(seconds + _PATIENCE, self._overdue, task, seconds)
+        task.add_done_callback(lambda _: timer.cancel())
+
+    def _overdue(self, task: asyncio.Task[Any], seconds: float) -> None:
+        if (call := self._working.get(task)) is not None:
+            _log.warning("flow %s: %s does not heed its time-out; it is given up", self._flow, call.cell.name)
+            self._drop(task, Failure.of(_too_long(call.cell.name, seconds)))
 
     async def _carry_out(self, call: Call) -> Any:
         atom = call.cell.atom
@@ -126,9 +138,12 @@ class Crew:
                 self._flow,
                 call.cell.name,
             )
-            del self._working[task]
-            self._stubborn.add(task)
-            self._end(call, CANCELLED)
+            self._drop(task, CANCELLED)
+
+    def _drop(self, task: asyncio.Task[Any], outcome: Any) -> None:
+        """Whatever becomes of ``task`` does not count any more."""
+        self._stubborn.add(task)
+        self._end(self._working.pop(task), outcome)
 
     async def close(self) -> None:
         """Let nobody be at work any more."""
@@ -155,7 +170,11 @@ async def _in_time(atom: Atom, arguments: dict[str, Any]) -> Any:
     except TimeoutError:
         if not limit.expired():
             raise
-        raise TimeoutError(f"task {atom.name!r} took longer than {atom.timeout:g} s") from None
+        raise _too_long(atom.name, atom.timeout) from None
+
+
+def _too_long(name: str, seconds: float | None) -> TimeoutError:
+    return TimeoutError(f"task {name!r} took longer than {seconds:g} s")
 
 
 def _context(flow: str, call: Call) -> TaskContext:

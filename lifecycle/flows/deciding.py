@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from typing import TYPE_CHECKING, Any
 
+from lifecycle.errors import FlowError
 from lifecycle.flows.patterns import Depth
 from lifecycle.flows.tables import AtomState
 
@@ -28,10 +30,20 @@ def left_out(plan: Plan, node: Node, values: Values, cells: Sequence[Cell]) -> l
     votes = [vote for vote in node.votes if _counts(vote, cells)]
     numbers = sorted({number for vote in votes for number in vote.sources})
     history = values.results(numbers)
-    against = [vote.depth for vote in votes if not vote.decider(dict(history))]
+    against = [vote.depth for vote in votes if not _says(vote, dict(history))]
     if not against:
         return []
     return [node.number, *_followers(plan, node, max(against, key=_WIDTHS.index))]
+
+
+def _says(vote: Vote, history: dict[str, Any]) -> Any:
+    verdict = vote.decider(history)
+    if inspect.isawaitable(verdict):
+        # Which would be a yes, whatever it comes to.
+        if inspect.iscoroutine(verdict):
+            verdict.close()
+        raise FlowError(f"the decider {vote.decider!r} gave what has to be awaited; return whether it is to be done")
+    return verdict
 
 
 def _counts(vote: Vote, cells: Sequence[Cell]) -> bool:

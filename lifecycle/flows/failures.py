@@ -12,7 +12,7 @@ from lifecycle.errors import AtomFailed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Failure", "joined"]
+__all__ = ["Failure", "joined", "words_of"]
 
 #: Characters of a traceback that are kept, from its end.
 _KEPT = 8000
@@ -32,11 +32,10 @@ class Failure:
     def of(cls, error: BaseException) -> Failure:
         """What is to be said of ``error``."""
         try:
-            message = str(error)
             text = "".join(tracebacks.format_exception(error))
-        except Exception:  # noqa: BLE001  # an exception whose own text fails is still a failure
-            message, text = f"(an error of type {type(error).__name__} without words)", ""
-        return cls(type(error).__name__, message, text[-_KEPT:], error)
+        except Exception:  # noqa: BLE001  # as `words_of`
+            text = ""
+        return cls(type(error).__name__, words_of(error), text[-_KEPT:], error)
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}"
@@ -58,6 +57,14 @@ class Failure:
         if self.traceback:
             error.add_note(self.traceback)
         return error
+
+
+def words_of(error: BaseException) -> str:
+    """What ``error`` says; one whose own text fails is still an error."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # what it raises is not what matters
+        return f"(an error of type {type(error).__name__} without words)"
 
 
 def joined(flow: str, failures: Sequence[tuple[str, Failure]]) -> BaseException:

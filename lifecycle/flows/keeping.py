@@ -85,8 +85,18 @@ class Keeping:
         return not mine and flow.state in _RUNS and self.owners.alive(flow.owner)
 
     def engine(self, plan: Plan, snapshot: Snapshot, sender: object) -> Engine:
-        """An engine for what is ours."""
-        return Engine(plan, snapshot, store=self.store, codec=self.codec, options=self.options, sender=sender)
+        """An engine for what is ours.
+
+        Raises:
+            FlowError: where what is kept does not go with ``plan``, or is damaged.
+        """
+        try:
+            return Engine(plan, snapshot, store=self.store, codec=self.codec, options=self.options, sender=sender)
+        except (ValueError, TypeError) as error:
+            raise FlowError(
+                f"what is kept of flow {snapshot.flow.id!r} is damaged, or of another version ({error}); "
+                "restore a copy, or start it under another id"
+            ) from error
 
     async def changes(self, id: str, *, after: int) -> list[Change]:  # noqa: A002  # what it is
         """What happened to a flow after the change of that number."""

@@ -6,6 +6,7 @@ flows. What is wrong with one is said when it is made or, where it takes the who
 
 from __future__ import annotations
 
+import inspect
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -76,7 +77,10 @@ class Flow:
         Raises:
             FlowError: when ``u`` or ``v`` is not in the flow, or the flow has no such order.
             ValueError: for another depth.
+            TypeError: for a decider that is no function, or an async one.
         """
+        if decider is not None and not _is_plain(decider):
+            raise TypeError(f"when(…, {decider!r}) is no plain function; what has to be awaited is the work of a task")
         for item in (u, v):
             if not any(item is each for each in self.items):
                 raise FlowError(f"{item!r} is no item of {self!r}; link what is in it: {_names(self.items)}")
@@ -143,6 +147,10 @@ def _item(given: Any) -> Item:
         made: Task = task(given)
         return made
     raise TypeError(f"{given!r} is neither task nor flow; write @task above the function")
+
+
+def _is_plain(given: Any) -> bool:
+    return callable(given) and not inspect.iscoroutinefunction(given)
 
 
 def _depth(given: str) -> Depth:

@@ -19,6 +19,7 @@ from lifecycle.flows.records import FlowRow
 from lifecycle.flows.requests import Requests
 from lifecycle.flows.runs import Run
 from lifecycle.flows.scopes import asked, check
+from lifecycle.flows.stores import id_for
 from lifecycle.flows.tables import FlowState
 
 if TYPE_CHECKING:
@@ -162,11 +163,11 @@ class Flows:
         if known is not None:
             if known.name != plan.name:
                 raise FlowError(f"the id {id!r} is that of a flow {known.name!r}, not {plan.name!r}; give another id")
-            if known.stopped:
+            if known.stopped or known.state is FlowState.PENDING:  # which is after a reset, if it does not run
                 known.drive()
             return known
         _check_values(plan, store)
-        row = FlowRow(id or os.urandom(16).hex(), plan.name, store=self._keeping.codec.encode(store))
+        row = FlowRow(id_for(id), plan.name, store=self._keeping.codec.encode(store))
         return self._begin(plan, row)
 
     def asks(self, flow: Item) -> frozenset[str]:

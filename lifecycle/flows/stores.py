@@ -6,6 +6,7 @@ so by `ClaimLost` and has written nothing.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Protocol
 
 from lifecycle.errors import ClaimLost, FlowError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.postings import JobStore
     from lifecycle.flows.records import Batch, Change, FlowRow, Snapshot
 
-__all__ = ["Store", "lost", "unknown"]
+__all__ = ["Store", "id_for", "lost", "unknown"]
 
 
 class Store(Protocol):
@@ -75,6 +76,17 @@ class Store(Protocol):
     def jobs(self, owners: Owners) -> JobStore:
         """The jobs that are kept beside the flows; ``owners`` know who of those who claimed them lives."""
         ...
+
+
+def id_for(given: str | None) -> str:
+    """The id that was given, or one that nobody has.
+
+    Raises:
+        TypeError: for what is no text, and so would not come back the same.
+    """
+    if given is not None and not isinstance(given, str):
+        raise TypeError(f"id={given!r} is no text; give str(…) of it")
+    return given or os.urandom(16).hex()
 
 
 def unknown(id: str) -> FlowError:  # noqa: A002  # what it is

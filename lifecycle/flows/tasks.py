@@ -133,10 +133,12 @@ def task(  # the settings are those of the type
         rebind: Parameter to the name of what it is given, where they differ; or names, in the order of parameters.
         inject: Values for this task alone, which beat all others.
         priority: Of those that can begin, those with a higher one begin first.
-        timeout: Seconds for one attempt, after which it fails with `TimeoutError`; None: as long as it takes.
+        timeout: Seconds for one attempt, after which it is cancelled and fails with `TimeoutError`; one that goes on
+            all the same is given up 5 seconds later. None: as long as it takes.
 
     Raises:
-        TypeError: for parameters that have no name to be given by.
+        TypeError: for parameters that have no name to be given by, and settings that there are not or that are of
+            another type.
         ValueError: for a name that is empty, a time-out that is not positive, or names that no parameter takes.
     """
     if fn is None:
@@ -147,13 +149,14 @@ def task(  # the settings are those of the type
         return decorate
     if isinstance(fn, Task):
         return fn.copy(settings)
-    name = str(settings.get("name") or getattr(fn, "__name__", type(fn).__name__))
+    name = settings.get("name") or str(getattr(fn, "__name__", type(fn).__name__))
     read = _read(name, fn, settings)
     return Task(fn, _Known(name, name)._replace(**read))
 
 
 def _read(name: str, fn: Callable[..., Any], settings: Settings) -> dict[str, Any]:
     """What is set, in one form each."""
+    _check_types(name, settings)
     read: dict[str, Any] = dict(settings)
     if "name" in settings:
         read["name"] = name = settings["name"] or name
@@ -167,6 +170,27 @@ def _read(name: str, fn: Callable[..., Any], settings: Settings) -> dict[str, An
     if timeout is not None and not timeout > 0:
         raise ValueError(f"task(timeout={timeout!r}) of {name!r} leaves no time; give seconds above 0, or None")
     return read
+
+
+#: What each setting is, and how that is said.
+_TYPES: Mapping[str, tuple[Any, str]] = {
+    "name": (str | None, "a text"),
+    "provides": ((Iterable, type(None)), "a name, or several"),
+    "requires": (Iterable, "names"),
+    "rebind": (Iterable, "a mapping of parameters to names, or names"),
+    "inject": (Mapping, "a mapping of names to values"),
+    "priority": (int, "an integer, the higher the earlier"),
+    "timeout": (int | float | None, "seconds, or None"),
+}
+
+
+def _check_types(name: str, settings: Settings) -> None:
+    for setting, given in settings.items():
+        if setting not in _TYPES:
+            raise TypeError(f"task({setting}={given!r}) of {name!r} is no setting; there are: {', '.join(_TYPES)}")
+        kind, meant = _TYPES[setting]
+        if not isinstance(given, kind):
+            raise TypeError(f"task({setting}={given!r}) of {name!r} is of a wrong type; give {meant}")
 
 
 def _provides(given: str | Iterable[str] | None) -> Provides:

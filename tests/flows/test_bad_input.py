@@ -12,6 +12,7 @@ import pytest
 
 from lifecycle.errors import JournalError
 from lifecycle.flows import (
+    Board,
     FlowError,
     Flows,
     InvalidState,
@@ -27,6 +28,10 @@ from lifecycle.flows import (
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+#: A value that is a part of itself.
+RING: list[Any] = []
+RING.append(RING)
 
 
 def step(name: str, log: list[str]) -> Task:
@@ -109,6 +114,65 @@ async def test_a_decider_that_raises_fails_the_flow_and_nothing_is_undone(flows:
     assert (run.state, run.atoms["b"].state, log) == ("FAILURE", "PENDING", ["a"])
 
 
+async def test_a_decider_that_wants_to_be_awaited_fails_the_flow(flows: Flows) -> None:
+    async def later() -> bool:
+        return False
+
+    log: list[str] = []
+    a, b = step("a", log), step("b", log)
+    run = flows.start(linear("f", a, b).when(a, b, lambda _: later()))
+    with pytest.raises(FlowError, match="gave what has to be awaited"):
+        await run
+    assert (run.state, log) == ("FAILURE", ["a"])
+
+
+async def test_an_error_without_words_is_a_failure_like_any_other(
+    flows: Flows, caplog: pytest.LogCaptureFixture
+) -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    @task
+    async def mute() -> None:
+        raise MuteError
+
+    run = flows.start(mute)
+    with pytest.raises(MuteError):
+        await run
+    assert run.state == "REVERTED"
+    assert "an error of type MuteError without words" in caplog.text
+
+
+async def test_an_id_is_a_text(flows: Flows) -> None:
+    number: Any = 5
+    with pytest.raises(TypeError, match="id=5 is no text"):
+        flows.start(step("a", []), id=number)
+    with pytest.raises(TypeError, match="id=5 is no text"):
+        await Board(flows).post("a", id=number)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("UPDATE lifecycle_flow_atoms SET state = 'ODD'", "flow 'one' is damaged.*'ODD'"),
+        ("UPDATE lifecycle_flow_atoms SET failure = '5', state = 'FAILURE'", "flow 'one' is damaged"),
+        ("UPDATE lifecycle_flows SET state = 'ODD'", "flow 'one' is damaged.*'ODD'"),
+        ("UPDATE lifecycle_flows SET store = '{'", "'{' is no JSON"),
+        ("UPDATE lifecycle_flow_atoms SET result = '{'", "'{' is no JSON"),
+    ],
+)
+async def test_what_somebody_has_damaged_is_named(tmp_path: Path, change: str, text: str) -> None:
+    path, flow = tmp_path / "flows.db", linear("f", step("a", []))
+    async with Flows(path) as flows:
+        await flows.start(flow, id="one")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(change)
+    async with Flows(path) as flows:
+        with pytest.raises(FlowError, match=text):
+            await flows.start(flow, id="one")
+
+
 async def test_a_retry_that_raises_or_talks_nonsense_fails_the_flow(flows: Flows) -> None:
     class Retry:
         def __init__(self, answer: Callable[[], Any]) -> None:
@@ -176,7 +240,10 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failure(flows: Flows) -
         (math.nan, "cannot be kept as JSON"),
         ({1: "x"}, "the key 1 of the value would not come back the same from JSON"),
         (b"x", "the value, b'x', cannot be kept as JSON"),
+        (RING, "the value, which is too deep or contains itself, cannot be kept as JSON"),
+        (10**5000, "something of type int cannot be kept as JSON"),
     ],
+    ids=lambda each: type(each).__name__,
 )
 async def test_a_value_that_cannot_be_kept_fails_its_task(flows: Flows, value: Any, text: str) -> None:
     log: list[str] = []

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 #: What no type checker would let through.
 THREE: Any = 3
 PAIR: Any = (1, 2)
+TEXT: Any = "5"
+ODD: Any = {"retries": 3}
 
 
 def named(name: str, *, asks: str = "", gives: str | None = None, **settings: Any) -> Task:
@@ -74,6 +76,11 @@ def test_a_task_can_be_copied_with_other_settings() -> None:
         (lambda: task(lambda x, /: x), TypeError, "cannot be given by name"),
         (lambda: task(lambda x: x, rebind={"z": "a"}, name="t"), ValueError, "'t': rebind names 'z'.*it has: x"),
         (lambda: task(lambda: 1, timeout=0, name="t"), ValueError, r"timeout=0\) of 't' leaves no time"),
+        (lambda: task(lambda: 1, timeout=TEXT, name="t"), TypeError, r"timeout='5'\) of 't'.*give seconds"),
+        (lambda: task(lambda: 1, priority=TEXT, name="t"), TypeError, r"priority='5'\) of 't'.*give an integer"),
+        (lambda: task(lambda: 1, name=THREE), TypeError, r"name=3\).*give a text"),
+        (lambda: task(lambda: 1, provides=THREE), TypeError, r"provides=3\).*give a name, or several"),
+        (lambda: task(lambda: 1, **ODD), TypeError, r"retries=3\).*is no setting; there are: name, provides"),
         (lambda: task(lambda: 1, provides=["a", ""]), ValueError, "provides has ''"),
         (lambda: task(lambda: 1, requires=[THREE]), ValueError, "requires has 3"),
         (lambda: Times(-1), ValueError, r"Times\(-1\)"),
@@ -130,6 +137,16 @@ def test_a_link_is_between_items_in_their_order() -> None:
         unordered("u", c, d := named("d")).when(c, d)
     with pytest.raises(ValueError, match=r"depth='far'.* all, flow, neighbors, atom"):
         flow.when(a, b, depth="far")
+
+
+def test_who_decides_is_a_plain_function() -> None:
+    async def later(done: dict[str, Any]) -> bool:
+        return bool(done)
+
+    a, b = named("a"), named("b")
+    for decider in (later, THREE):
+        with pytest.raises(TypeError, match="is no plain function"):
+            linear("f", a, b).when(a, b, decider)
 
 
 def test_a_graph_is_in_the_order_of_what_is_asked_for() -> None:

@@ -268,6 +268,38 @@ async def test_a_task_that_takes_too_long_fails(flows: Flows, clock: Clock) -> N
         await flows.start(slow)
 
 
+async def test_a_task_that_does_not_heed_its_time_out_is_given_up(
+    flows: Flows, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    enough, gone = asyncio.Event(), asyncio.Event()
+
+    @task(timeout=5)
+    async def stubborn() -> None:
+        while not enough.is_set():
+            with suppress(asyncio.CancelledError):
+                await enough.wait()
+        gone.set()
+
+    run = flows.start(linear("f", stubborn), id="one")
+    with pytest.raises(TimeoutError, match="task 'stubborn' took longer than 5 s"):
+        await run
+    assert run.state == "REVERTED"
+    assert "flow one: stubborn does not heed its time-out" in caplog.text
+    enough.set()
+    await gone.wait()
+
+
+async def test_a_flow_that_was_reset_begins_when_it_is_started_again(flows: Flows) -> None:
+    log: list[str] = []
+    flow = linear("f", step("a", log))
+    run = flows.start(flow, id="one")
+    await run
+    await run.reset()
+    assert flows.start(flow, id="one") is run
+    await run
+    assert log == ["a", "a"]
+
+
 async def test_only_so_many_are_at_work_at_once(clock: Clock) -> None:
     now = most = 0
 
