@@ -28,6 +28,9 @@ class MemoryStore:
         self._changes: dict[str, list[Change]] = {}
         self._jobs = MemoryJobs(self)
 
+    def __repr__(self) -> str:
+        return f"<MemoryStore: {len(self._flows)} flows>"
+
     async def __aenter__(self) -> Self:
         """Nothing has to be opened."""
         return self

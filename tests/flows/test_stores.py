@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +27,10 @@ def batch(*rows: AtomRow, epoch: int = 1, seq: int = 1, state: str = "RUNNING") 
 async def store(make_store: Callable[[], Store]) -> AsyncIterator[Store]:
     async with make_store() as store:
         yield store
+
+
+def test_a_store_says_what_it_is(store: Store) -> None:
+    assert re.fullmatch(r"<(MemoryStore: 0 flows|SQLiteStore .*flows\.db)>", repr(store))
 
 
 async def test_what_is_created_is_there_and_its_id_is_taken(store: Store) -> None:
