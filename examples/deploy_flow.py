@@ -75,7 +75,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if not sys.argv[1:]:
         sys.exit(f"say what is to be deployed: python {sys.argv[0]} v1")
     HOME.mkdir(exist_ok=True)
     run(main)
