@@ -75,7 +75,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    if not sys.argv[1:]:
-        sys.exit(f"say what is to be deployed: python {sys.argv[0]} v1")
     HOME.mkdir(exist_ok=True)
     run(main)

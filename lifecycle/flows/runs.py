@@ -120,6 +120,8 @@ class Run(Drive):
     async def reset(self) -> None:
         """Forget what was done: results, failures, and what retries remember; not how often tasks were started.
 
+        The flow is PENDING then, and begins anew with `resume`, with `again`, or when it is started with its id.
+
         Raises:
             InvalidState: unless the flow is at its end: SUCCESS, FAILURE or REVERTED.
         """

@@ -147,14 +147,15 @@ class Flows:
     def start(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
         """Carry out ``flow`` in the background, with the values that are given.
 
-        The same id again is the same run: one that is finished is not run again, one that a crash interrupted goes on.
-        Then the values that it was given first count.
+        The same id again is the same run: one that is finished is not run again, one that a crash interrupted goes on,
+        one that was reset begins; and the values that it was given first count.
 
         Raises:
             MissingDependencies: for what a task would not be given; nothing has begun.
             AmbiguousDependency: for what several tasks of a graph provide and another asks for.
             FlowError: for a flow that cannot be carried out, a value that nobody asks for or that cannot be kept, and
                 an id that is that of another flow.
+            TypeError: for what is neither flow nor task, and an id that is no text.
         """
         self.check_open()
         plan = compile_flow(flow)
