@@ -64,7 +64,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Where everything is installed, a test that skips has failed; what a test logged can be told to other processes."""
+    """Where everything is installed, a test that skips has failed; what was logged can be sent to other processes."""
     report = yield
     report.sections = [(name, _sendable(text)) for name, text in report.sections]
     if report.skipped and os.environ.get("LIFECYCLE_NO_SKIP"):
