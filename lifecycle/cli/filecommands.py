@@ -15,20 +15,14 @@ __all__ = ["add_flows", "add_inbox"]
 
 def add_inbox(commands: Any) -> None:
     """Add `lifecycle inbox` to ``commands``."""
-    from lifecycle.cli import values
-
-    described = "look into the inbox of a webhook source, and at its dead letters"
-    parser = commands.add_parser("inbox", help=described, description=described, allow_abbrev=False)
-    parser.intermixes = False  # argparse cannot, where commands follow
-    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="verb")
+    parser, verbs = _group(commands, "inbox", "look into the inbox of a webhook source, and at its dead letters")
     for verb, told in (
         ("list", "what waits, is being delivered, or is dead"),
         ("show", "all that is known of some letters"),
         ("replay", "deliver some again, now and with new attempts"),
         ("drop", "remove some"),
     ):
-        each = verbs.add_parser(verb, help=told, description=told, allow_abbrev=False)
-        each.add_argument("file", type=typed(values.path), metavar="FILE", help="the file that Inbox(…) was given")
+        each = _verb(verbs, verb, told, file_of="Inbox")
         if verb != "list":
             each.add_argument("letters", nargs="+", metavar="ID", help="their numbers, or: dead, for all dead letters")
     parser.set_defaults(main=_inbox, letters=())
@@ -36,12 +30,8 @@ def add_inbox(commands: Any) -> None:
 
 def add_flows(commands: Any) -> None:
     """Add `lifecycle flows` to ``commands``."""
-    from lifecycle.cli import values
-
     described = "look into a file of flows, and ask for them what its programs can be asked"
-    parser = commands.add_parser("flows", help=described, description=described, allow_abbrev=False)
-    parser.intermixes = False  # argparse cannot, where commands follow
-    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="verb")
+    parser, verbs = _group(commands, "flows", described)
     for verb, told in (
         ("list", "the flows, their states, and who runs them"),
         ("show", "all that is known of some flows"),
@@ -50,8 +40,7 @@ def add_flows(commands: Any) -> None:
         ("resume", "have who suspended them go on"),
         ("retry", "begin anew with what failed, when its program starts"),
     ):
-        each = verbs.add_parser(verb, help=told, description=told, allow_abbrev=False)
-        each.add_argument("file", type=typed(values.path), metavar="FILE", help="the file that Flows(…) was given")
+        each = _verb(verbs, verb, told, file_of="Flows")
         each.add_argument("ids", nargs="*", metavar="ID", help="only these flows")
         if verb in ("list", "show"):
             each.add_argument("--json", action="store_true", help="for programs")
@@ -60,17 +49,36 @@ def add_flows(commands: Any) -> None:
     parser.set_defaults(main=_flows, json=False, flow=None)
 
 
+def _group(commands: Any, name: str, described: str) -> tuple[Any, Any]:
+    """Add a command that consists of others, and what these are added to."""
+    parser = commands.add_parser(name, help=described, description=described, allow_abbrev=False)
+    parser.intermixes = False  # argparse cannot, where commands follow
+    return parser, parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="verb")
+
+
+def _verb(verbs: Any, verb: str, told: str, *, file_of: str) -> Any:
+    """Add one of them, which begins with the file that a ``file_of`` writes."""
+    from lifecycle.cli import values
+
+    each = verbs.add_parser(verb, help=told, description=told, allow_abbrev=False)
+    each.add_argument("file", type=typed(values.path), metavar="FILE", help=f"the file that {file_of}(…) was given")
+    return each
+
+
 def _inbox(parsed: argparse.Namespace) -> int:
     from lifecycle.cli.inbox import inbox
 
-    if parsed.command:
-        raise UsageError("lifecycle inbox takes no command after --")
+    _take_no_command(parsed, "inbox")
     return inbox(parsed.verb, parsed.file, parsed.letters)
 
 
 def _flows(parsed: argparse.Namespace) -> int:
     from lifecycle.cli.flows import flows
 
-    if parsed.command:
-        raise UsageError("lifecycle flows takes no command after --")
+    _take_no_command(parsed, "flows")
     return flows(parsed.verb, parsed.file, parsed.ids, json=parsed.json, flow=parsed.flow)
+
+
+def _take_no_command(parsed: argparse.Namespace, name: str) -> None:
+    if parsed.command:
+        raise UsageError(f"lifecycle {name} takes no command after --")

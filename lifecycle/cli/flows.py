@@ -7,13 +7,12 @@ flow to suspend it or to go on, and resets one that failed, for its program to b
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import sys
-from contextlib import closing
 from typing import TYPE_CHECKING
 
-from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
+from lifecycle.cli.failures import DONE, FAILED, CliError
 from lifecycle.cli.flow_pictures import described, in_order, listed, picture, records, whole
+from lifecycle.cli.journalfiles import check_file
 from lifecycle.cli.messages import Voice, colourful, put
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Flows
@@ -41,30 +40,12 @@ def flows(verb: str, file: Path, ids: Sequence[str], *, json: bool = False, flow
         UsageError: for a file that holds no flows.
         CliError: for a flow that is not there, or a file that cannot be read.
     """
-    _check(file)
+    check_file(file, FLOW_TABLES, lacks="holds no flows", given_to="Flows")
     work = _Work(Flows(file), ids, json=json, flow=flow)
     try:
         return asyncio.run(_carry_out(VERBS[verb], work))
     except (JournalError, FlowError, OSError) as error:
         raise CliError(str(error)) from error
-
-
-def _check(file: Path) -> None:
-    """Not every database holds flows; and nothing is to be made of one that does not."""
-    if not file.is_file():
-        raise UsageError(f"there is no file {file}; give the path that Flows(…) was given")
-    if not _has_flows(file):
-        raise UsageError(f"{file} holds no flows; give the path that Flows(…) was given")
-
-
-def _has_flows(file: Path) -> bool:
-    """Whether it does, or is damaged or out of reach: then to open it tells what is wrong."""
-    try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            found = db.execute("SELECT 1 FROM lifecycle_schemas WHERE name = ?", (FLOW_TABLES.name,)).fetchone()
-    except sqlite3.Error as error:
-        return error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
-    return found is not None
 
 
 class _Work:

@@ -6,14 +6,14 @@ What others sent is shown without anything that could command a terminal, and wi
 from __future__ import annotations
 
 import os
-import sqlite3
 import sys
 import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.cli.failures import DONE, CliError, UsageError
+from lifecycle.cli.journalfiles import check_file
 from lifecycle.cli.listing import ago, columns, harmless, is_secret, moment, short
 from lifecycle.cli.messages import Voice, colourful, put
 from lifecycle.errors import JournalError
@@ -22,6 +22,7 @@ from lifecycle.journal.databases import Database
 from lifecycle.sources._inbox_keeping import LETTERS, lock_path, unpacked
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
@@ -49,7 +50,7 @@ def inbox(verb: str, file: Path, letters: Sequence[str]) -> int:
 @contextmanager
 def _opened(file: Path) -> Generator[Callable[[Work], Any]]:
     """What does something inside a transaction of the file."""
-    _check(file)
+    check_file(file, QUEUES, lacks="is no inbox", given_to="Inbox")
     database = Database(str(file), (QUEUES,), durable=True)
 
     def carry_out(work: Work) -> Any:
@@ -66,24 +67,6 @@ def _opened(file: Path) -> Generator[Callable[[Work], Any]]:
         raise CliError(str(error)) from error
     finally:
         database.close()
-
-
-def _check(file: Path) -> None:
-    """Not every database is an inbox; and nothing is to be made of one that is not."""
-    if not file.is_file():
-        raise UsageError(f"there is no file {file}; give the path that Inbox(…) was given")
-    if not _is_inbox(file):
-        raise UsageError(f"{file} is no inbox; give the path that Inbox(…) was given")
-
-
-def _is_inbox(file: Path) -> bool:
-    """Whether it is one, or is damaged or out of reach: then to open it tells what is wrong."""
-    try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            found = db.execute("SELECT 1 FROM lifecycle_schemas WHERE name = ?", (QUEUES.name,)).fetchone()
-    except sqlite3.Error as error:
-        return error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
-    return found is not None
 
 
 def _free(file: Path, carry_out: Callable[[Work], Any]) -> None:
