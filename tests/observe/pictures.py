@@ -17,21 +17,14 @@ from typing import Any
 
 import pytest
 
+from tests.browsers import HEADLESS
+
 MERMAID = Path(__file__).parents[2] / ".engines/node_modules/mermaid/dist/mermaid.min.js"
 #: Seconds for the whole page, on a machine that has other things to do.
 LIMIT = 150
 
 _OPTIONS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-quic",
-    "--disable-sync",
-    "--disable-extensions",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--no-first-run",
+    *HEADLESS,
     # Of the page's own clock, which stands still while the page works.
     "--virtual-time-budget=100000",
     "--dump-dom",

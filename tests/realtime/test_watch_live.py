@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.browsers import HEADLESS
 from tests.realtime.test_watch import here, until, watch, write
 from tests.realtime.test_watch_socket import port_of
 
@@ -61,16 +62,7 @@ wait();
 """
 
 _OPTIONS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-quic",
-    "--disable-sync",
-    "--disable-extensions",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--no-first-run",
+    *HEADLESS,
     # Without it the browser would end when the page is loaded.
     "--remote-debugging-port=0",
 )

@@ -5,19 +5,19 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-from collections import Counter
-from contextlib import contextmanager
 from functools import partial
-from threading import Event, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.realtime.askers import answered, asked_throughout
 from tests.realtime.test_watch import LIMIT, here, until, watch, write
 from tests.realtime.test_watch_terminal import terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections import Counter
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 __all__ = ["here", "terminal", "watch"]  # fixtures
@@ -48,35 +48,12 @@ while ended not in select.select([server, ended], [], [])[0]:
 
 def ask(port: int) -> str:
     """The body of the answer, or what went wrong."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as connection:
-            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            answer = b""
-            while more := connection.recv(4096):
-                answer += more
-    except OSError as error:
-        return type(error).__name__
-    return answer.rpartition(b"\r\n\r\n")[2].decode() or "nothing"
+    return answered(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", lambda answer: answer.rpartition(b"\r\n\r\n")[2])
 
 
-@contextmanager
-def clients(port: int, *, number: int = 8, rate: float = 200.0) -> Iterator[Counter[str]]:
+def clients(port: int, *, number: int = 8, rate: float = 200.0) -> AbstractContextManager[Counter[str]]:
     """So many ask in turns, together ``rate`` times a second, and count their answers."""
-    answers, enough = Counter[str](), Event()
-
-    def asks() -> None:
-        while not enough.wait(number / rate):
-            answers[ask(port)] += 1
-
-    threads = [Thread(target=asks) for _ in range(number)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield answers
-    finally:
-        enough.set()
-        for thread in threads:
-            thread.join()
+    return asked_throughout(partial(ask, port), number=number, pause=number / rate)
 
 
 def more(before: int, answers: Counter[str]) -> bool:

@@ -8,12 +8,10 @@ import signal
 import socket
 import stat
 import sys
-from collections import Counter
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from subprocess import run
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -22,9 +20,11 @@ import pytest
 from lifecycle.control import Router
 from lifecycle.sources import ProbeServer, WebhookSource
 from lifecycle.testing import Recorder, running
+from tests.realtime.askers import answered, asked_throughout
 from tests.realtime.test_watch import LIMIT, here, until, watch, write
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import AsyncGenerator, Iterator
 
 __all__ = ["here", "watch"]  # fixtures
@@ -244,35 +244,8 @@ run(router, tell)
 
 def ask(port: int) -> str:
     """The status of one delivery, or what went wrong."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as connection:
-            connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            answer = b""
-            while more := connection.recv(4096):
-                answer += more
-    except OSError as error:
-        return type(error).__name__
-    return answer.partition(b"\r\n")[0].decode() or "nothing"
-
-
-@contextmanager
-def clients(port: int, *, number: int = 4) -> Iterator[Counter[str]]:
-    """So many ask in turns, and count their answers."""
-    answers, enough = Counter[str](), Event()
-
-    def asks() -> None:
-        while not enough.wait(0.02):
-            answers[ask(port)] += 1
-
-    threads = [Thread(target=asks) for _ in range(number)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield answers
-    finally:
-        enough.set()
-        for thread in threads:
-            thread.join()
+    request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    return answered(port, request, lambda answer: answer.partition(b"\r\n")[0])
 
 
 def more(before: int, answers: Counter[str]) -> bool:
@@ -283,7 +256,7 @@ def test_through_the_reloads_of_a_watch_nobody_is_refused(watch: Any, here: Path
     write(here / "app.py", APP)
     seen = watch("--socket", "127.0.0.1:0")
     port = int(seen.said(r"listening on 127\.0\.0\.1:(\d+) for the command")[0])
-    with clients(port) as answers:
+    with asked_throughout(partial(ask, port), number=4, pause=0.02) as answers:
         for reload in range(1, 4):
             seen.seen("up\n", times=reload)
             before = answers.total()
