@@ -6,8 +6,12 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # What draws diagrams in most places is of this line.
 MERMAID := 11.17.2
+# What the page of a Dashboard is drawn with; it ships with us, as its licences allow.
+LIT    := 3.3.3
+DAGRE  := 3.1.3
+VENDOR := lifecycle/observe/page/vendor
 
-.PHONY: demo test lint types soak bench docs engines clean
+.PHONY: demo test lint types soak bench docs page engines clean
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -39,10 +43,24 @@ bench: $(STAMP)  ## ratios, one JSON object a module
 docs: $(STAMP)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -b html docs docs/_build/html
 
+page:  ## the libraries of the dashboard's page, as npm has them
+	rm -rf $(VENDOR) && mkdir -p $(VENDOR)/lit-html/directives $(VENDOR)/dagre
+	cd $(VENDOR) && npm pack --silent lit-html@$(LIT) @dagrejs/dagre@$(DAGRE) >/dev/null
+	cd $(VENDOR)/lit-html && tar -xzf ../lit-html-$(LIT).tgz --strip-components=1 package/LICENSE package/package.json \
+	  package/lit-html.js package/directive.js package/directive-helpers.js package/directives/repeat.js package/directives/live.js
+	cd $(VENDOR)/dagre && tar -xzf ../dagrejs-dagre-$(DAGRE).tgz --strip-components=1 package/LICENSE package/package.json \
+	  package/dist/dagre.esm.js package/dist/dagre.esm.js.LEGAL.txt
+	rm $(VENDOR)/*.tgz
+	sed -i '/^\/\/# sourceMappingURL/d' $$(find $(VENDOR) -name '*.js')
+
 engines:  ## programs that some tests and benchmarks drive (Debian, as root)
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tmux wrk chromium webhook >/dev/null
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman runc busybox-static runit >/dev/null
+	# Only the programs: the tests start servers of their own, and no other is to run here.
+	mkdir -p /etc/postgresql-common/createcluster.d
+	echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.d/none.conf
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null
 	command -v npm >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq npm >/dev/null
 	npm install --prefix .engines --silent --no-audit --no-fund mermaid@$(MERMAID)
 
