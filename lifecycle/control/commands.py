@@ -61,16 +61,20 @@ class Commands:
 
     def __init__(self, *commands: Command) -> None:
         self._by_word: dict[str, Command] = {}
+        # Registries whose words are known where they are not taken here.
+        self._borrowed: list[Commands] = []
         for command in commands:
             self.add(command)
 
     def __iter__(self) -> Iterator[Command]:
-        """Each command once, in the order of registration."""
+        """Each command that can be reached by its name once, in the order of registration."""
         # By identity: a command whose candidates are a list has no hash.
-        return iter({id(each): each for each in self._by_word.values()}.values())
+        own = {id(each): each for each in self._by_word.values()}
+        lent = {id(each): each for others in self._borrowed for each in others if self.get(each.name) is each}
+        return iter((own | lent).values())
 
     def __contains__(self, word: str) -> bool:
-        return word in self._by_word
+        return self.get(word) is not None
 
     def add(self, command: Command) -> None:
         """Register ``command`` under its name and its aliases.
@@ -104,20 +108,33 @@ class Commands:
         if room == "command" and command is not None and command.event is None:
             self.remove(name)
 
+    def borrow(self, others: Commands) -> None:
+        """Know the words of ``others`` too, where they are not taken here; what is registered here later wins."""
+        self._borrowed.append(others)
+
+    def give_back(self, others: Commands) -> None:
+        """Know the words of ``others`` no longer; nothing happens if they were not borrowed."""
+        self._borrowed = [each for each in self._borrowed if each is not others]
+
+    def owns(self, word: str) -> bool:
+        """Whether the word was registered here, and is not a borrowed one."""
+        return word in self._by_word
+
     def get(self, word: str) -> Command | None:
         """The command with that name or alias."""
-        return self._by_word.get(word)
+        lent = (each.get(word) for each in self._borrowed)
+        return self._by_word.get(word) or next((found for found in lent if found is not None), None)
 
     def words(self) -> tuple[str, ...]:
         """All names and aliases, sorted."""
-        return tuple(sorted(self._by_word))
+        return tuple(sorted({*self._by_word, *(word for each in self._borrowed for word in each.words())}))
 
     def parse(self, line: str) -> Topical | None:
         """The event that a typed line stands for; None for a blank one, `UnknownCommandEvent` for a stranger."""
         words = split(line)
         if not words:
             return None
-        command = self._by_word.get(words[0])
+        command = self.get(words[0])
         if command is None:
             return UnknownCommandEvent(words[0], self.words())
         return command.make(tuple(words[1:]))
