@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lifecycle.runtime.lives import Life
 
-__all__ = ["Check", "ProbeServer"]
+__all__ = ["Check", "Exposed", "ProbeServer"]
 
 #: Seconds for the head of a request.
 _HEADER_TIMEOUT = 10.0
@@ -38,6 +38,14 @@ class Check(Protocol):
         ...
 
 
+class Exposed(Protocol):
+    """What ``/metrics`` shows, such as `PrometheusMetrics`."""
+
+    def expose(self, accept: str, /) -> tuple[bytes, str]:
+        """A text, and its type, by what the asker says that they accept."""
+        ...
+
+
 class ProbeServer:
     """Answers probes over HTTP, for as long as a program lives; a main for `run`, best the first.
 
@@ -46,21 +54,27 @@ class ProbeServer:
     as before for ``drain_delay`` seconds (as far as ``exit_timeout`` allows), so that load balancers notice; only
     then do sources stop and mains end. ``/healthz`` is 200 if it is ready and every one of ``checks`` found its thing
     up the last time, and says which did not; it runs no check by itself. GET and HEAD are answered, with small JSON
-    objects.
+    objects; ``/metrics``, where ``metrics`` is given, with what that exposes.
 
     As a main it is up before the next one starts, and the last to stop. A program whose other mains have ended does
     not go on for its sake. ``async with`` listens as well, inside a lifetime or without one: then it is ready at once.
 
     Raises:
         ValueError: for a ``port`` that there cannot be, a ``drain_delay`` that is no time, and two checks of one name.
-        TypeError: for what is no check.
+        TypeError: for what is no check, or exposes nothing.
     """
 
     #: For `run`.
     auxiliary: ClassVar = True
 
     def __init__(
-        self, host: str = "127.0.0.1", port: int = 8081, *, checks: Iterable[Check] = (), drain_delay: float = 0.0
+        self,
+        host: str = "127.0.0.1",
+        port: int = 8081,
+        *,
+        checks: Iterable[Check] = (),
+        drain_delay: float = 0.0,
+        metrics: Exposed | None = None,
     ) -> None:
         if not 0 <= port <= _LAST_PORT:
             raise ValueError(f"port={port!r} is none; give 1 to {_LAST_PORT}, or 0 for any that is free")
@@ -71,7 +85,10 @@ class ProbeServer:
         self._checks = tuple(map(_checked, checks))
         if len({check.name for check in self._checks}) < len(self._checks):
             raise ValueError(f"two checks have one name: {', '.join(sorted(check.name for check in self._checks))}")
+        if metrics is not None and not callable(getattr(metrics, "expose", None)):
+            raise TypeError(f"metrics={metrics!r} exposes nothing; give PrometheusMetrics(), or what has its `expose`")
         self._drain_delay = drain_delay
+        self._metrics = metrics
         self._address: tuple[str, int] | None = None
         self._listening = asyncio.Event()
         self._held = AsyncExitStack()
@@ -102,7 +119,7 @@ class ProbeServer:
         if self._listening.is_set():
             raise RuntimeError(f"{self!r} listens already; make another for another port")
         self._life = current_life.get(None)
-        listener = Listener(Probes(self._readiness, self._checks).answer, header_timeout=_HEADER_TIMEOUT)
+        listener = Listener(Probes(self._readiness, self._checks, self._metrics).answer, header_timeout=_HEADER_TIMEOUT)
         self._address = await listener.listen(self._host, self._port)
         self._held.push_async_callback(listener.aclose)
         if self._life is not None:

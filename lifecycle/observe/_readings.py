@@ -1,0 +1,108 @@
+"""What is read of the things that live under a lifetime when somebody asks for figures.
+
+Each is known by its shape: a router has lanes, `Flows` has runs, a worker has a status. One that cannot be read is
+logged, and the others are read all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lifecycle.runtime.lifetimes import Lifetime
+
+__all__ = ["FLOWS", "INBOXES", "LANES", "SATURATION", "WORKERS", "Look", "Readings", "take"]
+
+_log = logging.getLogger("lifecycle.observe")
+
+FLOWS: Final = "lifecycle.flows"
+INBOXES: Final = "lifecycle.inbox.letters"
+LANES: Final = "lifecycle.lane.waiting"
+SATURATION: Final = "lifecycle.pool.saturation"
+WORKERS: Final = "lifecycle.workers"
+
+#: For each meter, the values of its labels and how much it is.
+Readings: TypeAlias = dict[str, dict[tuple[object, ...], float]]
+
+#: Seconds that another thread waits for the loop; one that is blocked has no figures to show.
+_PATIENCE: Final = 2.0
+
+
+def take(components: Iterable[object]) -> Readings:
+    """What ``components`` are at."""
+    readings: Readings = {FLOWS: {}, INBOXES: {}, LANES: {}, SATURATION: {}, WORKERS: {}}
+    for each in components:
+        try:
+            _read(each, readings)
+        except Exception as error:  # noqa: BLE001  # a state() that raises hides nothing else
+            _log.warning("%s %r cannot be read: %r", type(each).__name__, getattr(each, "name", ""), error)
+    return readings
+
+
+class Look:
+    """Reads what lives under ``lifetime``, always in the thread of its loop; nothing without a lifetime."""
+
+    def __init__(self, lifetime: Lifetime | None) -> None:
+        self._lifetime = lifetime
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    def take(self) -> Readings:
+        """What there is to read now; nothing where the loop does not answer."""
+        if threading.get_ident() == self._thread:
+            return self._take()
+        readings: Future[Readings] = Future()
+        try:
+            self._loop.call_soon_threadsafe(lambda: readings.set_result(self._take()))
+            return readings.result(_PATIENCE)
+        except (RuntimeError, TimeoutError):  # the loop is closed, or blocked
+            return {}
+
+    def _take(self) -> Readings:
+        return {} if self._lifetime is None else take(self._lifetime.components())
+
+
+def _read(component: Any, into: Readings) -> None:
+    if callable(getattr(component, "lanes", None)):
+        for lane in component.lanes():
+            _add(into[LANES], (lane.name,), lane.waiting)
+    elif isinstance(getattr(component, "runs", None), tuple):
+        for run in component.runs:
+            _add(into[FLOWS], (run.name, run.state), 1)
+    elif hasattr(component, "status"):
+        _read_worker(component.state(), component, into)
+
+
+def _read_worker(state: Any, worker: Any, into: Readings) -> None:
+    """Count a worker and those below it; ``worker`` itself is asked only for what no state has."""
+    _add(into[WORKERS], (state.kind, state.status), 1)
+    if state.kind == "pool":
+        _read_pool(state, worker, into)
+    for child in state.children:
+        if child.children or child.kind == "pool":
+            _read_worker(child, _child(worker, child.name), into)
+        else:
+            _add(into[WORKERS], (child.kind, child.status), 1)
+
+
+def _read_pool(state: Any, pool: Any, into: Readings) -> None:
+    if pool is not None and state.status in ("running", "suspended"):
+        into[SATURATION][(state.name,)] = pool.stats().saturation
+
+
+def _child(worker: Any, name: str) -> Any:
+    """The worker that stands for a child of a supervisor; None where there is none just now."""
+    try:
+        return worker[name]
+    except (KeyError, TypeError):
+        return None
+
+
+def _add(series: dict[tuple[object, ...], float], labels: tuple[object, ...], amount: float) -> None:
+    series[labels] = series.get(labels, 0.0) + amount
