@@ -11,6 +11,7 @@ from lifecycle.control.middleware import log, once, recover, timeout
 from lifecycle.control.patterns import Pattern
 from lifecycle.control.pumps import SourceInfo
 from lifecycle.control.queues import notify
+from lifecycle.control.relays import Relay
 from lifecycle.control.router import Router
 from lifecycle.control.routes import Route, RouteInfo, RouterState
 from lifecycle.control.taps import Subscription, Tap
@@ -77,6 +78,7 @@ __all__ = [
     "Middleware",
     "NotHandled",
     "Pattern",
+    "Relay",
     "ReloadEvent",
     "ResumeEvent",
     "Route",

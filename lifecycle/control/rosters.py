@@ -28,6 +28,8 @@ class Roster:
         #: Lanes that routes share, by name.
         self.named: dict[str, Lane] = {}
         self.tap_lanes: set[Lane] = set()
+        #: Has what goes elsewhere before it goes to its route.
+        self.relays: list[Route] = []
         # Routes that were removed while something of theirs was under way.
         self._retired: list[Route] = []
         # What those that were forgotten since had counted.
@@ -44,6 +46,7 @@ class Roster:
     def routes(self) -> Iterator[Route]:
         """Every route that may have something under way."""
         yield from self._table.routes.values()
+        yield from self.relays
         yield from self._retired
         if self.fallback is not None:
             yield self.fallback

@@ -16,6 +16,7 @@ from lifecycle.control.composing import as_async, name_of
 from lifecycle.control.lanes import Busy
 from lifecycle.control.patterns import Pattern
 from lifecycle.control.pumps import Pump, RestartSource, SourceInfo, check_source
+from lifecycle.control.relays import Relay, as_relay
 from lifecycle.control.routes import Route, RouteInfo, RouterState, caller
 from lifecycle.control.running import Running
 from lifecycle.control.table import Table, as_pattern
@@ -222,6 +223,34 @@ class Router:
         self._table.add_tap(tap)
         return tap
 
+    def relay(
+        self, pattern: str | Pattern | type, handler: Callable[[Any], Awaitable[bool]], *, concurrency: int = 1
+    ) -> Relay:
+        """Let ``handler`` have every matching event before its route does; it returns whether the event goes on.
+
+        An event that goes on comes to its window and route as if it came only now; awaiting its `Delivery` covers
+        both, and it is handled though no route wants it. One that does not is handled with that. A handler that
+        raises `NotHandled` leaves the event as if there were no relay; any other error ends it. A relay has a lane of
+        its own with ``concurrency`` hands; with 1 events go on in the order in which they came. The router's
+        middleware is not around it. ``relay.remove()`` ends it.
+        """
+        if concurrency < 1:
+            raise ValueError(f"concurrency={concurrency!r} would never run a handler; give 1 or more")
+        route = Route(as_pattern(pattern), as_relay(handler), (), caller())
+        route.concurrency = concurrency
+        roster = self._traffic.roster
+
+        def detach(relay: Relay) -> None:
+            self._table.remove_relay(relay)
+            if route in roster.relays:
+                roster.relays.remove(route)
+                roster.retire(route)
+
+        relay = Relay(route, detach)
+        roster.relays.append(route)
+        self._table.add_relay(relay)
+        return relay
+
     def subscribe(self, pattern: str | Pattern | type = "**", *, maxsize: int = 100) -> Subscription:
         """The matching events as an async iterator: ``async with router.subscribe() as events: async for …``.
 
@@ -252,6 +281,9 @@ class Router:
         use_commands = getattr(source, "use_commands", None)
         if use_commands is not None:
             use_commands(self.commands)
+        use_router = getattr(source, "use_router", None)
+        if use_router is not None:
+            use_router(self)
         self._running.add(Pump(source, restart, backoff or Backoff(), self._traffic))
 
     def remove_source(self, source: Source) -> None:

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from lifecycle.control.types import AsyncHandler, Handler, Middleware
     from lifecycle.control.windows import Window
 
-__all__ = ["Place", "Plan", "Route", "RouteInfo", "RouterState", "caller"]
+__all__ = ["Place", "Plan", "Relayed", "Route", "RouteInfo", "RouterState", "caller"]
+
+
+class Relayed(NotHandled):
+    """Raised for a relay that took an event and lets it go on; never seen outside this room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class Route:
         "is_fallback",
         "is_plain",
         "is_retired",
+        "is_tap",
         "lane",
         "pattern",
         "place",
@@ -100,6 +105,8 @@ class Route:
         self.is_plain = True
         # Whether it has what nobody takes, or was removed and only works off what it had accepted.
         self.is_fallback = self.is_retired = False
+        # Whether it only looks on: what it sees is no delivery of its own to others.
+        self.is_tap = False
         self.routed = self.handled = self.failed = self.dropped = 0
 
     def __repr__(self) -> str:
@@ -134,24 +141,38 @@ class Route:
 
 
 class Plan:
-    """What a topic comes to: its routes, the most specific first, and the taps that look on."""
+    """What a topic comes to: its relays, its routes, the most specific first, and the taps that look on."""
 
-    __slots__ = ("call", "first", "routes", "taps")
+    __slots__ = ("_steps", "call", "first", "relayed", "routes", "taps", "was_relayed")
 
-    def __init__(self, routes: tuple[Route, ...], taps: tuple[Tap, ...] = ()) -> None:
+    def __init__(
+        self,
+        routes: tuple[Route, ...],
+        taps: tuple[Tap, ...] = (),
+        relays: tuple[Route, ...] = (),
+        *,
+        was_relayed: bool = False,
+    ) -> None:
         self.routes = routes
-        self.first = routes[0] if routes else None
+        self._steps = relays + routes
+        self.first = self._steps[0] if self._steps else None
         self.taps = taps
+        # Whether somebody has the event already, so that it is handled though no route wants it.
+        self.was_relayed = was_relayed
+        # The same for an event that a relay has taken.
+        self.relayed = Plan(routes, relays=relays, was_relayed=True) if relays and not was_relayed else self
         # The direct way, for `Router.dispatch`: compiled here, with nothing in it that this topic does not need.
         self.call: AsyncHandler = _direct(routes)
+        for relay in reversed(relays):
+            self.call = _relaying(relay.call, self.call)
         if taps:
             self.call = _tapped(self.call, taps)
 
     def after(self, route: Route) -> Route | None:
-        """The next most specific route that is still there."""
-        if route not in self.routes:
+        """Who is next, of those that are still there: another relay, or the next most specific route."""
+        if route not in self._steps:
             return None
-        later = self.routes[self.routes.index(route) + 1 :]
+        later = self._steps[self._steps.index(route) + 1 :]
         return next((each for each in later if not each.is_retired), None)
 
 
@@ -178,6 +199,28 @@ def _falling(first: AsyncHandler, second: AsyncHandler) -> AsyncHandler:
             await second(event)
 
     return first_or_next
+
+
+def _relaying(first: AsyncHandler, second: AsyncHandler) -> AsyncHandler:
+    async def relay_and_go_on(event: Any) -> None:
+        taken = False
+        try:
+            await first(event)
+        except Relayed:
+            taken = True
+        except Dropped:
+            raise
+        except NotHandled:
+            pass
+        else:
+            return
+        try:
+            await second(event)
+        except NotHandled as error:
+            if isinstance(error, Dropped) or not taken:
+                raise
+
+    return relay_and_go_on
 
 
 def _tapped(call: AsyncHandler, taps: tuple[Tap, ...]) -> AsyncHandler:

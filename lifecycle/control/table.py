@@ -17,6 +17,7 @@ from lifecycle.errors import InvalidTopic, RouteConflict, RouteNotFound
 from lifecycle.events import topics_of
 
 if TYPE_CHECKING:
+    from lifecycle.control.relays import Relay
     from lifecycle.control.routes import Route
     from lifecycle.control.taps import Tap
     from lifecycle.events import Topical
@@ -48,6 +49,8 @@ class Table:
         # Taps by pattern text, in the order they came; several may share a pattern.
         self._taps: dict[str, list[Tap]] = {}
         self._tap_globs: Index[list[Tap]] = Index()
+        # Relays, in the order they came; there are few.
+        self._relays: list[Relay] = []
         # Plans of topics with an exact route, so far as they have come by. `Router.dispatch` looks here first.
         self.hot: dict[str, Plan] = {}
         self._cold = functools.lru_cache(_CACHED)(self._plan)
@@ -127,6 +130,17 @@ class Table:
                 self._tap_globs.remove(tap.pattern)
             self.forget()
 
+    def add_relay(self, relay: Relay) -> None:
+        """Let ``relay`` have what it matches before any route."""
+        self._relays.append(relay)
+        self.forget()
+
+    def remove_relay(self, relay: Relay) -> None:
+        """Give ``relay`` nothing more; nothing happens if it is not there."""
+        if relay in self._relays:
+            self._relays.remove(relay)
+            self.forget()
+
     def forget(self) -> None:
         """Resolve every topic anew: something was registered."""
         self.hot.clear()
@@ -156,13 +170,14 @@ class Table:
 
     def _plan(self, topic: str) -> Plan:
         routes = self._globs.find(topic)
-        if len(routes) == 1 and not self._taps and topic not in self._exact:
+        if len(routes) == 1 and not self._taps and not self._relays and topic not in self._exact:
             return routes[0].alone()
         routes.sort(key=_rank)
         if topic in self._exact:
             routes.insert(0, self._exact[topic])
         taps = tuple(tap for taps in self._tap_globs.find(topic) for tap in taps) if self._taps else ()
-        return Plan(tuple(routes), taps) if routes or taps else _NOBODY
+        relays = tuple(relay.route for relay in self._relays if relay.pattern.matches(topic))
+        return Plan(tuple(routes), taps, relays) if routes or taps or relays else _NOBODY
 
     def cached(self) -> tuple[int, int]:
         """How many look-ups the cache answered, and how many it did not (those of exact routes are not counted)."""

@@ -14,6 +14,7 @@ from lifecycle.control.composing import name_of
 from lifecycle.control.deliveries import Delivery, current
 from lifecycle.control.lanes import Lane
 from lifecycle.control.rosters import Roster
+from lifecycle.control.routes import Relayed
 from lifecycle.control.windows import Window
 from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, NotHandled
 
@@ -78,7 +79,7 @@ class Traffic:
             plan = self._hot.get(event.topic)
         except (AttributeError, TypeError):  # no topic, or one that cannot be looked up: told better below
             plan = None
-        if plan is None or plan.taps or hooks.event_routed.receivers:
+        if plan is None or plan.taps or hooks.event_routed.receivers or hooks.delivery_accepted.receivers:
             delivery = self._admit(event)
             route = delivery.route
             if route is None:
@@ -119,25 +120,31 @@ class Traffic:
         try:
             plan = self.table.plan(event)
         except InvalidTopic as error:
-            return self._refuse(Delivery(event, current.get()), error)
+            return self._refuse(self._accepted(Delivery(event, current.get())), error)
         for tap in plan.taps:
             tap.show(event)
         route = plan.first
         if route is None:
             return self._unrouted(Delivery(event, current.get()))
         route.routed += 1
-        delivery = Delivery(event, current.get(), route, plan)
+        delivery = self._accepted(Delivery(event, current.get(), route, plan))
         if hooks.event_routed.receivers:
             hooks.event_routed.announce(self.sender, event=event, pattern=route.text, delivery=delivery)
         return delivery
 
+    def _accepted(self, delivery: Delivery) -> Delivery:
+        if hooks.delivery_accepted.receivers:
+            hooks.delivery_accepted.announce(self.sender, delivery=delivery)
+        return delivery
+
     def _unrouted(self, delivery: Delivery) -> Delivery:
         """No route matches: the fallback has it, or it has failed."""
-        if self.roster.fallback is None:
+        delivery.route = self.roster.fallback
+        self._accepted(delivery)
+        if delivery.route is None:
             none = NotHandled(f"no route matches {delivery.event.topic!r}, and there is no fallback")
             return self._refuse(delivery, none)
         self._count_unrouted(delivery)
-        delivery.route = self.roster.fallback
         return delivery
 
     def _refuse(self, delivery: Delivery, error: NotHandled) -> Delivery:
@@ -146,6 +153,7 @@ class Traffic:
         delivery.route = None
         delivery.end(error)
         self._count_unrouted(delivery)
+        self._tell_end(delivery)
         return delivery
 
     def _count_unrouted(self, delivery: Delivery) -> None:
@@ -168,9 +176,11 @@ class Traffic:
     async def _room(self, lane: Lane, delivery: Delivery, route: Route) -> None:
         try:
             await lane.wait_room(delivery)
-        except LaneFull:
+        except LaneFull as error:
             # The emitter still has it: as far as the counts know, it never came.
             route.routed -= 1
+            delivery.end(error)
+            self._tell_end(delivery)
             raise
         except asyncio.CancelledError:
             if self.draining:
@@ -194,6 +204,10 @@ class Traffic:
         assert route is not None
         if isinstance(error, Dropped):
             self._give_up(delivery, route, error)
+        elif isinstance(error, Relayed):
+            route.handled += 1
+            delivery.plan = delivery.plan and delivery.plan.relayed
+            await self._pass_on(delivery, route, error)
         elif isinstance(error, NotHandled):
             await self._pass_on(delivery, route, error)
         elif isinstance(error, asyncio.CancelledError):
@@ -205,6 +219,8 @@ class Traffic:
             self._report(delivery, route, error)
 
     async def _pass_on(self, delivery: Delivery, route: Route, error: NotHandled) -> None:
+        if hooks.handler_passed.receivers:
+            hooks.handler_passed.announce(self.sender, event=delivery.event, pattern=route.text, delivery=delivery)
         following = self._next(delivery, route, error)
         if following is None:
             return
@@ -229,9 +245,12 @@ class Traffic:
         following = None if delivery.plan is None else delivery.plan.after(route)
         if following is not None:
             following.routed += 1
+        elif delivery.plan is not None and delivery.plan.was_relayed:
+            delivery.end()
         elif route.is_fallback:
             # It was counted as unrouted when it came here.
             delivery.end(error)
+            self._tell_end(delivery)
         elif self.roster.fallback is None:
             self._refuse(delivery, error)
         else:
@@ -247,6 +266,7 @@ class Traffic:
         _log.error("%s failed on %s (route %r)", name_of(route.handler), topic, route.text, exc_info=error)
         delivery.end(error)
         hooks.handler_failed.announce(self.sender, event=delivery.event, pattern=route.text, error=error)
+        self._tell_end(delivery)
 
     def drop(self, delivery: Delivery, reason: str) -> None:
         """Give an event up, counted."""
@@ -258,3 +278,9 @@ class Traffic:
         _log.debug("%s (route %r)", error, route.text)
         delivery.end(error)
         hooks.event_dropped.announce(self.sender, event=delivery.event, pattern=route.text, reason=str(error))
+        if not route.is_tap:
+            self._tell_end(delivery)
+
+    def _tell_end(self, delivery: Delivery) -> None:
+        if hooks.delivery_ended.receivers:
+            hooks.delivery_ended.announce(self.sender, delivery=delivery)

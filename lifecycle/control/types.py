@@ -41,7 +41,8 @@ class SourceObject(Protocol):
 
     One that is also an async context manager is entered first; what fails there is a failure to start. Where it has
     ``async def settle()`` too, that is awaited once the router has come to rest and every `Delivery` has ended; if that
-    drains, the source is also left only then.
+    drains, the source is also left only then. One that also wants events has ``def use_router(router)``, which is
+    called when it is added; `Router.relay` and `Router.tap` are for that.
     """
 
     async def run(self, emit: Emit, /) -> None:

@@ -1,0 +1,46 @@
+"""Who has an event before its route has it: a relay takes it, and lets it go on or not."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.control.composing import as_async
+from lifecycle.control.routes import Relayed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from lifecycle.control.patterns import Pattern
+    from lifecycle.control.routes import Route
+
+__all__ = ["Relay", "as_relay"]
+
+
+class Relay:
+    """What `Router.relay` registered; ``remove()`` ends it."""
+
+    def __init__(self, route: Route, detach: Callable[[Relay], None]) -> None:
+        self.route = route
+        self._detach = detach
+
+    @property
+    def pattern(self) -> Pattern:
+        """What it takes."""
+        return self.route.pattern
+
+    def remove(self) -> None:
+        """Take nothing more; twice is as good as once."""
+        self._detach(self)
+
+
+def as_relay(handler: Callable[[Any], Awaitable[bool]]) -> Callable[[Any], Awaitable[None]]:
+    """``handler`` as a route's: that the event goes on is said in the way in which a route passes one on."""
+    call = as_async(handler)
+
+    @functools.wraps(handler, updated=())
+    async def relay(event: Any) -> None:
+        if await call(event):
+            raise Relayed
+
+    return relay
