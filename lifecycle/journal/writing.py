@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections import deque
-from concurrent.futures import Executor
-from contextlib import suppress
-from functools import partial
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lifecycle.errors import JournalError
 from lifecycle.journal.databases import Database
+from lifecycle.journal.threads import LoopThread, settle
 
 if TYPE_CHECKING:
     import sqlite3
@@ -31,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["Journal"]
 
 _T = TypeVar("_T")
-_P = ParamSpec("_P")
 
 #: Works that may wait; those who bring more wait outside.
 _ROOM = 1024
@@ -64,7 +59,7 @@ class Journal:
     def __init__(self, path: str | os.PathLike[str], *schemas: Schema, durable: bool = True) -> None:
         self.path = os.fspath(path)
         self._database = Database(self.path, schemas, durable=durable)
-        self._thread: _WriterThread | None = None
+        self._thread: LoopThread | None = None
         self._pid = 0
         # Who waits for the next transaction.
         self._waiting: deque[tuple[Work, asyncio.Future[Any]]] = deque()
@@ -88,7 +83,7 @@ class Journal:
         if self._thread is not None:
             raise JournalError(f"the journal {self.path} is open already; share it, or make another")
         loop = asyncio.get_running_loop()
-        thread = _WriterThread(f"journal {self.path}", loop)
+        thread = LoopThread(f"journal {self.path}", loop)
         try:
             await loop.run_in_executor(thread, self._database.open)
         except BaseException:
@@ -192,7 +187,7 @@ class Journal:
         failure = job.exception()
         outcomes = [(None, failure)] * len(futures) if failure is not None else job.result()
         for future, outcome in zip(futures, outcomes, strict=True):
-            _settle(future, outcome)
+            settle(future, outcome)
         for _ in range(places):
             self._room.release()
 
@@ -208,57 +203,3 @@ class Journal:
             closing.set_result(None)
         else:
             closing.set_exception(error)
-
-
-class _WriterThread(Executor):
-    """One thread that does its jobs in order; a daemon, so that the end of the process never waits for a disk.
-
-    An executor, since a loop knows how to wait for one, whatever its clock; for one loop, whose futures it gives, since
-    a future that any thread may wait for costs as much as the rest of the way there and back.
-    """
-
-    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def submit(  # type: ignore[override]  # `run_in_executor` returns a loop's future as it is
-        self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
-    ) -> asyncio.Future[_T]:
-        """Do this after what was submitted before."""
-        future: asyncio.Future[_T] = self._loop.create_future()
-        self._jobs.put((future, partial(fn, *args, **kwargs)))
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002  # Executor's signature
-        """End after what was submitted."""
-        self._jobs.put(None)
-        if wait:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            self._do(*job)
-            # Nothing of a job is kept while the thread waits for the next.
-            del job
-
-    def _do(self, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
-        outcome: Outcome
-        try:
-            outcome = call(), None
-        except BaseException as error:  # noqa: BLE001  # whoever submitted it gets it
-            outcome = None, error
-        # A loop that is closed waits for nothing.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(_settle, future, outcome)
-
-
-def _settle(future: asyncio.Future[Any], outcome: Outcome) -> None:
-    if future.cancelled():
-        return
-    result, error = outcome
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
