@@ -11,11 +11,11 @@ import resource
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from lifecycle._unix import SocketFile
 from lifecycle.sources._http_bodies import next_chunk
 from lifecycle.sources._http_connections import Connections
 from lifecycle.sources._http_hosts import unix_path
 from lifecycle.sources._http_inherited import addresses, take
-from lifecycle.sources._http_unix import SocketFile
 
 if TYPE_CHECKING:
     import socket
