@@ -1,0 +1,153 @@
+"""Where the control sockets of programs are, and which programs listen at theirs.
+
+For the side that asks: nothing heavy is imported. A socket lies in ``$XDG_RUNTIME_DIR/lifecycle``, or in
+``/tmp/lifecycle-UID`` where there is no such directory of our own; nobody else may look into either.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import socket
+import stat
+import struct
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+__all__ = ["Peer", "Program", "addressed", "check_directory", "directories", "find", "peer"]
+
+_log = logging.getLogger("lifecycle.observe")
+
+_SUFFIX = ".sock"
+
+#: What the system takes as the address of a Unix socket, in bytes.
+_LONGEST = 107 if hasattr(socket, "SO_PEERCRED") else 103
+
+#: What others than the owner may do with the directory: nothing.
+_OTHERS = 0o077
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that can be asked and told."""
+
+    name: str
+    #: Its control socket.
+    path: Path
+    #: None where the system does not tell.
+    pid: int | None
+
+    def connect(self, timeout: float | None = None) -> socket.socket:
+        """A connection to it; each operation on it has ``timeout`` seconds.
+
+        Raises:
+            OSError: when nobody listens any more.
+        """
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(timeout)
+            with addressed(self.path) as address:
+                connection.connect(address)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a Unix socket."""
+
+    pid: int
+    uid: int
+
+
+def directories() -> tuple[Path, ...]:
+    """Where the sockets of this user's programs may be; new ones are made in the first."""
+    own = os.geteuid()
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    fallback = Path(f"/tmp/lifecycle-{own}")  # noqa: S108  # its owner and mode are checked
+    try:
+        # Whoever became somebody else may still have the variable of before.
+        usable = Path(runtime).is_absolute() and os.stat(runtime).st_uid == own  # noqa: PTH116  # it may be ""
+    except OSError:
+        usable = False
+    return (Path(runtime, "lifecycle"), fallback) if usable else (fallback,)
+
+
+def check_directory(path: Path) -> None:
+    """Refuse a directory that others own or may use.
+
+    Raises:
+        PermissionError: saying what is wrong with it.
+        FileNotFoundError: when there is none.
+    """
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise PermissionError(errno.EPERM, "it is no directory; remove it", str(path))
+    if found.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, f"it belongs to another user (uid {found.st_uid})", str(path))
+    if found.st_mode & _OTHERS:
+        mode = stat.S_IMODE(found.st_mode)
+        raise PermissionError(errno.EPERM, f"others may use it (mode {mode:o}); chmod 700 makes it private", str(path))
+
+
+def find(name: str | None = None) -> list[Program]:
+    """The programs that listen at their control sockets, sorted by name.
+
+    With ``name``, the one that has it; where none does, those that were started while another had it, whose names
+    end in their numbers: ``NAME-PID``.
+    """
+    found = sorted((program for each in directories() for program in _programs(each)), key=lambda each: each.name)
+    if name is None:
+        return found
+    exact = [each for each in found if each.name == name]
+    numbered = re.compile(rf"{re.escape(name)}-\d+")
+    return exact[:1] or [each for each in found if numbered.fullmatch(each.name)]
+
+
+def _programs(directory: Path) -> Iterator[Program]:
+    try:
+        check_directory(directory)
+        paths = [path for path in directory.iterdir() if path.suffix == _SUFFIX]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        _log.warning("%s is not searched for programs: %s", directory, error.strerror)
+        return
+    for path in paths:
+        try:
+            with Program(path.stem, path, None).connect(0) as connection:
+                yield Program(path.stem, path, getattr(peer(connection), "pid", None))
+        except BlockingIOError:  # so many ask it that there is a queue
+            yield Program(path.stem, path, None)
+        except OSError:  # its program has ended
+            continue
+
+
+def peer(connection: socket.socket) -> Peer | None:
+    """Who is at the other end; None where the system does not tell."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return Peer(pid, uid)
+
+
+@contextmanager
+def addressed(path: Path) -> Generator[str]:
+    """``path`` as an address that the system takes, for a block: one that is too long is reached past its directory."""
+    if len(os.fsencode(path)) <= _LONGEST or not Path("/proc/self/fd").is_dir():
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
