@@ -23,18 +23,29 @@ from blinker import ANY, Signal
 __all__ = [
     "Hook",
     "call_dispatched",
+    "call_ended",
     "call_finished",
     "call_queued",
+    "call_started",
     "circuit_opened",
+    "component_closed",
+    "component_opened",
     "critical_finished",
+    "delivery_accepted",
+    "delivery_ended",
     "event_dropped",
     "event_merged",
     "event_routed",
     "event_unrouted",
     "flow_changed",
+    "flow_ended",
+    "flow_task_ended",
+    "flow_task_started",
     "forced_exit",
     "handler_failed",
     "handler_finished",
+    "handler_passed",
+    "handler_started",
     "health_checked",
     "hook_finished",
     "member_changed",
@@ -97,15 +108,39 @@ def _hook(name: str, doc: str) -> Hook:
 
 # -- events: the sender is the router ---------------------------------------------------------------------------
 
+delivery_accepted = _hook(
+    "delivery_accepted",
+    "An event came in: it has a route, or the fallback, or has failed. Announced before it can end. ``delivery``.",
+)
 event_routed = _hook("event_routed", "An event found its route. ``event``, ``pattern``, ``delivery``.")
 event_unrouted = _hook("event_unrouted", "Nobody took an event. ``event``.")
 event_dropped = _hook("event_dropped", "An event was given up. ``event``, ``pattern``, ``reason``.")
 event_merged = _hook("event_merged", "An event went into an open window. ``event``, ``pattern``, ``delivery``.")
+handler_started = _hook(
+    "handler_started",
+    "A handler is about to be called, in the task that announces this; context variables that are set here hold for "
+    "it, and its end is announced in the same task. ``event``, ``pattern``, ``delivery``.",
+)
+handler_passed = _hook(
+    "handler_passed", "A handler raised NotHandled: the next may have the event. ``event``, ``pattern``, ``delivery``."
+)
 handler_finished = _hook("handler_finished", "A handler returned. ``event``, ``pattern``, ``duration`` in seconds.")
 handler_failed = _hook("handler_failed", "A handler raised. ``event``, ``pattern``, ``error``.")
+delivery_ended = _hook(
+    "delivery_ended",
+    "What became of an event is known: ``delivery.error`` tells. The last that is announced of it, once for each "
+    "delivery; of those that were merged, once for the call that they were merged into. ``delivery``.",
+)
 source_failed = _hook("source_failed", "A source raised. ``source``, ``error``, ``restart_in`` (seconds or None).")
 router_started = _hook("router_started", "A router begins to run; its sources start next. ``router``.")
 router_stopped = _hook("router_stopped", "A router has come to rest. ``router``.")
+
+# -- what can be asked for its state: the sender is the component -------------------------------------------------
+
+component_opened = _hook(
+    "component_opened", "Something with a ``state()`` lives here from now on, such as a worker that starts. ``component``."
+)
+component_closed = _hook("component_closed", "It does not any more. ``component``.")
 
 # -- states: the sender is the machine --------------------------------------------------------------------------
 
@@ -114,6 +149,14 @@ state_changed = _hook("state_changed", "A state machine moved. ``machine``, ``tr
 # -- flows: the sender is the run ---------------------------------------------------------------------------------
 
 flow_changed = _hook("flow_changed", "A flow, or a task or retry in one, changed its state; it is stored. ``change``.")
+flow_ended = _hook("flow_ended", "A flow came to its end. ``state``, ``error`` (None if it failed with none).")
+flow_task_started = _hook(
+    "flow_task_started", "A task, a retry or a revert begins to work; announced where it does. ``task``: what it is."
+)
+flow_task_ended = _hook(
+    "flow_task_ended",
+    "It works no more; announced where it did. ``task``, ``error`` (None if it returned; a cancellation too).",
+)
 
 # -- workers: the sender is the worker (or the supervisor that restarted it) --------------------------------------
 
@@ -125,6 +168,12 @@ circuit_opened = _hook("circuit_opened", "A child is given up until restarted by
 
 # -- pools: the sender is the pool; a member and a session are told by their names ---------------------------------
 
+call_started = _hook(
+    "call_started",
+    "A call begins, before it waits or is sent; announced where it was asked for. ``call``, which has an ``order`` and "
+    "a ``traceparent`` that goes with it.",
+)
+call_ended = _hook("call_ended", "That call has its outcome. ``call``, ``error`` (None if it returned).")
 call_queued = _hook("call_queued", "A call waits for a member. ``function``, ``session``.")
 call_dispatched = _hook(
     "call_dispatched",

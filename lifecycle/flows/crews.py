@@ -7,6 +7,7 @@ import inspect
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lifecycle import hooks
 from lifecycle.flows.contexts import CURRENT, TaskContext
 from lifecycle.flows.failures import Failure
 
@@ -37,8 +38,10 @@ class Ended(NamedTuple):
 class Crew:
     """Those at work, and those that have ended and were not looked at."""
 
-    def __init__(self, flow: str) -> None:
+    def __init__(self, flow: str, sender: object = None) -> None:
         self._flow = flow
+        # In whose name hooks announce.
+        self._sender = sender
         self._working: dict[asyncio.Task[Any], Call] = {}
         self.ended: list[Ended] = []
         #: Set when somebody has ended, or something else wants to be looked at.
@@ -61,7 +64,9 @@ class Crew:
         elif call.back and call.cell.atom.undo is None:
             self._end(call, None)
         else:
-            task = asyncio.create_task(self._carry_out(call), name=f"{self._flow}/{call.cell.name}")
+            heeded = hooks.flow_task_started.receivers or hooks.flow_task_ended.receivers
+            work = self._announced(call) if heeded else self._carry_out(call)
+            task = asyncio.create_task(work, name=f"{self._flow}/{call.cell.name}")
             self._working[task] = call
             task.add_done_callback(self._done)
             if call.cell.atom.timeout is not None and not call.back:
@@ -76,6 +81,19 @@ class Crew:
         if (call := self._working.get(task)) is not None:
             _log.warning("flow %s: %s does not heed its time-out; it is given up", self._flow, call.cell.name)
             self._drop(task, Failure.of(_too_long(call.cell.name, seconds)))
+
+    async def _announced(self, call: Call) -> Any:
+        """The same, for those who want to know when."""
+        task = _context(self._flow, call)
+        hooks.flow_task_started.announce(self._sender, task=task)
+        failure: BaseException | None = None
+        try:
+            return await self._carry_out(call)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            hooks.flow_task_ended.announce(self._sender, task=task, error=failure)
 
     async def _carry_out(self, call: Call) -> Any:
         atom = call.cell.atom

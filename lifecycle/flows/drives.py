@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from lifecycle import hooks
 from lifecycle.errors import FlowError
 from lifecycle.flows.bells import Bell
 from lifecycle.flows.failures import words_of
@@ -83,7 +84,9 @@ class Drive:
             engine = await self._ready(anew=anew)
             if engine is not None:
                 await engine.prepare()
-                await engine.run()
+                state = await engine.run()
+                if state in ENDS:
+                    hooks.flow_ended.announce(self, state=state, error=engine.error())
             self._report()
         except Exception as error:  # noqa: BLE001  # who awaits the run gets it
             self._stop(error)

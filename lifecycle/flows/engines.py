@@ -60,7 +60,7 @@ class Engine:
             cell.name: cell.table.machine(cell.name, cell.state) for cell in self.core.atoms
         }
         self.machine: Machine[EngineState] = ENGINES.machine(self.id)
-        self._crew = Crew(self.id)
+        self._crew = Crew(self.id, self._sender)
 
     async def prepare(self) -> None:
         """Bring what was loaded where it can be run from.
@@ -93,7 +93,7 @@ class Engine:
             JournalError: where the store cannot be written; all that was at work is cancelled.
         """
         check(self.plan, self.core.values.store.keys())
-        self.machine, self._crew = ENGINES.machine(self.id), Crew(self.id)
+        self.machine, self._crew = ENGINES.machine(self.id), Crew(self.id, self._sender)
         self.core.ledger.now = time.time()
         self.core.begin()
         try:

@@ -56,6 +56,7 @@ class Call:
         "order",
         "request",
         "seconds",
+        "traceparent",
         "until",
     )
 
@@ -64,6 +65,8 @@ class Call:
         #: Who has it, and what was asked of him; None while it waits.
         self.member: Member | None = None
         self.request: Request | None = None
+        #: The trace that it belongs to, as W3C has it; sent along, and empty where there is none.
+        self.traceparent = ""
         self._caller = caller
         self._seat = seat
         self._window = window
@@ -74,6 +77,8 @@ class Call:
         # Why it was taken back, and what is done when that is over.
         self._reason: Reason | None = None
         self._settled: asyncio.Future[None] | None = None
+        if hooks.call_started.receivers:
+            hooks.call_started.announce(caller.pool, call=self)
         try:
             self._begin(seat)
         except Exception as error:
@@ -247,6 +252,8 @@ class Call:
         began = ended if self.member is None else self._began
         waited, ran = began - order.began, ended - began
         self._caller.figures.add(waited, ran)
+        if hooks.call_ended.receivers:
+            hooks.call_ended.announce(self._caller.pool, call=self, error=error)
         if hooks.call_finished.receivers:
             hooks.call_finished.announce(
                 self._caller.pool,
