@@ -1,11 +1,26 @@
 """Seeing what a program does.
 
-`mermaid` draws what ``state()`` says: a worker, a lifetime, a supervisor's tree, or all of a program. Everything here
-looks at records that were handed to it; nothing here holds on to what it has seen.
+`mermaid` draws what ``state()`` says: a worker, a lifetime, a supervisor's tree, or all of a program; it looks at
+records that were handed to it. `EventLog` remembers events and what became of each.
 """
 
 from __future__ import annotations
 
+from lifecycle._lazy import lazy_names
 from lifecycle.observe import mermaid as mermaid
 
-__all__: list[str] = []
+# What a type checker reads.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from lifecycle.observe.eventlog import Entry, EventLog, EventLogState, Fate, Following, Node, Trace
+
+__all__ = ["Entry", "EventLog", "EventLogState", "Fate", "Following", "Node", "Trace"]
+
+# Module: what it offers.
+_ROOMS = {
+    "eventlog": "Entry EventLog EventLogState Fate Following Node Trace",
+}
+
+__getattr__, __dir__ = lazy_names(
+    __name__, {name: f"{__name__}.{module}" for module, names in _ROOMS.items() for name in names.split()}
+)

@@ -1,0 +1,192 @@
+"""What may be told of an event: its class, and the small values in it; never what it carries, and no secrets.
+
+What is wanted of an event is taken from it at once (`digest`), so that nobody keeps the event and what hangs on it. The
+text is made of that only for who reads it (`summary`). No code of the program runs here: what is neither a number nor a
+text is told by its class alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from lifecycle.events import CommandEvent, Event, FileBatch, LineEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Digest", "digest", "error_text", "shortened", "summary"]
+
+#: The class of an event, and what was taken from it.
+Digest: TypeAlias = tuple[type[Any], tuple[Any, ...]]
+
+#: How many characters of a text are told, of a name, of a summary and of an error; and how many values.
+_TEXT, _NAME, _LONGEST, _ERROR, _VALUES = 60, 40, 240, 500, 8
+#: An integer of more bits says nothing to a reader, and takes long to print.
+_BITS = 64
+
+#: The paths that are told as texts; not of a class of the program's own.
+_PATHS = (PosixPath, WindowsPath, PurePosixPath, PureWindowsPath)
+
+#: Names whose values are not told, and what follows them in a text.
+_UNTOLD = (
+    r"passw|passphrase|\bpass\b|pwd|secret|token|credential|auth(?!or)|cookie|session|signature|bearer|\botp\b"
+    r"|(?:api|private|access|signing|encryption|ssh)[_-]?key"
+)
+_is_secret = re.compile(_UNTOLD, re.IGNORECASE).search
+_ASSIGNED = re.compile(
+    rf"((?:{_UNTOLD})[\w-]*[\"']?(?:\s*[=:]\s*|\s+))(?:(?:bearer|basic)\s+)?(\"[^\"]*|'[^']*|[^\s,;&]+)", re.IGNORECASE
+)
+#: The password in an address.
+_USERINFO = re.compile(r"(://[^\s:/@]*:)[^\s/@]+(?=@)")
+_HIDDEN = "***"
+
+
+#: As checkers would have it.
+_class: Callable[[Any], type[Any]] = type
+
+
+class _Text(str):
+    """A text that is told as it is, without quotes."""
+
+    __slots__ = ()
+
+
+def digest(event: Any) -> Digest:
+    """What may be told of ``event``; cheap, and never fails."""
+    kind = _class(event)
+    try:
+        return kind, _taker(kind)(event)  # type: ignore[arg-type]  # a class has a hash
+    except Exception:  # noqa: BLE001  # a field of the program's own may do anything when it is looked at
+        return kind, ()
+
+
+def summary(taken: Digest) -> str:
+    """A short text about an event."""
+    kind, values = taken
+    if kind is Event:
+        return shortened(_told(*values), _LONGEST) if values else ""
+    if kind in _SPECIAL:
+        told = _told("", *values)
+    else:
+        names = _names(kind)  # type: ignore[arg-type]  # a class has a hash
+        told = ", ".join(f"{name}={_told(name, value)}" for name, value in zip(names, values, strict=False))
+    return shortened(f"{_class_name(kind)}({told})", _LONGEST)
+
+
+def error_text(error: BaseException) -> str:
+    """The class of ``error`` and what it says, without secrets."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  # an error of the program's own
+        text = "(it cannot be shown)"
+    name = _class_name(type(error))
+    return f"{name}: {_masked(shortened(text, _ERROR))}" if text else name
+
+
+def shortened(text: str, length: int = _TEXT) -> str:
+    """``text``, cut to ``length`` characters."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+# -- taking ------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(512)
+def _taker(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """How to take from events of ``kind``."""
+    if kind is Event:
+        return lambda event: () if event.data is None else (event.topic, _kept(event.data, deep=True))
+    special = _SPECIAL.get(kind)
+    if special is not None:
+        return lambda event: (special(event),)
+    names = _names(kind)  # type: ignore[arg-type]  # a class has a hash
+    return lambda event: tuple([_kept(getattr(event, name), deep=False) for name in names])
+
+
+@functools.lru_cache(512)
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    """The fields that a record shows of itself."""
+    shown = [each.name for each in fields(kind) if each.repr and each.name != "topic"] if is_dataclass(kind) else []
+    return tuple(shown[:_VALUES])
+
+
+def _arguments(event: CommandEvent) -> str:
+    return " ".join(shortened(each) for each in event.args[:_VALUES])
+
+
+def _typed(event: LineEvent) -> _Text:
+    # Who knows what it was typed for.
+    return _Text(f"{len(event.line)} characters")
+
+
+def _files(event: FileBatch) -> _Text:
+    changes = event.changes
+    first = ", ".join(f"{shortened(str(path))} {change}" for path, change in list(changes.items())[:3])
+    return _Text(f"{first} (+{len(changes) - 3})" if len(changes) > 3 else first)  # noqa: PLR2004  # as many as shown
+
+
+def _kept(value: Any, *, deep: bool) -> Any:
+    """What is kept of a value: itself where it is small, and else what it is."""
+    kind = _class(value)
+    if value is None or kind is bool or kind is float:
+        return value
+    if kind is str:
+        return value[: _TEXT + 1]
+    if kind is int:
+        return value if value.bit_length() <= _BITS else _Text("a large int")
+    if kind is dict and deep:
+        return {_key(key): _kept(each, deep=False) for key, each in list(value.items())[:_VALUES]} | _rest(value)
+    return str(value)[: _TEXT + 1] if kind in _PATHS else _Text(_what(value, kind))
+
+
+def _what(value: Any, kind: type[Any]) -> str:
+    if kind in (bytes, bytearray):
+        return f"{len(value)} bytes"
+    if kind in (dict, list, tuple, set, frozenset):
+        return f"{_class_name(kind)} of {len(value)}"
+    if issubclass(kind, Enum):
+        return shortened(value.name, _NAME)
+    return value.isoformat() if kind is datetime else _class_name(kind)
+
+
+def _key(key: Any) -> str:
+    return shortened(key, _NAME) if type(key) is str else _class_name(type(key))
+
+
+def _rest(values: dict[Any, Any]) -> dict[str, Any]:
+    more = len(values) - _VALUES
+    return {"…": _Text(f"+{more}")} if more > 0 else {}
+
+
+def _class_name(kind: type[Any]) -> str:
+    # Not what a metaclass of the program may say of it.
+    return shortened(type.__dict__["__name__"].__get__(kind), _NAME)
+
+
+#: Events of the library that have one thing to tell.
+_SPECIAL: dict[type, Callable[[Any], str]] = {CommandEvent: _arguments, LineEvent: _typed, FileBatch: _files}
+
+
+# -- telling -----------------------------------------------------------------------------------------------------
+
+
+def _told(name: str, value: Any) -> str:
+    """A kept value as text; of a secret nothing."""
+    if type(value) is _Text:
+        return str(value)
+    if value is not None and _is_secret(name):
+        return _HIDDEN
+    if type(value) is dict:
+        kept = cast("dict[str, Any]", value)
+        return "{" + ", ".join(f"{key}: {_told(key, each)}" for key, each in kept.items()) + "}"
+    return repr(_masked(shortened(value))) if type(value) is str else repr(value)
+
+
+def _masked(text: str) -> str:
+    return _USERINFO.sub(rf"\g<1>{_HIDDEN}", _ASSIGNED.sub(rf"\g<1>{_HIDDEN}", text))

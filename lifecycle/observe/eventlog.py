@@ -1,0 +1,275 @@
+"""`EventLog`: the last events of a program and what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lifecycle import hooks
+from lifecycle.control.table import as_pattern
+from lifecycle.observe._ancestry import Node, Trace, trace_of
+from lifecycle.observe._changes import Changes, Following
+from lifecycle.observe._entries import Entry, Fate, Record
+from lifecycle.observe._onlookers import Onlooker
+from lifecycle.runtime.lifetimes import current_life
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator
+    from contextlib import AsyncExitStack
+
+    from lifecycle.control.deliveries import Delivery
+    from lifecycle.control.patterns import Pattern
+    from lifecycle.observe._lines import Writer
+    from lifecycle.runtime.lifetimes import Lifetime
+    from lifecycle.runtime.lives import Life
+
+__all__ = ["Entry", "EventLog", "EventLogState", "Fate", "Following", "Node", "Trace"]
+
+
+@dataclass(frozen=True, slots=True)
+class EventLogState:
+    """An event log at one moment."""
+
+    name: str
+    #: How many events it keeps, and how many it has now.
+    size: int
+    kept: int
+    #: Events so far, and those whose end is not known yet.
+    seen: int
+    under_way: int
+    #: Who follows it.
+    followers: int
+    #: The file; None: there is none.
+    path: str | None
+    #: Events that the file could not take.
+    lost: int
+
+
+class EventLog(Onlooker):
+    """Remembers the last ``size`` events of the program and what became of each; a main for `run`, best the first.
+
+    It sees the events of every router that runs under its lifetime; outside one, of those that run under none. What is
+    kept of an event is small: see `Entry`. With ``path``, each event is also written there once it has ended, as a line
+    of JSON: by a thread, so that a slow disk holds nobody up; what a full one cannot take is lost, counted and logged
+    once. A file that would grow over ``max_bytes`` is renamed to ``path.1``, and ``backups`` of those are kept.
+
+    ``async with`` does the same as running it; where the file cannot be written, both raise `OSError`. What it has
+    seen can still be read when it is closed.
+
+    Raises:
+        ValueError: for a ``size`` or ``max_bytes`` below 1, or negative ``backups``.
+    """
+
+    def __init__(
+        self,
+        size: int = 1000,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        max_bytes: int = 10_000_000,
+        backups: int = 3,
+    ) -> None:
+        if size < 1 or max_bytes < 1 or backups < 0:
+            raise ValueError(
+                f"EventLog({size!r}, max_bytes={max_bytes!r}, backups={backups!r}): give 1 event and 1 byte or more, "
+                "and 0 backups or more"
+            )
+        super().__init__()
+        self.name = "events"
+        self.size = size
+        self._path = None if path is None else Path(path)
+        self._limits = max_bytes, backups
+        self._writer: Writer | None = None
+        # The last ones, and those that have not ended, which may be older.
+        self._ring: deque[Record] = deque(maxlen=size)
+        self._under_way: dict[int, Record] = {}
+        self._seen = 0
+        self._changes = Changes()
+        # Routers whose events are ours, each with its name.
+        self._routers: dict[Any, str] = {}
+        self._life: Life | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clock: Callable[[], float] = time.monotonic
+
+    def __repr__(self) -> str:
+        return f"<EventLog of {self.size}: {len(self._ring)} kept, {'open' if self._looking.is_set() else 'closed'}>"
+
+    @classmethod
+    def current(cls) -> EventLog | None:
+        """The one that is open under the current lifetime, the first of several; None where there is none."""
+        life = current_life.get(None)
+        opened = () if life is None else life.lifetime.components()
+        return next((each for each in opened if isinstance(each, cls)), None)
+
+    # -- what can be read ----------------------------------------------------------------------------------------
+
+    def entries(self, pattern: str | Pattern | type = "**", *, limit: int | None = None) -> list[Entry]:
+        """Those that are kept and whose topic matches, oldest first; with ``limit`` the last so many."""
+        wanted = as_pattern(pattern)
+        found = (record for record in reversed(self._ring) if wanted.matches(record.topic_now()))
+        return [record.entry() for record in islice(found, limit)][::-1]
+
+    def get(self, id: int) -> Entry | None:  # noqa: A002  # the field's word
+        """The entry of the event with that id; None where it is not known, or not any more."""
+        record = self._under_way.get(id) or next((each for each in self._ring if each.id == id), None)
+        return None if record is None else record.entry()
+
+    def trace(self, id: int) -> Trace:  # noqa: A002  # the field's word
+        """What the event with that id was caused by, and all that came of that.
+
+        Raises:
+            LookupError: when it is not known, or not any more.
+        """
+        records = {each.id: each for each in (*self._under_way.values(), *self._ring)}
+        if id not in records:
+            raise LookupError(
+                f"there is no event {id!r} here: the log keeps the last {self.size}, of {self._seen} so far"
+            )
+        return trace_of(id, {number: records[number].entry() for number in sorted(records)})
+
+    def follow(self, pattern: str | Pattern | type = "**", *, maxsize: int = 1000) -> Following:
+        """Entries as they change: ``async with log.follow("file/**") as entries: async for entry in entries``.
+
+        An entry that changed several times since the last look comes once, as it is then. At most ``maxsize`` changes
+        wait for a reader; then the oldest are dropped and counted in ``entries.dropped``. It ends when the log closes.
+
+        Raises:
+            ValueError: for a ``maxsize`` below 1.
+        """
+        if maxsize < 1:
+            raise ValueError(f"follow(maxsize={maxsize!r}) could hold nothing; give 1 or more")
+        return Following(self._changes, as_pattern(pattern), maxsize)
+
+    def state(self) -> EventLogState:
+        """What there is to know about it now."""
+        return EventLogState(
+            name=self.name,
+            size=self.size,
+            kept=len(self._ring),
+            seen=self._seen,
+            under_way=len(self._under_way),
+            followers=len(self._changes),
+            path=None if self._path is None else str(self._path),
+            lost=0 if self._writer is None else self._writer.lost,
+        )
+
+    # -- its life ------------------------------------------------------------------------------------------------
+
+    def _open(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:  # noqa: ARG002  # inner ones are found too
+        self._life = current_life.get(None)
+        self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
+        if self._path is not None:
+            from lifecycle.observe._lines import LineFile, Writer  # most logs have no file
+
+            self._writer = Writer(LineFile(self._path, *self._limits))
+            held.push_async_callback(self._writer.aclose)
+        self._changes.is_over = False
+        held.callback(self._changes.end)
+        for hook, receiver in self._receivers():
+            self._connect(held, hook, receiver)
+        for router in () if self._life is None else self._life.all_routers():
+            self._adopt(router)
+        held.callback(self._routers.clear)
+        held.callback(self._let_go)
+        hooks.component_opened.announce(self, component=self)
+        held.callback(hooks.component_closed.announce, self, component=self)
+
+    def _receivers(self) -> Iterator[tuple[hooks.Hook, Callable[..., None]]]:
+        yield hooks.router_started, self._router_started
+        yield hooks.router_stopped, self._router_stopped
+        yield hooks.delivery_accepted, self._accepted
+        yield hooks.event_merged, self._merged
+        yield hooks.handler_started, self._started
+        yield hooks.handler_passed, self._passed
+        yield hooks.delivery_ended, self._ended
+
+    def _let_go(self) -> None:
+        """What has not ended is known as it is now, and no longer."""
+        for record in self._under_way.values():
+            record.let_go()
+            self._settled(record)
+        self._under_way.clear()
+
+    # -- whose events ----------------------------------------------------------------------------------------------
+
+    def _router_started(self, _sender: object, *, router: Any) -> None:
+        if self._is_ours():
+            self._adopt(router)
+
+    def _router_stopped(self, _sender: object, *, router: Any) -> None:
+        self._routers.pop(router, None)
+
+    def _adopt(self, router: Any) -> None:
+        self._routers[router] = str(router.name)
+
+    def _is_ours(self) -> bool:
+        """Whether what runs here runs under our lifetime, or under one inside it."""
+        if self._loop is not asyncio.get_running_loop():
+            return False
+        life = current_life.get(None)
+        while life is not None and life is not self._life:
+            life = life.outer
+        return life is self._life
+
+    # -- what becomes of them: the hot part ------------------------------------------------------------------------
+
+    def _accepted(self, router: Any, *, delivery: Delivery) -> None:
+        name = self._routers.get(router)
+        if name is None:
+            # It does not run, at least not that we know of.
+            if not self._is_ours():
+                return
+            name = str(router.name)
+        self._add(Record(delivery, name, self._clock()))
+
+    def _add(self, record: Record) -> None:
+        self._seen += 1
+        self._under_way[record.id] = record
+        self._ring.append(record)
+        if self._changes.is_read:
+            self._changes.note(record)
+
+    def _merged(self, _router: object, *, delivery: Delivery, **_: object) -> None:
+        record = self._under_way.pop(delivery.id, None)
+        into = delivery.into
+        if record is None or into is None:
+            return
+        call = self._under_way.get(into.id)
+        if call is None:
+            call = Record(into, record.router, record.at)
+            call.what = Fate.HELD
+            self._add(call)
+        call.merged += 1
+        record.merge(delivery, into.id)
+        self._settled(record)
+
+    def _started(self, _router: object, *, pattern: str, delivery: Delivery, **_: object) -> None:
+        record = self._under_way.get(delivery.id)
+        if record is not None:
+            record.start(pattern, self._clock())
+            if self._changes.is_read:
+                self._changes.note(record)
+
+    def _passed(self, _router: object, *, pattern: str, delivery: Delivery, **_: object) -> None:
+        record = self._under_way.get(delivery.id)
+        if record is not None:
+            record.passed += (pattern,)
+            record.what = Fate.QUEUED
+
+    def _ended(self, _router: object, *, delivery: Delivery) -> None:
+        record = self._under_way.pop(delivery.id, None)
+        if record is not None:
+            record.end(delivery, self._clock())
+            self._settled(record)
+
+    def _settled(self, record: Record) -> None:
+        if self._writer is not None:
+            self._writer.put(record)
+        if self._changes.is_read:
+            self._changes.note(record)
