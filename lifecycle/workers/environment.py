@@ -1,8 +1,19 @@
-"""What a worker's environment may hold."""
+"""What a worker's environment may hold, and what it is given by itself."""
 
 from __future__ import annotations
 
-__all__ = ["check_env"]
+from lifecycle import _context
+
+__all__ = ["TRACEPARENT", "carried", "check_env"]
+
+#: Under which span a process was started, as W3C writes it; OpenTelemetry reads it in many languages.
+TRACEPARENT = "TRACEPARENT"
+
+
+def carried() -> dict[str, str]:
+    """What goes along from where a worker is started."""
+    traceparent = _context.traceparent.get()
+    return {TRACEPARENT: traceparent} if traceparent else {}
 
 
 def check_env(name: object, value: object) -> None:

@@ -18,7 +18,7 @@ from lifecycle.workers import _platform
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.commands import why_not, words
 from lifecycle.workers.containment import Bond, Level
-from lifecycle.workers.environment import check_env
+from lifecycle.workers.environment import carried, check_env
 from lifecycle.workers.readiness import Line, unready, wanted
 from lifecycle.workers.records import End
 from lifecycle.workers.settings import check_number
@@ -170,7 +170,7 @@ class ProcessWorker(BaseWorker):
     # -- the life -----------------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End]:
-        command = Command(self._argv, {**os.environ, **self._env}, self._cwd, self._inherit)
+        command = Command(self._argv, {**os.environ, **carried(), **self._env}, self._cwd, self._inherit)
         try:
             _platform.require_groups()
             if self._ready is not None:

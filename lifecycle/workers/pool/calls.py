@@ -11,7 +11,7 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
-from lifecycle import hooks
+from lifecycle import _context, hooks
 from lifecycle.errors import RemoteError
 from lifecycle.workers.pool.requests import Cancelled, LinkClosed
 
@@ -65,8 +65,8 @@ class Call:
         #: Who has it, and what was asked of him; None while it waits.
         self.member: Member | None = None
         self.request: Request | None = None
-        #: The trace that it belongs to, as W3C has it; sent along, and empty where there is none.
-        self.traceparent = ""
+        #: The span that it is done under, as W3C writes it: sent along. Who is told that it begins may change it.
+        self.traceparent = _context.traceparent.get()
         self._caller = caller
         self._seat = seat
         self._window = window
@@ -177,6 +177,7 @@ class Call:
                 order.kwargs,
                 budget,
                 self._window,
+                traceparent=self.traceparent,
                 future=self._future,
                 answered=self._answered,
             )

@@ -41,7 +41,18 @@ class Call:
         window: how many chunks may be on their way; 0 for a call that is answered by one value.
     """
 
-    __slots__ = ("args", "began", "cancelled", "credits", "function", "kwargs", "number", "open", "window")
+    __slots__ = (
+        "args",
+        "began",
+        "cancelled",
+        "credits",
+        "function",
+        "kwargs",
+        "number",
+        "open",
+        "traceparent",
+        "window",
+    )
 
     def __init__(
         self, number: int, function: str, args: list[Any], kwargs: dict[str, Any], window: int
@@ -54,6 +65,8 @@ class Call:
         self.began: float | None = None
         self.cancelled = False
         self.open = False
+        # The span that it is done under, as W3C writes it.
+        self.traceparent = ""
         # What is granted besides the first window. A SimpleQueue waits where a signal wakes it.
         self.credits: SimpleQueue[int] = SimpleQueue()
 
@@ -75,6 +88,15 @@ class Call:
 
 def perform(call: Call, find: Callable[[str], Any], channel: Channel) -> list[Any]:
     """Run ``call`` and stream what it streams: the frame that answers it."""
+    if not call.traceparent:
+        return _perform(call, find, channel)
+    from lifecycle.workers.pool.child_traces import under  # few programs are traced
+
+    with under(call.traceparent):
+        return _perform(call, find, channel)
+
+
+def _perform(call: Call, find: Callable[[str], Any], channel: Channel) -> list[Any]:
     call.began = monotonic()
     try:
         try:

@@ -77,6 +77,8 @@ class Life:
         self._ears = Ears(self._read, self._heard)
         # Those that are not answered yet, the oldest first.
         self._calls: dict[int, Call] = {}
+        # The span of the call that comes next.
+        self._traceparent = ""
         # Seconds that the parent leaves us when it says goodbye; None if it just went.
         self._grace: float | None = None
         self._orphaned = False
@@ -94,6 +96,7 @@ class Life:
             "credit": self._credit,
             "ping": self._ping,
             "setup": self._setups.put,
+            "trace": self._trace,
             "bye": self._bye,
         }
 
@@ -194,7 +197,11 @@ class Life:
         engine = self._engine
         assert engine is not None, "see _take"
         call = self._calls[number] = engine.kind(number, function, args, kwargs, window)
+        call.traceparent, self._traceparent = self._traceparent, ""
         engine.submit(call)
+
+    def _trace(self, _number: int, traceparent: str) -> None:
+        self._traceparent = traceparent
 
     def _cancel(self, number: int, _reason: str) -> None:
         # It may have been answered meanwhile.

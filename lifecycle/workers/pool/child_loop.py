@@ -95,6 +95,11 @@ class InLoop:
 
     async def _work(self, call: Call, function: Callable[..., Any], credit: asyncio.Semaphore) -> None:
         call.began = monotonic()
+        if call.traceparent:
+            from lifecycle.workers.pool.child_traces import under  # few programs are traced
+
+            # The task has a context of its own, and ends with the call.
+            under(call.traceparent)
         try:
             frame = await self._perform(call, function, credit)
         except BaseException as error:  # noqa: BLE001  # whatever it is, it is the outcome

@@ -34,6 +34,7 @@ FROM_MEMBER: dict[str, tuple[Any, ...]] = {
 #: The frames that the parent sends.
 FROM_PARENT: dict[str, tuple[Any, ...]] = {
     "setup": (dict,),
+    "trace": (int, str),  # id of the call that comes next, traceparent
     # id, function, args, kwargs, budget, window; a codec that seals makes bytes of the arguments
     "call": (int, str, (list, bytes), (dict, bytes), int | float | None, int),
     "cancel": (int, str),  # id, reason

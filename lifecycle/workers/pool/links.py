@@ -113,6 +113,7 @@ class Link:
         budget: float | None = None,
         window: int = 0,
         *,
+        traceparent: str = "",
         future: asyncio.Future[Any] | None = None,
         answered: Callable[[], object] | None = None,
     ) -> Request:
@@ -124,15 +125,16 @@ class Link:
             kwargs: what it is given by name.
             budget: seconds that it has, which a member may or may not look at.
             window: for a stream, how many chunks may be on their way.
+            traceparent: the span that it is done under, if there is one.
             future: what gets the outcome; by default, one of the request's own.
             answered: called when nothing of it runs any more, right after its outcome is known; perhaps at once.
 
         Raises:
             TypeError, ValueError: for what the codec cannot carry; nothing was sent.
         """
-        number = self._count + 1
-        seal = self._codec.seal
-        data = encode(self._codec, ["call", number, function, seal([*args]), seal({**kwargs}), budget, window])
+        number, seal = self._count + 1, self._codec.seal
+        trace = encode(self._codec, ["trace", number, traceparent]) if traceparent else b""
+        data = trace + encode(self._codec, ["call", number, function, seal([*args]), seal({**kwargs}), budget, window])
         self._count = number
         request = Request(number, window, self._send, self._codec.unseal, future=future, answered=answered)
         if self._closed is not None:
@@ -150,10 +152,10 @@ class Link:
         future: asyncio.Future[Pong] = asyncio.get_running_loop().create_future()
         if self._closed is not None:
             fail(future, self._closed)
-            return future
-        self._pinged = number = self._pinged + 1
-        self._pings[number] = future
-        self._send(["ping", number])
+        else:
+            self._pinged += 1
+            self._pings[self._pinged] = future
+            self._send(["ping", self._pinged])
         return future
 
     def bye(self, grace: float) -> None:
@@ -265,9 +267,7 @@ class Link:
     def _take_chunk(self, number: int, value: Any) -> None:
         self._request(number).take_chunk(value)
 
-    def _take_error(
-        self, number: int, kind: str, message: str, traceback: str, cancelled: bool
-    ) -> None:  # a frame's items, in their order
+    def _take_error(self, number: int, kind: str, message: str, traceback: str, cancelled: bool) -> None:
         if number == 0 and self._ready is not None and not self._ready.done():
             self._settle_ready(RemoteError(kind, message, traceback))
             return
