@@ -11,6 +11,8 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._answers import reply, say
+from lifecycle._steering import status_text
 from lifecycle.control.commands import lifecycle_commands
 from lifecycle.errors import Dropped, NotHandled, RouteNotFound
 from lifecycle.events import ShutdownEvent, Topical
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
     from lifecycle.control import AsyncHandler, Router
     from lifecycle.events import UnknownCommandEvent
     from lifecycle.handlers import SuspendHandler
+    from lifecycle.runtime import Lifetime
     from lifecycle.sources.prompt import PromptSource
 
-__all__ = ["Desk", "say", "tell_unknown", "tell_unrouted"]
+__all__ = ["Desk", "tell_unknown", "tell_unrouted"]
 
 #: What of a stranger's line is repeated to its author.
 _SHOWN = 60
@@ -91,21 +94,12 @@ class Desk:
         """List the commands, each with the first line of what it says of itself."""
         table = [(", ".join((each.name, *each.aliases)), each.help.strip()) for each in self.router.commands]
         width = max(len(words) for words, _ in table)
-        say("\n".join(f"{words:{width}}  {''.join(text.splitlines()[:1])}".rstrip() for words, text in table))
+        reply("\n".join(f"{words:{width}}  {''.join(text.splitlines()[:1])}".rstrip() for words, text in table))
 
     def tell_status(self, _: Topical) -> None:
         """Say how the program is."""
-        say("\n".join(f"{name:9}  {value}" for name, value in self._status()))
-
-    def _status(self) -> list[tuple[str, str]]:
-        state = self.router.state()
-        rows = [("program", _lifetime())]
-        if self.suspender is not None:
-            rows.append(("state", self.suspender.state()))
-        rows.append(("router", f"{state.routes} routes, {state.sources} sources"))
-        counts = f"{state.handled} handled, {state.failed} failed, {state.dropped} dropped, {state.unrouted} unrouted"
-        rows.append(("events", counts))
-        return rows
+        state = None if self.suspender is None else str(self.suspender.state())
+        reply(status_text(_lifetime(), [self.router], suspended=state))
 
     # -- lifecycle
 
@@ -168,17 +162,10 @@ async def _told(what: str, doing: Awaitable[None]) -> None:
 # -- what is said ----------------------------------------------------------------------------------------------
 
 
-def say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201  # to talk is its purpose
-
-
-def _lifetime() -> str:
-    try:
-        state = current().state()
-    except LookupError:
-        return "no lifetime"
-    how = f"stopping ({state.reason})" if state.stopping else "running"
-    return f"{how}, {len(state.tasks)} tasks, {len(state.workers)} workers"
+def _lifetime() -> Lifetime | None:
+    with suppress(LookupError):
+        return current()
+    return None
 
 
 def tell_unknown(event: UnknownCommandEvent) -> None:

@@ -9,7 +9,8 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._desk import Desk, say, tell_unknown, tell_unrouted
+from lifecycle._answers import say
+from lifecycle._desk import Desk, tell_unknown, tell_unrouted
 from lifecycle.control import Command, Router
 from lifecycle.control.commands import lifecycle_commands
 from lifecycle.control.composing import as_async

@@ -116,6 +116,11 @@ class Commands:
         """Know the words of ``others`` no longer; nothing happens if they were not borrowed."""
         self._borrowed = [each for each in self._borrowed if each is not others]
 
+    @property
+    def borrowed(self) -> tuple[Commands, ...]:
+        """The registries that were borrowed and not given back."""
+        return tuple(self._borrowed)
+
     def owns(self, word: str) -> bool:
         """Whether the word was registered here, and is not a borrowed one."""
         return word in self._by_word

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from lifecycle import hooks
 from lifecycle.control.composing import name_of
@@ -17,11 +17,13 @@ from lifecycle.control.deliveries import current, was_cancelled
 from lifecycle.errors import SourceFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from lifecycle.backoff import Backoff
+    from lifecycle.control.deliveries import Delivery
     from lifecycle.control.traffic import Traffic
     from lifecycle.control.types import Source
+    from lifecycle.events import Topical
 
 __all__ = ["Pump", "RestartSource", "SourceInfo", "check_source", "source_name"]
 
@@ -38,6 +40,8 @@ class SourceInfo:
     name: str
     #: Whether it is at work, or will be after a pause.
     running: bool
+    #: Whether its events wait until it is unpaused.
+    paused: bool = False
 
 
 def source_name(source: object) -> str:
@@ -79,6 +83,9 @@ class Pump:
         self._held = AsyncExitStack()
         # When the last failures were, for a backoff that gives up after too many.
         self._failures: list[float] = []
+        # What the events of a paused source wait for.
+        self._gate: asyncio.Event | None = None
+        self.paused = False
 
     @property
     def running(self) -> bool:
@@ -87,7 +94,28 @@ class Pump:
 
     def info(self) -> SourceInfo:
         """What can be seen of it now."""
-        return SourceInfo(self.name, self.running)
+        return SourceInfo(self.name, self.running, self.paused)
+
+    def pause(self) -> None:
+        """Take no events until `unpause`: a source that can suspend itself does so, any other waits with its next."""
+        if self.paused:
+            return
+        if _suspends(self.source):
+            cast("Any", self.source).suspend()
+        else:
+            self._gate = asyncio.Event()
+        self.paused = True
+
+    def unpause(self) -> None:
+        """Take events again."""
+        if not self.paused:
+            return
+        if self._gate is None:
+            cast("Any", self.source).resume()
+        else:
+            self._gate.set()
+            self._gate = None
+        self.paused = False
 
     def start(self, ready: Callable[[SourceFailed | None], None]) -> asyncio.Task[None]:
         """Start the task; ``ready`` is told, once, that the source has started or why it could not."""
@@ -96,6 +124,8 @@ class Pump:
 
     def stop(self) -> None:
         """Ask the source to end: one with a plain ``close()`` delivers what it holds first, any other is cancelled."""
+        if self._gate is not None:
+            self.unpause()
         close = getattr(self.source, "close", None)
         if self._resting or not callable(close) or not hasattr(self.source, "run") or iscoroutinefunction(close):
             self.cancel()
@@ -169,7 +199,7 @@ class Pump:
                 await stack.enter_async_context(source)
             if hasattr(source, "run"):
                 mark()
-                await source.run(self._traffic.accept)
+                await source.run(self._accept)
                 if self.settles and self._traffic.draining:
                     self._held = stack.pop_all()
             else:
@@ -177,9 +207,17 @@ class Pump:
                 if hasattr(iterator, "aclose"):
                     await stack.enter_async_context(aclosing(iterator))
                 mark()
-                emit = self._traffic.accept
+                emit = self._accept
                 async for event in iterator:
                     await emit(event)
+
+    def _accept(self, event: Topical) -> Awaitable[Delivery]:
+        """Every event of the source comes through here: where it is not paused, at the cost of a call."""
+        return self._traffic.accept(event) if self._gate is None else self._accept_later(event, self._gate)
+
+    async def _accept_later(self, event: Topical, gate: asyncio.Event) -> Delivery:
+        await gate.wait()
+        return await self._accept(event)
 
     def _iterator(self, source: Any) -> Any:
         events: Any = source if hasattr(source, "__aiter__") else source()
@@ -202,6 +240,11 @@ class Pump:
 
     def _announce(self, error: BaseException, delay: float | None) -> None:
         hooks.source_failed.announce(self._traffic.sender, source=self.source, error=error, restart_in=delay)
+
+
+def _suspends(source: object) -> bool:
+    methods = [getattr(source, name, None) for name in ("suspend", "resume")]
+    return all(callable(each) and not iscoroutinefunction(each) for each in methods)
 
 
 def _told(error: BaseException) -> str:

@@ -298,6 +298,33 @@ class Router:
                 return
         raise RouteNotFound(f"{source!r} is no source of router {self.name!r}")
 
+    def pause_source(self, name: str) -> None:
+        """Take no events from the sources called ``name`` until `unpause_source`; nothing happens if it is paused.
+
+        One with plain methods ``suspend`` and ``resume`` is suspended (a webhook answers 503); any other waits with
+        its next event. The end of the router ends the pause.
+
+        Raises:
+            RouteNotFound: when no source has that name.
+        """
+        for pump in self._pumps_called(name):
+            pump.pause()
+
+    def unpause_source(self, name: str) -> None:
+        """Take events from them again; nothing happens if none is paused.
+
+        Raises:
+            RouteNotFound: when no source has that name.
+        """
+        for pump in self._pumps_called(name):
+            pump.unpause()
+
+    def _pumps_called(self, name: str) -> list[Pump]:
+        pumps = [pump for pump in self._running.pumps if pump.name == name]
+        if not pumps:
+            raise RouteNotFound(f"no source of router {self.name!r} is called {name!r}; router.sources() lists them")
+        return pumps
+
     # -- events ------------------------------------------------------------------------------------------------
 
     def dispatch(self, event: Topical) -> Awaitable[None]:
