@@ -1,4 +1,4 @@
-"""The commands: `lifecycle watch`, `lifecycle up`, `lifecycle run` and `lifecycle webhook send`.
+"""The commands: `lifecycle watch`, `lifecycle up`, `lifecycle run`, `lifecycle ctl` and `lifecycle webhook send`.
 
 This is the last room, which may look into every other. Nothing here is meant to be imported but `main`; what a
 program can use belongs into a room of the library.

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from lifecycle.cli.ctl.verbs import add_ctl
 from lifecycle.cli.failures import UsageError
 from lifecycle.cli.filecommands import add_flows, add_inbox
 from lifecycle.cli.parsers import CommandParser, typed
@@ -25,10 +26,11 @@ examples:
   lifecycle watch --webhook 127.0.0.1:9000 --secret-env WEBHOOK_SECRET -- python app.py
   lifecycle up
   lifecycle run app:main
+  lifecycle ctl status --watch
   lifecycle webhook send http://127.0.0.1:9000/deploy --scheme github --secret-env WEBHOOK_SECRET
 
 exit codes: 0 done or stopped on request, 1 failure or forced, 2 usage, 3 bad configuration;
-of up, the code of the process that failed first
+of up, the code of the process that failed first; of ctl, 4 for no such program
 """
 
 #: The names of the signatures that `webhook send` can make.
@@ -102,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_watch(commands)
     _add_up(commands)
     _add_run(commands)
+    add_ctl(commands)
     _add_webhook(commands)
     add_inbox(commands)
     add_flows(commands)

@@ -1,0 +1,124 @@
+"""`lifecycle ctl attach`: the prompt of a program that runs elsewhere, with its words and what it prints.
+
+It is a small program of this library itself: a `PromptSource` asks for lines, and each is told to the other program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from lifecycle.cli.ctl.clients import choose
+from lifecycle.cli.ctl.looks import show_output, show_text, voice
+from lifecycle.cli.failures import DONE, FAILED, CliError
+from lifecycle.cli.listing import harmless
+from lifecycle.control import Command, Router
+from lifecycle.control.commands import Commands
+from lifecycle.events import LineEvent
+from lifecycle.runtime import current, run, shutdown
+from lifecycle.sources import PromptSource, SignalSource
+
+if TYPE_CHECKING:
+    from lifecycle.cli.ctl.clients import Client
+    from lifecycle.cli.ctl.exchanges import Exchange
+    from lifecycle.cli.ctl.streams import Stream
+    from lifecycle.cli.ctl.verbs import Order
+    from lifecycle.events import Topical
+
+__all__ = ["attach"]
+
+#: Lines at a terminal that are carried out beside each other: who waits for one can ask for the status meanwhile.
+_AT_ONCE: Final = 100
+
+
+def attach(order: Order) -> int:
+    """Talk to the program until Ctrl+D, the end of the lines, or its own end; 1 if a line from a pipe failed."""
+    client = choose(order.program)
+    with client.stream("/api/attach", sys.stdout) as output:
+        talk = _Talk(client, output)
+        run(talk.router(), talk.listen)
+        show_output(output.take(0))
+    return FAILED if talk.failed else DONE
+
+
+class _Talk:
+    """What is said to the program, and what comes back."""
+
+    def __init__(self, client: Client, output: Stream) -> None:
+        self.failed = False
+        self._client = client
+        self._output = output
+        # From a pipe, each line waits for the one before it.
+        words = Commands(*(self._command(each) for each in client.get("/api/commands")))
+        self._keyboard = PromptSource(prompt=f"{client.name}> ", commands=words, fallback=LineEvent)
+
+    def router(self) -> Router:
+        """What takes the lines; who leaves waits for nothing."""
+        router = Router("attach", drain_timeout=0)
+        router.handle("input/line", self._carry_out, concurrency=_AT_ONCE)
+        router.handle("input/eof", lambda _: shutdown())
+        if self._keyboard.is_terminal:
+            router.handle("signal/interrupt", self._interrupt)
+            router.add_source(SignalSource(signal.SIGINT))
+        router.add_source(self._keyboard)
+        return router
+
+    async def listen(self) -> None:
+        """Show what the program prints, until it has ended."""
+        while not self._output.ended:
+            show_output(self._output.take(0))
+            await _readable(self._output)
+        if not self._output.unread:
+            voice().warn(f"{self._client.name} has ended")
+
+    def _command(self, told: dict[str, Any]) -> Command:
+        """A word of the program, which goes back to it as the line that it came from."""
+        name = told["name"]
+        return Command(
+            name,
+            told["help"],
+            event=lambda args: LineEvent(shlex.join((name, *args))),
+            complete=lambda typed: self._candidates(f"{name} {typed}"),
+            aliases=tuple(told["aliases"]),
+        )
+
+    def _candidates(self, line: str) -> list[str]:
+        try:
+            answer: list[str] = self._client.get("/api/complete", line=line)
+        except CliError:
+            return []
+        return [word for word in answer if word == harmless(word)]
+
+    async def _carry_out(self, event: LineEvent) -> None:
+        try:
+            with self._client.tell("/api/command", {"line": event.line}) as exchange:
+                await _readable(exchange)
+                outcome = json.loads(exchange.body())
+        except CliError as error:
+            outcome = {"outcome": "failed", "error": str(error)}
+        # What it printed came first.
+        show_output(self._output.take(0))
+        show_text(outcome.get("answer") or "")
+        if outcome["outcome"] != "handled":
+            self.failed |= not self._keyboard.is_terminal
+            voice().bad(harmless(outcome.get("error") or outcome["outcome"], "\n"))
+
+    def _interrupt(self, _: Topical) -> None:
+        """Ctrl+C is not for the program: it gives up what is half typed."""
+        current().reset_signals()
+        if not self._keyboard.clear_line():
+            voice().say(f"Ctrl+D leaves, and {self._client.name} goes on; `stop` ends it")
+
+
+async def _readable(one: Stream | Exchange) -> None:
+    """Wait until something of it has come, or it has ended."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(one.fileno(), ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(one.fileno())

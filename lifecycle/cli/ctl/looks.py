@@ -1,0 +1,123 @@
+"""How answers look: tables in colours at a terminal where rich is installed, else plain columns for scripts.
+
+Everything that a program says of itself is made harmless first: a name may hold whatever its author liked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from lifecycle.cli.listing import columns, harmless
+from lifecycle.cli.messages import Voice, colourful, painted, put
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["Sheet", "coloured", "console", "live", "show", "show_json", "show_output", "show_text", "voice"]
+
+_GREEN, _RED, _YELLOW, _DIM = "32", "31", "33", "2"
+
+#: What words of state mean to a person.
+_COLOURS: Final = {
+    **dict.fromkeys(("running", "handled", "ready", "healthy", "idle", "success", "busy"), _GREEN),
+    **dict.fromkeys(("failed", "killed", "dropped", "unrouted", "failure", "dead", "no answer"), _RED),
+    **dict.fromkeys(("starting", "stopping", "suspending", "suspended", "resuming", "restarting", "queued"), _YELLOW),
+    **dict.fromkeys(("draining", "waiting", "paused", "backoff", "shutting down"), _YELLOW),
+    **dict.fromkeys(("stopped", "finished", "merged", "superseded", "closed"), _DIM),
+}
+_COLOUR: Final = re.compile("(\x1b\\[[0-9;]{0,40}m)")
+_STYLES: Final = {_GREEN: "green", _RED: "red", _YELLOW: "yellow", _DIM: "dim"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Rows under a heading."""
+
+    heading: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+    def plain(self) -> str:
+        """One row a line, in columns."""
+        return columns([self.heading, *(tuple(map(harmless, row)) for row in self.rows)])
+
+    def rich(self) -> Table:
+        """The same for rich; what is too long for the window is cut."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in self.heading:
+            table.add_column(name, no_wrap=True, overflow="ellipsis")
+        for row in self.rows:
+            table.add_row(*(Text(harmless(cell), _STYLES.get(_COLOURS.get(cell.lower(), ""), "")) for cell in row))
+        return table
+
+
+def show(sheet: Sheet) -> bool:
+    """Print it; False if nobody reads any more."""
+    screen = console()
+    if screen is None:
+        return put(sys.stdout, sheet.plain())
+    with screen.capture() as drawn:
+        screen.print(sheet.rich())
+    return put(sys.stdout, drawn.get())
+
+
+def show_json(value: Any, *, line: bool = False) -> bool:
+    """Print it for programs, in one line if it is one of many; False if nobody reads any more."""
+    return put(sys.stdout, json.dumps(value, indent=None if line else 2) + "\n")
+
+
+def show_text(text: str) -> bool:
+    """Print what the program has written; False if nobody reads any more."""
+    return put(sys.stdout, harmless(text.rstrip("\n"), "\n\t") + "\n" if text else "")
+
+
+def show_output(messages: Iterable[Any]) -> None:
+    """Print what a program prints itself: its colours are kept, whatever else a terminal might obey is not."""
+    for message in messages:
+        pieces = _COLOUR.split(message["text"]) if colourful(sys.stdout) else [message["text"]]
+        # Those between colours, and the colours themselves.
+        kept = (piece if _COLOUR.fullmatch(piece) else harmless(piece, "\n\t") for piece in pieces)
+        put(sys.stdout, "".join(kept))
+
+
+def coloured(text: str, word: str) -> str:
+    """``text`` in the colour of a word of state."""
+    colour = _COLOURS.get(word)
+    return painted(text, colour) if colour is not None and colourful(sys.stdout) else text
+
+
+def voice() -> Voice:
+    """For what is said besides the answer."""
+    return Voice(colourful(sys.stderr))
+
+
+def console(*, errors: bool = False) -> Console | None:
+    """A terminal that rich can draw on; None where there is none, or no rich."""
+    stream = sys.stderr if errors else sys.stdout
+    # What rich would do without colours, columns do as well.
+    if not colourful(stream):
+        return None
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    return Console(file=stream, highlight=False, markup=False, emoji=False)
+
+
+@contextmanager
+def live(screen: Console) -> Generator[Callable[[Sheet], None]]:
+    """A table that is drawn anew in its place for each call."""
+    from rich.live import Live
+
+    with Live(console=screen, auto_refresh=False, vertical_overflow="ellipsis") as drawing:
+        yield lambda sheet: drawing.update(sheet.rich(), refresh=True)

@@ -1,0 +1,66 @@
+"""`lifecycle ctl ps`: which programs there are that can be asked."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from lifecycle.cli.ctl.clients import NoProgramError
+from lifecycle.cli.ctl.exchanges import Exchange, GoneError
+from lifecycle.cli.ctl.looks import Sheet, show, show_json, voice
+from lifecycle.cli.failures import DONE
+from lifecycle.cli.listing import ago, harmless
+
+if TYPE_CHECKING:
+    from lifecycle.cli.ctl.verbs import Order
+    from lifecycle.observe.sockets import Program
+
+__all__ = ["ps"]
+
+#: Seconds after which one that does not answer is shown as that.
+_PATIENCE: Final = 2.0
+
+
+def ps(order: Order) -> int:
+    """List them."""
+    from lifecycle.observe.sockets import find
+
+    programs = find(order.program)
+    if order.program is not None and not programs:
+        raise NoProgramError(f"no program called {order.program!r} runs here")
+    answers = _asked(programs)
+    if order.json:
+        show_json([{"name": each.name, "path": str(each.path), **answer} for each, answer in answers])
+    elif answers:
+        show(Sheet(("name", "pid", "status", "since"), [_row(each, answer) for each, answer in answers]))
+    else:
+        voice().say("no program runs here that could be asked")
+    return DONE
+
+
+def _asked(programs: list[Program]) -> list[tuple[Program, dict[str, Any]]]:
+    """What each says of itself; all are asked before the first answer is waited for."""
+    with ExitStack() as open_ones:
+        exchanges: list[tuple[Program, Exchange]] = []
+        for program in programs:
+            try:
+                exchange = Exchange(program, "/api/program", timeout=_PATIENCE)
+            except GoneError:
+                continue  # it has ended meanwhile
+            exchanges.append((program, open_ones.enter_context(exchange)))
+        return [(program, _answer(exchange)) for program, exchange in exchanges]
+
+
+def _answer(exchange: Exchange) -> dict[str, Any]:
+    try:
+        answer: dict[str, Any] = json.loads(exchange.body())
+    except GoneError as error:
+        return {"error": str(error)}
+    return answer
+
+
+def _row(program: Program, answer: dict[str, Any]) -> tuple[str, ...]:
+    status = "no answer" if "error" in answer else str(answer.get("status", ""))
+    since = answer.get("started_at")
+    return (harmless(program.name), str(answer.get("pid", "")), status, ago(since) if since else "")

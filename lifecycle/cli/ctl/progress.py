@@ -1,0 +1,167 @@
+"""`lifecycle ctl stop` and `restart`: what takes long is waited for, and shown meanwhile.
+
+Nothing is asked again and again: the program's state comes as it changes, and the end of what it sends is its end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from lifecycle.cli.ctl.bars import bar
+from lifecycle.cli.ctl.clients import choose
+from lifecycle.cli.ctl.exchanges import GoneError
+from lifecycle.cli.ctl.looks import voice
+from lifecycle.cli.ctl.orders import line_of, patiently, told
+from lifecycle.cli.ctl.trees import Tree
+from lifecycle.cli.failures import DONE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from lifecycle.cli.ctl.clients import Client
+    from lifecycle.cli.ctl.exchanges import Exchange
+    from lifecycle.cli.ctl.streams import Stream
+    from lifecycle.cli.ctl.trees import Node
+    from lifecycle.cli.ctl.verbs import Order
+
+__all__ = ["restart", "stop"]
+
+#: What works, or has begun to, and has not ended.
+_ALIVE: Final = ("pending", "starting", "running", "suspended", "stopping")
+
+
+def stop(order: Order) -> int:
+    """Ask the program to end, and wait until its process has ended."""
+    client = choose(order.program)
+    with patiently(client), _life(client) as wait_for_end, client.stream("/api/state/stream") as stream:
+        outcome = _stopped(client, line_of(order), stream)
+        if outcome is not None:
+            return told(client, order, outcome)
+        wait_for_end()
+    voice().good(f"{client.name} has ended")
+    return DONE
+
+
+def _stopped(client: Client, line: str, stream: Stream) -> dict[str, Any] | None:
+    """Show how it stops until it has closed its socket; what it answered, if it does not stop."""
+    tree, left = Tree(), _Left()
+    tree.update(stream.take())
+    with bar(f"stopping {client.name}") as draw, client.tell("/api/command", {"line": line}) as exchange:
+        for _ in _changes(tree, stream, exchange):
+            draw(*left.of(tree))
+        outcome = _outcome(exchange)
+        if outcome is not None and not (outcome.get("outcome") == "handled" and _is_stopping(client)):
+            return outcome
+        for message in stream:
+            tree.update([message])
+            draw(*left.of(tree))
+    return None
+
+
+def restart(order: Order) -> int:
+    """Start a worker anew, and show how far that has come."""
+    client = choose(order.program)
+    tree = Tree()
+    with patiently(client), client.stream("/api/state/stream") as stream:
+        tree.update(stream.take())
+        renewal = _Renewal(tree, order.given["name"])
+        line = {"line": line_of(order)}
+        with bar(f"restarting {renewal.name}") as draw, client.tell("/api/command", line) as exchange:
+            for _ in _changes(tree, stream, exchange):
+                draw(*renewal.of(tree))
+            outcome = json.loads(exchange.body())
+    return told(client, order, outcome)
+
+
+def _changes(tree: Tree, stream: Stream, exchange: Exchange) -> Iterator[None]:
+    """Each change of the state, until the program has answered or ended."""
+    while not stream.ended and not exchange.is_answered():
+        if messages := stream.take(None, exchange):
+            tree.update(messages)
+            yield
+
+
+def _outcome(exchange: Exchange) -> dict[str, Any] | None:
+    """What the program answered; None where it ended first."""
+    try:
+        outcome: dict[str, Any] = json.loads(exchange.body())
+    except GoneError:
+        return None
+    return outcome
+
+
+def _is_stopping(client: Client) -> bool:
+    """Whether it will end: a program may have a `stop` of its own, which means something else."""
+    try:
+        return bool(client.get("/api/state")["lifetime"]["stopping"])
+    except GoneError:
+        return True
+
+
+@contextmanager
+def _life(client: Client) -> Generator[Callable[[], None]]:
+    """What waits until the process has ended; where the system cannot tell, the end of its socket has to do."""
+    pid = client.get("/api/program")["pid"]
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        yield lambda: None
+        return
+    try:
+        yield lambda: _wait(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _wait(descriptor: int) -> None:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.poll()
+
+
+class _Left:
+    """How much of a program has still to end, of the most that there was."""
+
+    def __init__(self) -> None:
+        self._most = 0
+
+    def of(self, tree: Tree) -> tuple[int, int, str]:
+        """How much is done, of how much, and what is left in words."""
+        lanes = tree.of("lane")
+        events = sum(int(lane.get("waiting") or 0) + int(lane.get("running") or 0) for lane in lanes)
+        workers = sum(worker.get("status") in _ALIVE for worker in tree.of("worker", "member"))
+        self._most = max(self._most, events + workers)
+        parts = [_several(events, "event"), _several(workers, "worker")]
+        return self._most - events - workers, self._most, ", ".join(filter(None, parts))
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}" if count else ""
+
+
+class _Renewal:
+    """Which of those that are to start anew have done so."""
+
+    def __init__(self, tree: Tree, name: str) -> None:
+        self.name = name.rpartition("/")[2]
+        found = [node for node in tree.of("worker", "supervisor", "pool", "member") if node["name"] == self.name]
+        leaves = [leaf for node in found for leaf in tree.below(node)]
+        self._old = {leaf["id"]: _life_of(leaf) for leaf in leaves}
+
+    def of(self, tree: Tree) -> tuple[int, int, str]:
+        """How many are new, of how many, and what is left in words."""
+        nodes = {name: tree.get(name) for name in self._old}
+        new = sum(self._is_new(name, node) for name, node in nodes.items())
+        left = _several(len(self._old) - new, "worker")
+        return new, len(self._old), f"{left} to go" if left else ""
+
+    def _is_new(self, name: str, node: Node | None) -> bool:
+        return node is None or (node.get("status") == "running" and _life_of(node) != self._old[name])
+
+
+def _life_of(node: Node) -> tuple[Any, ...]:
+    return node.get("pid"), node.get("started_at"), node.get("restarts")

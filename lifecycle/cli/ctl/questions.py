@@ -1,0 +1,81 @@
+"""What is asked once: routes, commands, `explain`, `trace`, and the texts that the program makes itself."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from lifecycle.cli.ctl.clients import choose
+from lifecycle.cli.ctl.entries import entry_line
+from lifecycle.cli.ctl.looks import Sheet, show, show_json, show_text
+from lifecycle.cli.failures import DONE
+from lifecycle.cli.messages import put
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.cli.ctl.verbs import Order
+
+__all__ = ["commands", "diagram", "dump", "explain", "routes", "trace"]
+
+_COUNTS = ("routed", "handled", "failed", "dropped")
+
+
+def routes(order: Order) -> int:
+    """Which handlers there are, and for what."""
+    return _tell(order, choose(order.program).get("/api/routes"), _routes)
+
+
+def _routes(answer: Any) -> None:
+    heading = ("router", "pattern", "handler", *_COUNTS, "lane", "busy")
+    show(Sheet(heading, [tuple(str(each.get(name, "")) for name in heading) for each in answer]))
+
+
+def commands(order: Order) -> int:
+    """The words that the program knows."""
+    return _tell(order, choose(order.program).get("/api/commands"), _commands)
+
+
+def _commands(answer: Any) -> None:
+    rows = [(", ".join((each["name"], *each["aliases"])), *each["help"].strip().splitlines()[:1]) for each in answer]
+    show(Sheet(("command", "meaning"), [(row[0], row[1] if row[1:] else "") for row in rows]))
+
+
+def explain(order: Order) -> int:
+    """Why nothing happens."""
+    return _tell(order, choose(order.program).get("/api/explain", topic=order.given["topic"]), _explanation)
+
+
+def _explanation(answer: Any) -> None:
+    show_text("\n".join(answer["lines"]))
+
+
+def trace(order: Order) -> int:
+    """An event, what led to it, and what came of it."""
+    number = order.given["id"].removeprefix("#")
+    return _tell(order, choose(order.program).get(f"/api/trace/{quote(number, safe='')}"), _trace)
+
+
+def _trace(answer: Any) -> None:
+    put(sys.stdout, "".join(f"{entry_line(node, depth=node['depth'])}\n" for node in answer["nodes"]))
+
+
+def diagram(order: Order) -> int:
+    """A drawing for Mermaid."""
+    show_text(choose(order.program).text("/api/diagram", of=order.given["of"]))
+    return DONE
+
+
+def dump(order: Order) -> int:
+    """Where each thread and each task stands."""
+    show_text(choose(order.program).text("/api/dump"))
+    return DONE
+
+
+def _tell(order: Order, answer: Any, people: Callable[[Any], None]) -> int:
+    if order.json:
+        show_json(answer)
+    else:
+        people(answer)
+    return DONE

@@ -1,0 +1,111 @@
+"""What a program tells as it happens: server-sent events with a JSON object each."""
+
+from __future__ import annotations
+
+import json
+import select
+from typing import TYPE_CHECKING, Any, TextIO
+
+from lifecycle.cli.ctl.exchanges import GoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+    from lifecycle.cli.ctl.exchanges import Exchange
+
+__all__ = ["Messages", "Stream"]
+
+
+class Messages:
+    """Takes bytes in pieces of any size, and gives the objects that have come whole."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[Any]:
+        """The objects that end in ``piece``."""
+        *whole, self._rest = (self._rest + piece.replace(b"\r", b"")).split(b"\n\n")
+        return [json.loads(data) for message in whole if (data := _data(message))]
+
+
+def _data(message: bytes) -> bytes:
+    """What it carries; nothing for a comment, which keeps the connection alive."""
+    lines = [line for line in message.split(b"\n") if line.startswith(b"data:")]
+    return b"\n".join(line.removeprefix(b"data:") for line in lines)
+
+
+class Stream:
+    """The objects that come as the answer to ``exchange``, until the program ends or nobody reads ``shown`` any more.
+
+    As a context manager it closes the exchange.
+
+    Raises:
+        CliError: for an answer that refuses.
+    """
+
+    def __init__(self, exchange: Exchange, shown: TextIO | None = None) -> None:
+        self._exchange = exchange
+        self._messages = Messages()
+        self._shown = shown
+        _, begun = exchange.head()
+        #: What has come and was not taken yet.
+        self._waiting = self._messages.feed(begun)
+        #: Whether all has come, or nobody reads it any more.
+        self.ended = False
+        #: Whether the latter.
+        self.unread = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._exchange.__exit__(kind, error, traceback)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Each as it comes."""
+        while not self.ended:
+            yield from self.take()
+
+    def fileno(self) -> int:
+        """For whoever waits for more; what `take` gives without waiting comes first."""
+        return self._exchange.fileno()
+
+    def take(self, within: float | None = None, *besides: Exchange) -> list[Any]:
+        """What has come; waits for something, for ``within`` seconds at most, or until one of ``besides`` answers."""
+        if not self._waiting and self._wait(within, besides):
+            self._receive()
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def _receive(self) -> None:
+        try:
+            piece = self._exchange.receive()
+        except GoneError:
+            piece = b""
+        self.ended = not piece
+        self._waiting = self._messages.feed(piece)
+
+    def _wait(self, within: float | None, besides: tuple[Exchange, ...]) -> bool:
+        """Whether there is something to receive."""
+        poll = select.poll()
+        for each in (self._exchange, *besides):
+            poll.register(each, select.POLLIN)
+        if (shown := _descriptor(self._shown)) is not None:
+            # For nothing but to be told that its reader has gone.
+            poll.register(shown, 0)
+        ready = dict(poll.poll(None if within is None else max(0.0, within) * 1000))
+        if shown is not None and ready.get(shown, 0) & (select.POLLERR | select.POLLHUP):
+            self.ended = self.unread = True
+            return False
+        return self._exchange.fileno() in ready
+
+
+def _descriptor(shown: TextIO | None) -> int | None:
+    try:
+        return None if shown is None else shown.fileno()
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,189 @@
+"""What can stand after `lifecycle ctl`: its own words with what they take, and any word of the program itself."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from lifecycle.cli.failures import UsageError
+from lifecycle.cli.parsers import CommandParser
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["VERBS", "Order", "add_ctl"]
+
+_JSON: Final = (("--json", {"action": "store_true", "help": "for programs"}),)
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One word: the module and the function that carry it out, and what may follow."""
+
+    told: str
+    module: str
+    function: str
+    takes: tuple[tuple[str, dict[str, Any]], ...] = ()
+
+    def run(self, order: Order) -> int:
+        """Carry it out."""
+        module = importlib.import_module(f"lifecycle.cli.ctl.{self.module}")
+        carry_out: Callable[[Order], int] = getattr(module, self.function)
+        return carry_out(order)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What was typed."""
+
+    #: The name of the program, if one was given.
+    program: str | None
+    verb: str
+    #: The words for the program itself.
+    words: tuple[str, ...] = ()
+    given: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def json(self) -> bool:
+        """Whether the answer is for a program."""
+        return bool(self.given.get("json"))
+
+
+def _one(name: str, told: str, **how: Any) -> tuple[tuple[str, dict[str, Any]], ...]:
+    return ((name, {"metavar": name.upper(), "help": told, **how}),)
+
+
+def _command(told: str, *takes: tuple[str, dict[str, Any]]) -> Verb:
+    return Verb(told, "orders", "command", (*takes, *_JSON))
+
+
+VERBS: Final = {
+    "ps": Verb("the programs that can be asked", "programs", "ps", _JSON),
+    "status": Verb(
+        "what lives in the program, and how it does",
+        "states",
+        "status",
+        (*_JSON, ("--watch", {"action": "store_true", "help": "go on, and show what changes"})),
+    ),
+    "tail": Verb(
+        "the events as they come, and what became of each",
+        "tails",
+        "tail",
+        (*_one("pattern", "only these topics, such as 'file/**'", nargs="?", default="**"), *_JSON),
+    ),
+    "routes": Verb("which handlers there are, and for what", "questions", "routes", _JSON),
+    "explain": Verb(
+        "why nothing happens for a topic",
+        "questions",
+        "explain",
+        (*_one("topic", "such as file/modified"), *_JSON),
+    ),
+    "trace": Verb(
+        "an event, what led to it, and what came of it",
+        "questions",
+        "trace",
+        (*_one("id", "as tail shows it"), *_JSON),
+    ),
+    "diagram": Verb(
+        "a drawing of the program, for Mermaid",
+        "questions",
+        "diagram",
+        _one("of", "system (this is meant without), lifetime, a worker or a flow", nargs="?", default="system"),
+    ),
+    "dump": Verb("where each thread and each task stands", "questions", "dump"),
+    "commands": Verb("the words that the program knows", "questions", "commands", _JSON),
+    "emit": Verb(
+        "send an event into the program",
+        "orders",
+        "emit",
+        (
+            *_one("topic", "such as deploy/start"),
+            *_one("data", "what it carries, as JSON", nargs="?", default=None),
+            *_JSON,
+        ),
+    ),
+    "suspend": _command("pause: keep state, stop taking on work"),
+    "resume": _command("go on after a pause"),
+    "reload": _command("read the configuration again"),
+    "restart": Verb(
+        "start a worker anew, or the members of a pool one after the other",
+        "progress",
+        "restart",
+        (*_one("name", "its name, or the path to it"), *_JSON),
+    ),
+    "pause": _command("let nothing of a source in", *_one("name", "the source")),
+    "unpause": _command("let it in again", *_one("name", "the source")),
+    "stop": Verb("end the program, and wait until it has ended", "progress", "stop", _JSON),
+    "terminate": Verb("suspend, so that state is saved, and end", "progress", "stop", _JSON),
+    "attach": Verb("a prompt of the program; Ctrl+D leaves it running", "attaching", "attach"),
+}
+
+_EPILOG: Final = """\
+Any other word is sent to the program as one of its commands: lifecycle ctl deploy prod.
+So is one of these words after --, where the program has a command of that name: lifecycle ctl -- status.
+
+exit codes: 0 done, 1 it failed or was refused, 2 usage, 4 no such program
+"""
+
+
+def add_ctl(commands: Any) -> None:
+    """Add `lifecycle ctl` to ``commands``."""
+    width = max(map(len, VERBS))
+    listed = "\n".join(f"  {word:<{width}}  {verb.told}" for word, verb in VERBS.items())
+    parser = commands.add_parser(
+        "ctl",
+        usage="lifecycle ctl [-p NAME] COMMAND ...",
+        help="ask a running program, and tell it what to do",
+        description="Ask a running program, and tell it what to do.",
+        epilog=f"commands:\n{listed}\n\n{_EPILOG}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.intermixes = False  # what follows the command is the command's
+    parser.set_defaults(main=_ctl, order=None)
+    parser.add_argument("-p", "--program", metavar="NAME", help="which program, where several run; see ps")
+    parser.add_argument("words", nargs=argparse.REMAINDER, action=_Words, metavar="COMMAND ...", help=argparse.SUPPRESS)
+
+
+class _Words(argparse.Action):
+    """Reads the command and what follows it."""
+
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: str | None = None) -> None:
+        if values:
+            namespace.order = _order(namespace.program, tuple(values))
+
+
+def _order(program: str | None, words: Sequence[str]) -> Order:
+    verb = VERBS.get(words[0])
+    if verb is None:
+        return Order(program, "", tuple(words))
+    parser = CommandParser(prog=f"lifecycle ctl {words[0]}", description=_sentence(verb.told), allow_abbrev=False)
+    for name, how in verb.takes:
+        parser.add_argument(name, **how)
+    given = vars(parser.parse_args(words[1:]))
+    return Order(program, words[0], tuple(words), given)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _ctl(parsed: Any) -> int:
+    order: Order | None = parsed.order
+    if order is None and not parsed.command:
+        raise UsageError("lifecycle ctl needs a command, such as status; `lifecycle ctl --help` lists them")
+    if order is None:
+        order = Order(parsed.program, "", parsed.command)
+    elif parsed.command:
+        order = _with_rest(order, parsed.command)
+    verb = VERBS[order.verb] if order.verb else _command("")
+    return verb.run(order)
+
+
+def _with_rest(order: Order, rest: tuple[str, ...]) -> Order:
+    """What follows ``--`` belongs to a word of the program; none of ours takes it."""
+    if order.verb:
+        raise UsageError(f"lifecycle ctl {order.verb} takes nothing after --")
+    return Order(order.program, "", (*order.words, "--", *rest))
