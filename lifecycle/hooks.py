@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import inspect
 import logging
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from blinker import ANY, Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "Hook",
@@ -80,6 +83,10 @@ class Hook(Signal):
     def __init__(self, name: str, doc: str) -> None:
         super().__init__(doc)
         self.name = name
+        # Whether all of its receivers are held strongly and called for every sender, and then they: looking them up for
+        # each announcement costs more than most of them do.
+        self._is_plain = True
+        self._plain: tuple[Callable[..., object], ...] = ()
 
     def connect(self, receiver: _Receiver, sender: Any = ANY, weak: bool = False) -> _Receiver:
         """Call ``receiver(sender, **arguments)`` at every announcement; usable as a decorator.
@@ -89,13 +96,24 @@ class Hook(Signal):
         """
         if inspect.iscoroutinefunction(receiver):
             raise TypeError(f"{receiver!r} is async, and hooks.{self.name} does not wait; connect a plain function")
-        return super().connect(receiver, sender, weak)  # type: ignore[type-var]  # any callable will do
+        self._is_plain = (self._is_plain or not self.receivers) and sender is ANY and not weak
+        super().connect(receiver, sender, weak)  # type: ignore[type-var]  # any callable will do
+        self._gather()
+        return receiver
+
+    def disconnect(self, receiver: Any, sender: Any = ANY) -> None:
+        """Call ``receiver`` no longer."""
+        super().disconnect(receiver, sender)
+        self._gather()
+
+    def _gather(self) -> None:
+        self._plain = tuple(self.receivers.values()) if self._is_plain else ()
 
     def announce(self, sender: Any, **arguments: Any) -> None:
         """Call every receiver, logging what they raise; returns at once where there is none."""
         if not self.receivers:
             return
-        for receiver in list(self.receivers_for(sender)):
+        for receiver in self._plain or tuple(self.receivers_for(sender)):
             try:
                 receiver(sender, **arguments)
             except Exception:  # noqa: BLE001  # a receiver's error stays its own
@@ -138,7 +156,8 @@ router_stopped = _hook("router_stopped", "A router has come to rest. ``router``.
 # -- what can be asked for its state: the sender is the component -------------------------------------------------
 
 component_opened = _hook(
-    "component_opened", "Something with a ``state()`` lives here from now on, such as a worker that starts. ``component``."
+    "component_opened",
+    "Something with a ``state()`` lives here from now on, such as a worker that starts. ``component``.",
 )
 component_closed = _hook("component_closed", "It does not any more. ``component``.")
 
