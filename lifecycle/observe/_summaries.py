@@ -141,8 +141,16 @@ def _kept(value: Any, *, deep: bool) -> Any:
     if kind is int:
         return value if value.bit_length() <= _BITS else _Text("a large int")
     if kind is dict and deep:
-        return {_key(key): _kept(each, deep=False) for key, each in list(value.items())[:_VALUES]} | _rest(value)
+        return _kept_items(value)
     return str(value)[: _TEXT + 1] if kind in _PATHS else _Text(_what(value, kind))
+
+
+def _kept_items(values: dict[Any, Any]) -> dict[str, Any]:
+    items = values.items() if len(values) <= _VALUES else list(values.items())[:_VALUES]
+    kept = {_key(key): _kept(each, deep=False) for key, each in items}
+    if len(values) > _VALUES:
+        kept["…"] = _Text(f"+{len(values) - _VALUES}")
+    return kept
 
 
 def _what(value: Any, kind: type[Any]) -> str:
@@ -157,11 +165,6 @@ def _what(value: Any, kind: type[Any]) -> str:
 
 def _key(key: Any) -> str:
     return shortened(key, _NAME) if type(key) is str else _class_name(type(key))
-
-
-def _rest(values: dict[Any, Any]) -> dict[str, Any]:
-    more = len(values) - _VALUES
-    return {"…": _Text(f"+{more}")} if more > 0 else {}
 
 
 def _class_name(kind: type[Any]) -> str:
