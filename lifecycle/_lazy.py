@@ -14,7 +14,7 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` for ``package``; ``table`` says which module has which name."""
+    """``__getattr__`` and ``__dir__`` for ``package``; ``table`` says which module has, or is, which name."""
 
     def get(name: str) -> Any:
         if name not in table:
@@ -22,7 +22,8 @@ def lazy_names(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], 
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}", name=name, obj=importlib.import_module(package)
             )
-        return getattr(importlib.import_module(table[name]), name)
+        module = importlib.import_module(table[name])
+        return module if module.__name__ == f"{package}.{name}" else getattr(module, name)
 
     def names() -> list[str]:
         return sorted(table)

@@ -7,11 +7,11 @@ records that were handed to it. `EventLog` remembers events and what became of e
 from __future__ import annotations
 
 from lifecycle._lazy import lazy_names
-from lifecycle.observe import mermaid as mermaid
 
 # What a type checker reads.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from lifecycle.observe import mermaid as mermaid
     from lifecycle.observe.eventlog import Entry, EventLog, EventLogState, Fate, Following, Node, Trace
 
 __all__ = ["Entry", "EventLog", "EventLogState", "Fate", "Following", "Node", "Trace"]
@@ -22,5 +22,7 @@ _ROOMS = {
 }
 
 __getattr__, __dir__ = lazy_names(
-    __name__, {name: f"{__name__}.{module}" for module, names in _ROOMS.items() for name in names.split()}
+    __name__,
+    {name: f"{__name__}.{module}" for module, names in _ROOMS.items() for name in names.split()}
+    | {"mermaid": f"{__name__}.mermaid"},
 )
