@@ -59,7 +59,7 @@ def parse(argv: Sequence[str]) -> Parsed:
         SystemExit: with 0 after ``--help`` or ``--version``, with 2 for what cannot be understood.
     """
     ours, command = _split(argv)
-    return _parser().parse_args(ours, Parsed(command=command))
+    return _parser(*ours[:1]).parse_args(ours, Parsed(command=command))
 
 
 def watch_settings(typed: Mapping[str, Any], configured: Mapping[str, Any]) -> Settings:
@@ -91,7 +91,8 @@ def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     return list(argv[:at]), tuple(argv[at + 1 :])
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(first: str = "") -> argparse.ArgumentParser:
+    """For the command ``first``; for any, where there is none of that name."""
     parser = argparse.ArgumentParser(
         prog="lifecycle",
         description="Run programs that react: restart on changes, stop cleanly.",
@@ -101,13 +102,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=CommandParser)
-    _add_watch(commands)
-    _add_up(commands)
-    _add_run(commands)
-    add_ctl(commands)
-    _add_webhook(commands)
-    add_inbox(commands)
-    add_flows(commands)
+    adding = {
+        "watch": _add_watch,
+        "up": _add_up,
+        "run": _add_run,
+        "ctl": add_ctl,
+        "webhook": _add_webhook,
+        "inbox": add_inbox,
+        "flows": add_flows,
+    }
+    # All of them take longer than many a command, and only the help has to know them all.
+    for add in [adding[first]] if first in adding else adding.values():
+        add(commands)
     return parser
 
 
