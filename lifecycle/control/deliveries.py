@@ -88,6 +88,11 @@ class Delivery:
             raise last._error  # noqa: SLF001
 
     @property
+    def into(self) -> Delivery | None:
+        """The call that it was merged into in a window; None for one that has a call of its own."""
+        return self._into
+
+    @property
     def done(self) -> bool:
         """Whether it has ended, well or not."""
         return self._last()._done  # noqa: SLF001

@@ -11,7 +11,7 @@ from collections import deque
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from lifecycle import hooks
+from lifecycle import _context, hooks
 from lifecycle.control.deliveries import current
 from lifecycle.errors import LaneFull
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from lifecycle.control.deliveries import Delivery
+    from lifecycle.control.routes import Route
 
 __all__ = ["Busy", "Lane", "Owner"]
 
@@ -42,11 +43,17 @@ class Owner(Protocol):
 
     #: Whether handlers may run; while not, events wait in their lanes.
     working: bool
-    #: In whose name hooks announce.
-    sender: object
 
     def start(self, work: Coroutine[object, object, None], lane: Lane) -> asyncio.Task[None]:
         """Run ``work`` in a task that the owner awaits."""
+        ...
+
+    def started(self, delivery: Delivery, route: Route) -> float:
+        """Tell that a handler is about to be called; returns when, by the loop's clock."""
+        ...
+
+    def finished(self, delivery: Delivery, route: Route, began: float) -> None:
+        """Tell that a handler returned that had begun then."""
         ...
 
     async def failed(self, delivery: Delivery, error: BaseException) -> None:
@@ -241,9 +248,10 @@ class Lane:
         """Handle events until none waits. The hot loop: what is rare is done elsewhere."""
         task = asyncio.current_task()
         assert task is not None
-        queue, tasks, waiting, finished = self.queue, self._tasks, self._waiting, hooks.handler_finished
-        owner, enter, clock = self._owner, current.set, asyncio.get_running_loop().time
-        turn = _TURN
+        queue, tasks, waiting = self.queue, self._tasks, self._waiting
+        started, finished, ended = hooks.handler_started, hooks.handler_finished, hooks.delivery_ended
+        owner, enter, turn = self._owner, current.set, _TURN
+        _context.leave()
         self._handling += 1
         self.limit -= 1
         try:
@@ -254,7 +262,8 @@ class Lane:
                 route = delivery.route
                 assert route is not None
                 enter(delivery)
-                began = clock() if finished.receivers else 0.0
+                watched = started.receivers or finished.receivers or ended.receivers
+                began = owner.started(delivery, route) if watched else 0.0
                 try:
                     await route.call(delivery.event)
                 except asyncio.CancelledError as error:
@@ -266,9 +275,8 @@ class Lane:
                 else:
                     route.handled += 1
                     delivery.end()
-                    if finished.receivers:
-                        duration = clock() - began
-                        finished.announce(owner.sender, event=delivery.event, pattern=route.text, duration=duration)
+                    if watched:
+                        owner.finished(delivery, route, began)
                 if self._cancelled and task in self._cancelled:
                     break
                 turn -= 1

@@ -41,6 +41,7 @@ class Tap:
         self._call = route.call
         # In its lane, as in a direct dispatch, its errors stay its own.
         route.call = self.look
+        route.is_tap = True
         self._plain: Handler | None = None if is_async(route.handler) else route.handler
 
     @property

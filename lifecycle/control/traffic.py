@@ -198,6 +198,18 @@ class Traffic:
         task.add_done_callback(self.tasks.discard)
         return task
 
+    def started(self, delivery: Delivery, route: Route) -> float:
+        """Tell that a handler is about to be called; returns when, by the loop's clock."""
+        if not route.is_tap:
+            hooks.handler_started.announce(self.sender, event=delivery.event, pattern=route.text, delivery=delivery)
+        return asyncio.get_running_loop().time()
+
+    def finished(self, delivery: Delivery, route: Route, began: float) -> None:
+        """Tell that a handler returned that had begun then."""
+        duration = asyncio.get_running_loop().time() - began
+        hooks.handler_finished.announce(self.sender, event=delivery.event, pattern=route.text, duration=duration)
+        self._tell_end(delivery, route)
+
     async def failed(self, delivery: Delivery, error: BaseException) -> None:
         """A handler ended with an error: it passed the event on, gave it up, or failed."""
         route = delivery.route
@@ -278,9 +290,9 @@ class Traffic:
         _log.debug("%s (route %r)", error, route.text)
         delivery.end(error)
         hooks.event_dropped.announce(self.sender, event=delivery.event, pattern=route.text, reason=str(error))
-        if not route.is_tap:
-            self._tell_end(delivery)
+        self._tell_end(delivery, route)
 
-    def _tell_end(self, delivery: Delivery) -> None:
-        if hooks.delivery_ended.receivers:
+    def _tell_end(self, delivery: Delivery, route: Route | None = None) -> None:
+        # What a tap looks at is no delivery to others.
+        if hooks.delivery_ended.receivers and not (route is not None and route.is_tap):
             hooks.delivery_ended.announce(self.sender, delivery=delivery)

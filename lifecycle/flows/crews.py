@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lifecycle import hooks
+from lifecycle._context import flow as flow_here
 from lifecycle.flows.contexts import CURRENT, TaskContext
 from lifecycle.flows.failures import Failure
 
@@ -99,6 +100,7 @@ class Crew:
         atom = call.cell.atom
         assert atom is not None
         CURRENT.set(_context(self._flow, call))
+        flow_here.set(self._flow)
         if call.back:
             return await _result(atom.undo, call.arguments)
         if atom.kind == "retry":

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from lifecycle import hooks
 from lifecycle.errors import FlowError
 from lifecycle.flows.codecs import JSON
 from lifecycle.flows.keeping import Keeping
@@ -106,6 +107,7 @@ class Flows:
             raise
         self._open = True
         self.requests.open(self._look)
+        hooks.component_opened.announce(self, component=self)
         return self
 
     async def __aexit__(
@@ -113,6 +115,7 @@ class Flows:
     ) -> None:
         """Suspend what runs, and close the store."""
         self._open = False
+        hooks.component_closed.announce(self, component=self)
         try:
             await asyncio.gather(*self._looking, return_exceptions=True)
             await self.suspend(cancel_after=self._stop_timeout)

@@ -34,10 +34,10 @@ Hook: TypeAlias = Callable[[], object] | Runnable
 class Cleanup:
     """The hooks of one lifetime, each of which runs once."""
 
-    def __init__(self, sender: Lifetime, patience: float) -> None:
+    def __init__(self, sender: Lifetime, patience: float, *, cut: bool = False) -> None:
         self._sender = sender
-        # Seconds after which a hook that still runs is named.
-        self._patience = patience
+        # Seconds after which a hook that still runs is named, and cancelled if it is to be cut.
+        self._patience, self._cut = patience, cut
         self._hooks: list[tuple[str, Callable[[], object]]] = []
 
     def __len__(self) -> int:
@@ -68,9 +68,10 @@ class Cleanup:
         slow = _Slowness(name, patience)
         naming = loop.call_later(patience, slow.tell)
         try:
-            result = call()
-            if inspect.isawaitable(result):
-                await result
+            async with asyncio.timeout(patience if self._cut else None):
+                result = call()
+                if inspect.isawaitable(result):
+                    await result
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # isolated: logged and announced
             failure = error
             _log.error("the shutdown hook %s failed: %r", name, error, exc_info=error)

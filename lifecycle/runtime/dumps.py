@@ -8,12 +8,17 @@ import sys
 import traceback
 from typing import Any
 
-__all__ = ["dump_stacks", "tell_terminal", "write_stderr"]
+__all__ = ["dump_stacks", "stacks", "tell_terminal", "write_stderr"]
 
 
 def dump_stacks(loop: asyncio.AbstractEventLoop, headline: str) -> None:
     """Write the stacks of all threads and of the tasks of ``loop`` to stderr; callable in any thread."""
-    write_stderr(f"{headline}\n\n{_threads()}\n{_tasks(loop)}")
+    write_stderr(f"{headline}\n\n{stacks(loop)}")
+
+
+def stacks(loop: asyncio.AbstractEventLoop) -> str:
+    """The stacks of all threads and of the tasks of ``loop``; callable in any thread."""
+    return f"{_threads()}\n{_tasks(loop)}"
 
 
 def write_stderr(text: str) -> None:

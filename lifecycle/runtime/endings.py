@@ -1,8 +1,9 @@
 """The shutdown in its order, under one deadline.
 
 1 the reason is set (`Life.begin`) · 2 routers drain · 3 mains stop, last first, each followed by the workers it
-started · 4 background tasks are cancelled and awaited · 5 hooks run. What does not end in its time is named and left
-behind, so that the hooks run in any case; it is awaited at last, until the process is ended by force.
+started · 4 background tasks are cancelled and awaited · 5 hooks run · 6 what was measured is sent. What does not end
+in its time is named and left behind, so that the hooks run in any case; it is awaited at last, until the process is
+ended by force.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ async def _conclude(life: Life, mains: Sequence[Main]) -> None:
     await life.background.cancel(life.left_for_work())
     await life.cleanup.run(life.left)
     life.end_hooks()
+    await life.flushes.run(life.left)
     for main in mains:
         await main.over()
     await life.background.cancel()

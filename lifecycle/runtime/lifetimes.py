@@ -85,6 +85,18 @@ class Lifetime:
         self._life.add_hook(hook)
         return hook
 
+    def on_flush(self, hook: _H) -> _H:
+        """Run ``hook`` after the shutdown hooks, to send what was measured and recorded; usable as a decorator.
+
+        As with `on_shutdown`; but one that takes longer than ``hook_timeout``, or than the shutdown has left, is
+        cancelled: what is sent late is worth less than an end in time.
+
+        Raises:
+            RuntimeError: when the shutdown hooks have run already.
+        """
+        self._life.add_flush(hook)
+        return hook
+
     def go(
         self,
         fn: Callable[..., Any],
@@ -108,6 +120,14 @@ class Lifetime:
     def reset_signals(self) -> None:
         """Count signals from the beginning, for instance when the user has resumed."""
         self._life.escalation.reset()
+
+    def components(self) -> tuple[object, ...]:
+        """What lives under it, and under lifetimes inside it, and can be asked for its ``state()``.
+
+        Routers that run, workers (without those that a supervisor or a pool answers for) and whatever said so on
+        `hooks.component_opened`, in the order in which they came.
+        """
+        return self._life.all_components()
 
     def state(self) -> LifetimeState:
         """What there is to know about it now."""

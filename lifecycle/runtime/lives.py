@@ -16,6 +16,7 @@ from lifecycle.runtime.adoption import Adopted
 from lifecycle.runtime.alarms import Alarm
 from lifecycle.runtime.background import Background
 from lifecycle.runtime.cleanup import Cleanup
+from lifecycle.runtime.components import Components
 from lifecycle.runtime.draining import Draining
 from lifecycle.runtime.dumps import dump_stacks, tell_terminal
 from lifecycle.runtime.escalation import Escalation
@@ -44,7 +45,11 @@ class Life:
         self.escalation = Escalation(settings)
         self.background = Background(self.lifetime)
         self.cleanup = Cleanup(self.lifetime, settings.hook_timeout)
+        #: What is done when those have run: what was measured is sent.
+        self.flushes = Cleanup(self.lifetime, settings.hook_timeout, cut=True)
         self.adopted = Adopted(self)
+        #: What can be asked for its state.
+        self.components = Components(self)
         self.outer = outer
         #: Lifetimes inside this one: they learn of its end.
         self.inner: list[Life] = []
@@ -155,7 +160,7 @@ class Life:
         """Make it the current lifetime of the running task."""
         token = current_life.set(self)
         self.context = contextvars.copy_context()
-        disconnect = self.adopted.connect(), self.draining.connect()
+        disconnect = self.adopted.connect(), self.draining.connect(), self.components.connect()
         if self.outer is not None:
             self.outer.inner.append(self)
         try:
@@ -200,11 +205,22 @@ class Life:
         """Those that run under it, and under the lifetimes inside it."""
         return (*self.draining.routers, *(router for inner in self.inner for router in inner.all_routers()))
 
+    def all_components(self) -> tuple[object, ...]:
+        """`Lifetime.components`."""
+        return (*self.components(), *(each for inner in self.inner for each in inner.all_components()))
+
     def add_hook(self, hook: Hook) -> None:
         """`Lifetime.on_shutdown`."""
+        self._add(hook, self.cleanup)
+
+    def add_flush(self, hook: Hook) -> None:
+        """`Lifetime.on_flush`."""
+        self._add(hook, self.flushes)
+
+    def _add(self, hook: Hook, to: Cleanup) -> None:
         if self._over:
             raise RuntimeError(f"the shutdown hooks have run; {hook!r} came too late to be called")
-        self.cleanup.add(hook)
+        to.add(hook)
 
     def end_hooks(self) -> None:
         """From now on nothing can be added: it would never run."""

@@ -43,6 +43,8 @@ class BaseWorker:
 
     #: What `WorkerState.kind` says.
     kind: ClassVar[str] = "worker"
+    #: Whether another worker answers for it, as a supervisor does for a child: then it is seen there.
+    governed: bool = False
     #: The signal that `_terminate` sends first, where it sends one.
     _stop_signal: int | None = None
     #: Seconds that it has to end once `_terminate` was told to force it; then it is abandoned.
@@ -125,6 +127,8 @@ class BaseWorker:
         """
         self._machine.to(Status.STARTING)
         self._began = asyncio.get_running_loop().time()
+        if not self.governed:
+            hooks.component_opened.announce(self, component=self)
         starting = self._starting = asyncio.create_task(self._come_up(), name=f"start of {self.name}")
         try:
             await asyncio.wait({starting})
@@ -297,3 +301,5 @@ class BaseWorker:
             self._machine.to(Status.RUNNING, "somebody else resumed it")
         self._machine.to(ended.status)
         announce(self, ended)
+        if self._began is not None and not self.governed:
+            hooks.component_closed.announce(self, component=self)

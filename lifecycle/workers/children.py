@@ -84,6 +84,7 @@ async def start_in(slot: Slot, changed: Callable[[Slot, int, Status, Status], No
         slot.worker = worker
         if isinstance(worker, BaseWorker):
             worker.on_change(partial(changed, slot, generation))
+            worker.governed = True
         _hand_over(worker, slot.environment())
         await worker.start()
     except asyncio.CancelledError as error:

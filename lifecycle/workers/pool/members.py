@@ -60,6 +60,7 @@ class Member(ProcessWorker):
     """
 
     kind: ClassVar[str] = "member"
+    governed = True
 
     def __init__(
         self,

@@ -1,0 +1,226 @@
+"""What is announced of a delivery: that it came, that a handler begins, and once, at last, what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import _context, hooks
+from lifecycle.control import Delivery, Dropped, Event, LaneFull, NotHandled, Router
+from lifecycle.testing import Clock, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOLD = ("delivery_accepted", "event_merged", "handler_started", "handler_passed", "delivery_ended")
+
+
+@contextmanager
+def told(*names: str) -> Iterator[list[tuple[Any, ...]]]:
+    """What is announced under those names: the hook, the topic, the pattern, the error."""
+    log: list[tuple[Any, ...]] = []
+
+    def receiver(name: str) -> Any:
+        def receive(_sender: Router, **given: Any) -> None:
+            sent: Delivery = given["delivery"]
+            error = type(sent.error).__name__ if sent.done and sent.error else None
+            log.append((name, sent.event.topic, *([given["pattern"]] if "pattern" in given else []), error))
+
+        return receive
+
+    receivers = {name: getattr(hooks, name).connect(receiver(name)) for name in names or TOLD}
+    try:
+        yield log
+    finally:
+        for name, receive in receivers.items():
+            getattr(hooks, name).disconnect(receive)
+
+
+async def nothing(_event: Event) -> None:
+    pass
+
+
+async def forever(_event: Event) -> None:
+    await asyncio.Event().wait()
+
+
+async def slow(_event: Event) -> None:
+    await asyncio.sleep(0.1)
+
+
+async def test_a_delivery_that_was_handled(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", nothing)
+    with told() as log:
+        async with running(router):
+            await (await router.emit(Event("a")))
+    assert log == [
+        ("delivery_accepted", "a", None),
+        ("handler_started", "a", "a", None),
+        ("delivery_ended", "a", None),
+    ]
+
+
+async def test_one_that_was_passed_on_has_one_end(clock: Clock) -> None:
+    async def passes(_event: Event) -> None:
+        raise NotHandled
+
+    router = Router()
+    router.handle("a", passes)
+    router.handle("*", nothing)
+    with told() as log:
+        async with running(router):
+            await (await router.emit(Event("a")))
+    assert log == [
+        ("delivery_accepted", "a", None),
+        ("handler_started", "a", "a", None),
+        ("handler_passed", "a", "a", None),
+        ("handler_started", "a", "*", None),
+        ("delivery_ended", "a", None),
+    ]
+
+
+async def test_one_that_failed_and_one_that_nobody_took(clock: Clock) -> None:
+    async def fails(_event: Event) -> None:
+        raise ValueError("no")
+
+    router = Router()
+    router.handle("a", fails)
+    with told("delivery_accepted", "delivery_ended") as log:
+        async with running(router):
+            with pytest.raises(ValueError, match="no"):
+                await (await router.emit(Event("a")))
+            with pytest.raises(NotHandled):
+                await router.emit(Event("b"))
+    assert log == [
+        ("delivery_accepted", "a", None),
+        ("delivery_ended", "a", "ValueError"),
+        ("delivery_accepted", "b", None),
+        ("delivery_ended", "b", "NotHandled"),
+    ]
+
+
+async def test_one_that_a_fallback_passed_on_too(clock: Clock) -> None:
+    async def passes(_event: Event) -> None:
+        raise NotHandled
+
+    router = Router()
+    router.fallback(passes)
+    with told() as log:
+        async with running(router):
+            with pytest.raises(NotHandled):
+                await (await router.emit(Event("a")))
+    assert [each[0] for each in log] == ["delivery_accepted", "handler_started", "handler_passed", "delivery_ended"]
+
+
+@pytest.mark.parametrize("busy", ["drop", "restart"])
+async def test_one_that_was_given_up_ends_once_and_so_do_all(clock: Clock, busy: str) -> None:
+    router = Router()
+    router.handle("a", slow, busy=busy)
+    with told("delivery_ended") as log:
+        async with running(router):
+            sent = [await router.emit(Event("a")) for _ in range(3)]
+            with pytest.raises(Dropped):
+                await sent[1]
+            await asyncio.sleep(5)
+    assert sorted(str(each[-1]) for each in log) == ["Dropped", "Dropped", "None"]
+
+
+async def test_one_that_found_no_room_was_refused(clock: Clock) -> None:
+    router = Router(buffer=0)
+    router.handle("a", nothing)
+    with told("delivery_accepted", "delivery_ended") as log:
+        await router.emit(Event("a"))
+        with pytest.raises(LaneFull):
+            await router.emit(Event("a"))
+        with pytest.raises(LaneFull):
+            router.emit_nowait(Event("a"))
+    assert log == [
+        ("delivery_accepted", "a", None),
+        ("delivery_accepted", "a", None),
+        ("delivery_ended", "a", "LaneFull"),
+    ]
+
+
+async def test_those_that_were_merged_tell_into_what_and_that_ends_once(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", nothing, debounce=1.0)
+    ended: list[Delivery] = []
+    receive = hooks.delivery_ended.connect(lambda _router, delivery: ended.append(delivery))
+    try:
+        with told("delivery_accepted", "event_merged", "handler_started") as log:
+            async with running(router):
+                first, second = await router.emit(Event("a")), await router.emit(Event("a"))
+                await second
+    finally:
+        hooks.delivery_ended.disconnect(receive)
+    assert [each[0] for each in log] == ["delivery_accepted", "event_merged"] * 2 + ["handler_started"]
+    assert first.into is second.into
+    assert ended == [first.into]
+    assert ended[0].into is None
+
+
+async def test_what_waits_when_the_router_stops_ends_then(clock: Clock) -> None:
+    router = Router(drain_timeout=0)
+    router.handle("a", forever)
+    with told("delivery_accepted", "delivery_ended") as log:
+        async with running(router):
+            for _ in range(3):
+                await router.emit(Event("a"))
+            await asyncio.sleep(1)
+    assert [each[0] for each in log] == ["delivery_accepted"] * 3 + ["delivery_ended"] * 3
+
+
+async def test_what_a_tap_looks_at_is_no_delivery_of_its_own(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", nothing)
+    router.tap("**", slow)
+    with told() as log:
+        async with running(router):
+            await (await router.emit(Event("a")))
+            await asyncio.sleep(1)
+    assert [each[0] for each in log] == ["delivery_accepted", "handler_started", "delivery_ended"]
+
+
+async def test_what_is_set_when_a_handler_starts_holds_for_it_and_is_there_at_its_end(clock: Clock) -> None:
+    here: ContextVar[int] = ContextVar("here", default=0)
+    seen: list[int] = []
+
+    async def look(_event: Event) -> None:
+        seen.append(here.get())
+
+    started = hooks.handler_started.connect(lambda _router, delivery, **_: here.set(delivery.id))
+    ended = hooks.delivery_ended.connect(lambda _router, **_: seen.append(here.get()))
+    router = Router()
+    router.handle("a", look)
+    try:
+        async with running(router):
+            sent = await router.emit(Event("a"))
+            await sent
+    finally:
+        hooks.handler_started.disconnect(started)
+        hooks.delivery_ended.disconnect(ended)
+    assert seen == [sent.id, sent.id]
+
+
+async def test_a_handler_is_not_where_whoever_emitted_was(clock: Clock) -> None:
+    seen: list[str] = []
+
+    async def look(_event: Event) -> None:
+        seen.extend((_context.worker.get(), _context.flow.get(), _context.traceparent.get()))
+
+    router = Router()
+    router.handle("a", look)
+
+    async def emit() -> None:
+        for each in (_context.worker, _context.flow, _context.traceparent):
+            each.set("elsewhere")
+        await (await router.emit(Event("a")))
+
+    async with running(router):
+        await asyncio.create_task(emit())
+    assert seen == ["", "", ""]

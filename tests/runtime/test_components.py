@@ -1,0 +1,165 @@
+"""What a lifetime knows of what lives under it, and its last hooks, which are cut short."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle import _context, hooks
+from lifecycle.control import Router
+from lifecycle.flows import Flows, linear, task
+from lifecycle.runtime import Lifetime, current, lifetime, run
+from lifecycle.testing import running
+from lifecycle.workers import Spec, Supervisor, TaskWorker, ThreadWorker
+
+if TYPE_CHECKING:
+    import threading
+
+    from lifecycle.testing import Clock
+
+
+class Component:
+    """Something with a state."""
+
+    def state(self) -> str:
+        return "well"
+
+    def open(self) -> None:
+        hooks.component_opened.announce(self, component=self)
+
+    def close(self) -> None:
+        hooks.component_closed.announce(self, component=self)
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_components_are_there_in_the_order_in_which_they_came_and_as_long_as_they_live(clock: Clock) -> None:
+    router, own = Router(), Component()
+    async with lifetime() as life:
+        own.open()
+        async with running(router), TaskWorker("one", forever) as worker, Flows() as flows:
+            assert life.components() == (own, router, worker, flows)
+        assert life.components() == (own,)
+        own.close()
+        assert life.components() == ()
+
+
+async def test_children_of_a_supervisor_are_seen_in_it_alone(clock: Clock) -> None:
+    inner = Supervisor("inner", Spec("b", lambda: TaskWorker("b", forever)))
+    async with lifetime() as life:
+        supervisor = Supervisor("top", Spec("a", lambda: TaskWorker("a", forever)), Spec("inner", lambda: inner))
+        async with supervisor:
+            await supervisor.restart("a")
+            assert life.components() == (supervisor,)
+
+
+async def test_a_worker_is_seen_while_it_starts_and_not_once_it_has_failed(clock: Clock) -> None:
+    async def fails() -> None:
+        raise ValueError("no")
+
+    async with lifetime() as life:
+        worker = TaskWorker("one", fails)
+        starting = asyncio.create_task(worker.start())
+        await asyncio.sleep(0)
+        assert life.components() == (worker,)
+        await asyncio.wait([starting])
+        await worker.wait()
+        assert life.components() == ()
+
+
+async def test_what_is_opened_twice_is_there_once_until_it_is_closed_twice(clock: Clock) -> None:
+    own = Component()
+    async with lifetime() as life:
+        own.open()
+        own.open()
+        assert life.components() == (own,)
+        own.close()
+        assert life.components() == (own,)
+        own.close()
+        own.close()
+        assert life.components() == ()
+
+
+async def test_a_lifetime_knows_what_lives_in_those_inside_it_but_not_in_others(clock: Clock) -> None:
+    own, other = Component(), Component()
+    other.open()
+    async with lifetime() as outer:
+        async with lifetime() as inner:
+            own.open()
+            assert (outer.components(), inner.components()) == ((own,), (own,))
+        assert outer.components() == ()
+
+
+async def test_a_worker_knows_itself_and_a_flow_its_id(clock: Clock) -> None:
+    seen: list[str] = []
+
+    async def look() -> None:
+        seen.append(_context.worker.get())
+
+    def look_in_thread(_stop: threading.Event) -> None:
+        seen.append(_context.worker.get())
+
+    @task
+    def step() -> None:
+        seen.append(_context.flow.get())
+
+    await asyncio.create_task(_lived(TaskWorker("a task", look)))
+    await asyncio.create_task(_lived(ThreadWorker("a thread", look_in_thread)))
+    async with Flows() as flows:
+        await flows.start(linear("steps", step), id="one")
+    assert seen == ["a task", "a thread", "one"]
+    assert _context.worker.get() == ""
+
+
+async def _lived(worker: TaskWorker | ThreadWorker) -> None:
+    await worker.start()
+    await worker.wait()
+
+
+# -- flushes ------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_measured_is_sent_after_the_hooks_and_what_takes_too_long_is_cut(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log: list[str] = []
+
+    async def stuck() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            log.append("cut")
+
+    async def main() -> Lifetime:
+        life = current()
+        life.on_flush(stuck)
+        life.on_flush(lambda: log.append("flushed"))
+        life.on_shutdown(lambda: log.append("hook"))
+        return life
+
+    with caplog.at_level(logging.CRITICAL, "lifecycle.runtime"):
+        life = run(main, hook_timeout=0.01)
+    assert log == ["hook", "flushed", "cut"]
+    with pytest.raises(RuntimeError, match="too late"):
+        life.on_flush(stuck)
+
+
+async def test_a_flush_that_fails_is_logged_and_stops_no_other(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    log: list[str] = []
+
+    def fails() -> None:
+        raise OSError("nobody listens")
+
+    async with lifetime() as life:
+        life.on_flush(lambda: log.append("sent"))
+        life.on_flush(fails)
+    assert log == ["sent"]
+    assert "nobody listens" in caplog.text
+    with pytest.raises(TypeError, match="no shutdown hook"):
+        async with lifetime() as life:
+            life.on_flush(7)  # type: ignore[type-var]  # bad input
