@@ -396,6 +396,7 @@ class Router:
     def state(self) -> RouterState:
         """How many of everything there are, and what became of the events that came through lanes."""
         routed, handled, failed, dropped = self._traffic.roster.counts()
+        fallback = self._traffic.roster.fallback
         return RouterState(
             name=self.name,
             routes=len(self._table),
@@ -407,6 +408,7 @@ class Router:
             failed=failed,
             unrouted=self._traffic.unrouted,
             dropped=dropped,
+            fallback=None if fallback is None else name_of(fallback.handler),
         )
 
 

@@ -44,6 +44,10 @@ class RouteInfo:
     dropped: int
     #: Where it was registered.
     place: str
+    #: Seconds that its window waits for a burst to end; None: it has no window.
+    debounce: float | None = None
+    #: Bursts that its window holds now.
+    held: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,8 @@ class RouterState:
     failed: int
     unrouted: int
     dropped: int
+    #: The handler that has what nobody takes.
+    fallback: str | None = None
 
 
 class Route:
@@ -137,6 +143,8 @@ class Route:
             failed=self.failed,
             dropped=self.dropped,
             place="{}:{}".format(*self.place),
+            debounce=None if self.window is None else self.window.wait,
+            held=0 if self.window is None else len(self.window),
         )
 
 

@@ -76,10 +76,10 @@ class Window:
     burst stays open (and goes on merging) until `retry` is called for its key.
     """
 
-    __slots__ = ("_bursts", "_first", "_key", "_max_wait", "_merge", "_release", "_wait", "closed")
+    __slots__ = ("_bursts", "_first", "_key", "_max_wait", "_merge", "_release", "closed", "wait")
 
     def __init__(self, settings: Debounce, release: Callable[[Hashable, Delivery], bool]) -> None:
-        self._wait, self._max_wait = settings.wait, settings.max_wait
+        self.wait, self._max_wait = settings.wait, settings.max_wait
         self._merge, self._key = settings.merge, settings.key
         self._first: Callable[[Any], Any] | None = getattr(settings.merge, "first", None)
         self._release = release
@@ -101,7 +101,7 @@ class Window:
         if burst is None:
             return self._open(key, event, delivery)
         burst.event = event if self._merge is None else self._merge(burst.event, event)
-        due = burst.clock() + self._wait
+        due = burst.clock() + self.wait
         burst.due = due if due < burst.latest else burst.latest  # noqa: FURB136  # min() costs twice as much here
         return burst.call
 
@@ -116,7 +116,7 @@ class Window:
         now = loop.time()
         if self._max_wait is not None:
             burst.latest = now + self._max_wait
-        burst.due = min(now + self._wait, burst.latest)
+        burst.due = min(now + self.wait, burst.latest)
         burst.timer = loop.call_at(burst.due, self._ring, key)
         return call
 
