@@ -47,14 +47,14 @@ class Components:
         """Those that are there."""
         return tuple(component for component, _ in self._open.values())
 
-    def _opened(self, component: object, **_: object) -> None:
+    def _opened(self, sender: object, **_: object) -> None:
         """The sender, of a router's hook too, is what opens."""
         if current_life.get(None) is self._life and asyncio.get_running_loop() is self._life.loop:
-            times = self._open[id(component)][1] if id(component) in self._open else 0
-            self._open[id(component)] = component, times + 1
+            times = self._open[id(sender)][1] if id(sender) in self._open else 0
+            self._open[id(sender)] = sender, times + 1
 
-    def _closed(self, component: object, **_: object) -> None:
+    def _closed(self, sender: object, **_: object) -> None:
         """It may be closed anywhere, it was opened here."""
-        times = self._open.pop(id(component))[1] if id(component) in self._open else 1
+        times = self._open.pop(id(sender))[1] if id(sender) in self._open else 1
         if times > 1:
-            self._open[id(component)] = component, times - 1
+            self._open[id(sender)] = sender, times - 1
