@@ -43,6 +43,10 @@ class Meter:
         """For Prometheus, without unit and ``_total``."""
         return self.name.replace(".", "_")
 
+    def attributes(self, labels: tuple[str, ...]) -> dict[str, str]:
+        """The values of its labels with their names."""
+        return dict(zip(self.labels, labels, strict=True))
+
 
 def _always(_facts: Mapping[str, Any]) -> bool:
     return True
@@ -125,6 +129,10 @@ def _call(sender: Any, facts: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _call_error(sender: Any, facts: Mapping[str, Any]) -> tuple[object, ...]:
     return sender.name, type(facts["error"]).__name__
+
+
+def _flow(sender: Any, facts: Mapping[str, Any]) -> tuple[object, ...]:
+    return sender.name, facts["state"]
 
 
 def _success(_sender: Any, facts: Mapping[str, Any]) -> tuple[object, ...]:
@@ -211,6 +219,7 @@ COUNTED: Final = (
         _call_error,
         _failed,
     ),
+    Counted("lifecycle.flow.ended", "Flows that came to their end.", ("flow", "state"), hooks.flow_ended, _flow),
     Counted("lifecycle.task.crashed", "Background tasks that raised.", (), hooks.task_crashed, _nothing),
     Counted(
         "lifecycle.critical_section.finished",

@@ -1,15 +1,16 @@
-"""The series of one meter: which labels it has been told with, and what counts them."""
+"""The series of one meter, and the receivers of hooks that count and time with them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lifecycle.observe._meters import Counted, Timed
     from lifecycle.observe.labels import LabelPolicy
 
-__all__ = ["Series"]
+__all__ = ["Series", "counting", "timing"]
 
 T = TypeVar("T")
 
@@ -45,3 +46,29 @@ class Series(Generic[T]):
         if labels not in self._series:
             self._series[labels] = self._make(labels)
         return self._series[labels]
+
+
+def timing(
+    meter: Timed, policy: LabelPolicy, make: Callable[[tuple[str, ...]], Callable[[float], object]]
+) -> Callable[..., None]:
+    """A receiver for the hook of ``meter``; ``make`` gives what takes the seconds of one series."""
+    told, seconds, series = meter.told, meter.seconds, Series(meter.labels, policy, make)
+
+    def time(sender: Any, **facts: Any) -> None:
+        if (take := series.of(told(sender, facts))) is not None:
+            take(facts[seconds])
+
+    return time
+
+
+def counting(
+    meter: Counted, policy: LabelPolicy, make: Callable[[tuple[str, ...]], Callable[[], object]]
+) -> Callable[..., None]:
+    """A receiver for the hook of ``meter``; ``make`` gives what counts one more of one series."""
+    told, counts, series = meter.told, meter.counts, Series(meter.labels, policy, make)
+
+    def count(sender: Any, **facts: Any) -> None:
+        if counts(facts) and (add := series.of(told(sender, facts))) is not None:
+            add()
+
+    return count

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lifecycle.observe._meters import BUCKETS, COUNTED, READ, TIMED
 from lifecycle.observe._onlookers import Onlooker
 from lifecycle.observe._readings import Look
-from lifecycle.observe._series import Series
+from lifecycle.observe._series import counting, timing
 from lifecycle.observe.labels import LabelPolicy
 
 if TYPE_CHECKING:
@@ -110,21 +110,13 @@ class _Meters:
             yield self._read(meter, readings.get(meter.name, {}))
 
     def _timed(self, meter: Timed) -> Callable[..., None]:
-        told, seconds = meter.told, meter.seconds
         histogram = _client().Histogram(
             meter.plain_name, meter.help, meter.labels, unit="seconds", buckets=BUCKETS, registry=None
         )
         self._kept.append(histogram)
-        series = Series(meter.labels, self._policy, lambda labels: histogram.labels(*labels).observe)
-
-        def observe(sender: Any, **facts: Any) -> None:
-            if (each := series.of(told(sender, facts))) is not None:
-                each(facts[seconds])
-
-        return observe
+        return timing(meter, self._policy, lambda labels: histogram.labels(*labels).observe)
 
     def _counted(self, meter: Counted) -> Callable[..., None]:
-        told, counts = meter.told, meter.counts
         counter = _client().Counter(meter.plain_name, meter.help, meter.labels, registry=None)
         self._kept.append(counter)
 
@@ -132,13 +124,7 @@ class _Meters:
             series: Counter = counter.labels(*labels) if labels else counter
             return series.inc
 
-        series = Series(meter.labels, self._policy, inc)
-
-        def count(sender: Any, **facts: Any) -> None:
-            if counts(facts) and (each := series.of(told(sender, facts))) is not None:
-                each()
-
-        return count
+        return counting(meter, self._policy, inc)
 
     def _read(self, meter: Read, readings: Mapping[tuple[object, ...], float]) -> Metric:
         family = _family(meter)

@@ -1,0 +1,257 @@
+"""Spans, from what the hooks tell: which one is below which, which one is current where, and when each ends.
+
+Imports OpenTelemetry's API, so it is itself imported when somebody traces. Who begins a span here ends it here: by the
+hook that tells of the end, or all together in `Spans.close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import context as contexts
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from lifecycle import _context, hooks
+from lifecycle.errors import Dropped, NotHandled
+
+if TYPE_CHECKING:
+    from contextvars import Token
+
+    from opentelemetry.context import Context
+    from opentelemetry.trace import SpanContext, Tracer
+
+    from lifecycle.control.deliveries import Delivery
+
+__all__ = ["Spans"]
+
+_OUTCOME: Final = "lifecycle.outcome"
+
+#: How many merged events the span of their call links to; the SDK keeps no more, either.
+_LINKS: Final = 128
+
+_W3C: Final = TraceContextTextMapPropagator()
+
+
+class _Working:
+    """A span that is the current one where something works."""
+
+    __slots__ = ("_tokens", "span")
+
+    def __init__(self, span: Span, above: Context) -> None:
+        self.span = span
+        self._tokens: tuple[Token[Context], Token[str]] = (
+            contexts.attach(set_span_in_context(span, above)),
+            _context.traceparent.set(_traceparent(span)),
+        )
+
+    def end(self, error: BaseException | None) -> None:
+        """Where it began: it is not the current one any more."""
+        _end(self.span, error)
+        contexts.detach(self._tokens[0])
+        _context.traceparent.reset(self._tokens[1])
+
+
+class _Event:
+    """The span of an event, and of the handler that has it now."""
+
+    __slots__ = ("context", "handling", "span")
+
+    def __init__(self, span: Span, above: Context) -> None:
+        self.span = span
+        self.context = set_span_in_context(span, above)
+        self.handling: _Working | None = None
+
+    def leave(self, error: BaseException | None) -> None:
+        """The handler has ended."""
+        if self.handling is not None:
+            self.handling.end(error)
+            self.handling = None
+
+
+class Spans:
+    """Those that are open, and what opens and ends them."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        # By the number of the delivery.
+        self._events: dict[int, _Event] = {}
+        # What was merged into a call that has not begun.
+        self._merged: dict[int, list[SpanContext]] = {}
+        self._calls: dict[object, Span] = {}
+        self._tasks: dict[object, _Working] = {}
+        self.receivers = (
+            (hooks.delivery_accepted, self._accepted),
+            (hooks.event_merged, self._event_merged),
+            (hooks.handler_started, self._handler_started),
+            (hooks.handler_passed, self._handler_passed),
+            (hooks.delivery_ended, self._delivery_ended),
+            (hooks.call_started, self._call_started),
+            (hooks.call_ended, self._call_ended),
+            (hooks.flow_task_started, self._task_started),
+            (hooks.flow_task_ended, self._task_ended),
+        )
+
+    def close(self) -> None:
+        """End what is open; nobody tells of its end any more."""
+        spans = [each.span for each in self._events.values()]
+        spans += [each.handling.span for each in self._events.values() if each.handling is not None]
+        spans += [*self._calls.values(), *(each.span for each in self._tasks.values())]
+        for span in spans:
+            span.set_attribute(_OUTCOME, "unknown")
+            span.end()
+        for left in (self._events, self._merged, self._calls, self._tasks):
+            left.clear()
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def _accepted(self, _sender: object, *, delivery: Delivery) -> None:
+        self._begin(delivery, _above(delivery))
+
+    def _begin(self, delivery: Delivery, above: Context, links: list[Link] | None = None) -> _Event:
+        route = delivery.route
+        span = self._tracer.start_span(
+            "event" if route is None else f"event {route.text}",
+            above,
+            SpanKind.PRODUCER,
+            {"lifecycle.topic": str(delivery.event.topic), "lifecycle.delivery": delivery.id},
+            links,
+        )
+        event = self._events[delivery.id] = _Event(span, above)
+        return event
+
+    def _event_merged(self, _sender: object, *, event: object, pattern: str, delivery: Delivery) -> None:
+        del event, pattern
+        call, merged = delivery.into, self._events.pop(delivery.id, None)
+        if merged is None or call is None:
+            return
+        merged.span.set_attribute(_OUTCOME, "merged")
+        merged.span.end()
+        if not call.done:
+            links = self._merged.setdefault(call.id, [])
+            if len(links) < _LINKS:
+                links.append(merged.span.get_span_context())
+
+    def _known(self, delivery: Delivery) -> _Event:
+        """Of a call that events were merged into it begins only now; and of what came before anybody looked."""
+        known = self._events.get(delivery.id)
+        if known is not None:
+            return known
+        merged = self._merged.pop(delivery.id, None)
+        if merged is None:
+            return self._begin(delivery, _above(delivery))
+        return self._begin(delivery, contexts.Context(), [Link(each) for each in merged])
+
+    def _handler_started(self, _sender: object, *, event: object, pattern: str, delivery: Delivery) -> None:
+        del event
+        known = self._known(delivery)
+        span = self._tracer.start_span(
+            f"handle {pattern}",
+            known.context,
+            SpanKind.CONSUMER,
+            {"lifecycle.pattern": pattern, "lifecycle.attempt": delivery.attempt},
+        )
+        known.handling = _Working(span, known.context)
+
+    def _handler_passed(self, _sender: object, *, event: object, pattern: str, delivery: Delivery) -> None:
+        del event, pattern
+        if (known := self._events.get(delivery.id)) is not None and known.handling is not None:
+            known.handling.span.set_attribute(_OUTCOME, "passed")
+            known.leave(None)
+
+    def _delivery_ended(self, _sender: object, *, delivery: Delivery) -> None:
+        known, error = self._known(delivery), delivery.error
+        del self._events[delivery.id]
+        known.leave(error)
+        _end(known.span, error)
+
+    # -- calls of a pool ------------------------------------------------------------------------------------------
+
+    def _call_started(self, sender: Any, *, call: Any) -> None:
+        function = call.order.function
+        attributes = {"lifecycle.pool": sender.name, "lifecycle.function": function}
+        span = self._calls[call] = self._tracer.start_span(f"call {function}", None, SpanKind.CLIENT, attributes)
+        call.traceparent = _traceparent(span) or call.traceparent
+
+    def _call_ended(self, _sender: object, *, call: Any, error: BaseException | None) -> None:
+        span = self._calls.pop(call, None)
+        if span is None:
+            return
+        if call.member is not None:
+            span.set_attribute("lifecycle.member", call.member.id)
+        _end(span, error)
+
+    # -- tasks of a flow ------------------------------------------------------------------------------------------
+
+    def _task_started(self, sender: Any, *, task: Any) -> None:
+        span = self._tracer.start_span(
+            f"{'revert' if task.reverting else 'task'} {task.name}",
+            attributes={
+                "lifecycle.flow": getattr(sender, "name", ""),
+                "lifecycle.flow.id": task.flow,
+                "lifecycle.attempt": task.attempt,
+            },
+        )
+        self._tasks[asyncio.current_task()] = _Working(span, contexts.get_current())
+
+    def _task_ended(self, _sender: object, *, task: object, error: BaseException | None) -> None:
+        del task
+        if (known := self._tasks.pop(asyncio.current_task(), None)) is not None:
+            known.end(error)
+
+
+def _end(span: Span, error: BaseException | None) -> None:
+    """With what became of it; that something was given up is no error of it."""
+    outcome = _outcome(error)
+    span.set_attribute(_OUTCOME, outcome)
+    if error is not None and outcome == "failed":
+        span.record_exception(error)
+        span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+    elif error is not None:
+        span.set_attribute("lifecycle.reason", str(error))
+    span.end()
+
+
+def _outcome(error: BaseException | None) -> str:
+    match error:
+        case None:
+            return "handled"
+        case Dropped():
+            return "dropped"
+        case NotHandled():
+            return "unrouted"
+        case asyncio.CancelledError():
+            return "cancelled"
+        case _:
+            return "failed"
+
+
+def _above(delivery: Delivery) -> Context:
+    """Where it comes from: the handler that emitted it, or whoever sent it from outside."""
+    here = contexts.get_current()
+    if delivery.parent is not None:
+        return here
+    sent = _sent_with(delivery.event)
+    return _W3C.extract(sent, here) if sent else here
+
+
+def _sent_with(event: object) -> dict[str, str]:
+    """What an event says of the trace that it belongs to; anybody may have sent it, and any kind of headers."""
+    headers: Any = getattr(event, "headers", None)
+    if not isinstance(headers, Mapping):
+        return {}
+    named = {name: _text(headers, name) for name in ("traceparent", "tracestate")}  # pyright: ignore[reportUnknownArgumentType]  # see _text
+    return named if named["traceparent"] else {}
+
+
+def _text(headers: Mapping[Any, Any], name: str) -> str:
+    value = headers.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _traceparent(span: Span) -> str:
+    """The span as W3C writes it; empty for one that is none."""
+    it = span.get_span_context()
+    return f"00-{it.trace_id:032x}-{it.span_id:016x}-{it.trace_flags:02x}" if it.is_valid else ""

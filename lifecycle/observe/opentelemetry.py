@@ -1,0 +1,156 @@
+"""`OpenTelemetryMetrics` and `OpenTelemetryTraces`: what a program does, for whichever SDK it has set up.
+
+Need the API of OpenTelemetry, the extra ``otel``, and nothing of an SDK. What is measured is in ``_meters``, how spans
+are made in ``_spans``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.observe._flushing import flush
+from lifecycle.observe._meters import BUCKETS, COUNTED, READ, TIMED
+from lifecycle.observe._onlookers import Onlooker
+from lifecycle.observe._readings import Look
+from lifecycle.observe._series import counting, timing
+from lifecycle.observe.labels import LabelPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AsyncExitStack
+
+    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+    from opentelemetry.trace import TracerProvider
+
+    from lifecycle.hooks import Hook
+    from lifecycle.observe._meters import Counted, Read, Timed
+    from lifecycle.runtime.lifetimes import Lifetime
+
+__all__ = ["OpenTelemetryMetrics", "OpenTelemetryTraces"]
+
+_NAME = "lifecycle"
+
+
+class _Sender(Onlooker):
+    """Has what it saw sent when the program ends, after its shutdown hooks, or when it is left without a lifetime."""
+
+    _what: str
+
+    def __init__(self, provider: Any, flush_timeout: float) -> None:
+        super().__init__()
+        if not flush_timeout > 0:
+            raise ValueError(f"flush_timeout={flush_timeout!r} leaves no time to send anything; give seconds above 0")
+        self._provider = provider
+        self._flush_timeout = flush_timeout
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} for {self._provider!r}>"
+
+    def _open(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
+        send = partial(flush, self._what, self._provider, self._flush_timeout)
+        if lifetime is None:
+            held.push_async_callback(send)
+        else:
+            lifetime.on_flush(send)
+
+
+class OpenTelemetryMetrics(_Sender):
+    """Counts and times what the hooks tell of, and reads how things are whenever the SDK collects.
+
+    The meters are those of `PrometheusMetrics`. A main of `run`, best the first, or ``async with``. At the end of the
+    program, when the shutdown hooks have run, the provider is asked to send what it has.
+
+    Args:
+        provider: what makes meters; by default the one that is set for the process.
+        labels: which values attributes may have.
+        flush_timeout: seconds that sending may take at the end; ``hook_timeout`` of the lifetime bounds it, too.
+
+    Raises:
+        ModuleNotFoundError: if the API of OpenTelemetry is not installed.
+        ValueError: for a time that is none.
+    """
+
+    _what = "metrics"
+
+    def __init__(
+        self, provider: MeterProvider | None = None, *, labels: LabelPolicy | None = None, flush_timeout: float = 5.0
+    ) -> None:
+        super().__init__(provider or _api("metrics").get_meter_provider(), flush_timeout)
+        self._policy = labels or LabelPolicy()
+        self._look: Look | None = None
+        meter: Meter = self._provider.get_meter(_NAME)
+        self._receivers: list[tuple[Hook, Callable[..., None]]] = [
+            *((each.hook, self._timed(meter, each)) for each in TIMED),
+            *((each.hook, self._counted(meter, each)) for each in COUNTED),
+        ]
+        for each in READ:
+            meter.create_observable_gauge(each.name, [partial(self._observed, each)], description=each.help)
+
+    def _open(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
+        super()._open(held, lifetime)
+        self._look = Look(lifetime)
+        held.callback(setattr, self, "_look", None)
+        for hook, receiver in self._receivers:
+            self._connect(held, hook, receiver)
+
+    def _timed(self, meter: Meter, each: Timed) -> Callable[..., None]:
+        histogram = meter.create_histogram(each.name, "s", each.help, explicit_bucket_boundaries_advisory=BUCKETS)
+        return timing(each, self._policy, lambda labels: partial(histogram.record, attributes=each.attributes(labels)))
+
+    def _counted(self, meter: Meter, each: Counted) -> Callable[..., None]:
+        counter = meter.create_counter(each.name, description=each.help)
+        return counting(each, self._policy, lambda labels: partial(counter.add, 1, each.attributes(labels)))
+
+    def _observed(self, each: Read, _options: CallbackOptions) -> Iterator[Observation]:
+        observation = _api("metrics").Observation
+        readings = {} if self._look is None else self._look.take()
+        for labels, value in each.settled(readings.get(each.name, {}), self._policy).items():
+            yield observation(value, each.attributes(labels))
+
+
+class OpenTelemetryTraces(_Sender):
+    """Makes spans of events, of their handlers, of calls of a pool and of tasks of a flow.
+
+    An event's span begins when it comes in and ends when it is known what became of it; it is below the handler that
+    emitted it, or the span that its header ``traceparent`` names. The handler's is below it, and is the current one
+    while the handler runs. Events that were merged in a window have a span that ends there; that of the call which
+    they became links to them. What is called in a pool, and a process that is started, is told the current span.
+
+    A main of `run`, best the first, or ``async with``. At the end of the program, when the shutdown hooks have run,
+    the provider is asked to send what it has; spans that are open then are ended.
+
+    Args:
+        provider: what makes tracers; by default the one that is set for the process.
+        flush_timeout: seconds that sending may take at the end; ``hook_timeout`` of the lifetime bounds it, too.
+
+    Raises:
+        ModuleNotFoundError: if the API of OpenTelemetry is not installed.
+        ValueError: for a time that is none.
+    """
+
+    _what = "spans"
+
+    def __init__(self, provider: TracerProvider | None = None, *, flush_timeout: float = 5.0) -> None:
+        super().__init__(provider or _api("trace").get_tracer_provider(), flush_timeout)
+        self._tracer = self._provider.get_tracer(_NAME)
+
+    def _open(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
+        from lifecycle.observe._spans import Spans
+
+        super()._open(held, lifetime)
+        spans = Spans(self._tracer)
+        held.callback(spans.close)
+        for hook, receiver in spans.receivers:
+            self._connect(held, hook, receiver)
+
+
+def _api(part: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(f"opentelemetry.{part}")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "this needs OpenTelemetry's API, which is not installed; install lifecycle-control[otel]", name=error.name
+        ) from error
