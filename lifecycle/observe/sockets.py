@@ -7,7 +7,6 @@ For the side that asks: nothing heavy is imported. A socket lies in ``$XDG_RUNTI
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import re
 import socket
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 __all__ = ["Peer", "Program", "addressed", "check_directory", "directories", "find", "peer"]
-
-_log = logging.getLogger("lifecycle.observe")
 
 _SUFFIX = ".sock"
 
@@ -120,7 +117,9 @@ def _programs(directory: Path) -> Iterator[Program]:
     except FileNotFoundError:
         return
     except OSError as error:
-        _log.warning("%s is not searched for programs: %s", directory, error.strerror)
+        import logging  # as long to import as all else here, and hardly ever needed
+
+        logging.getLogger("lifecycle.observe").warning("%s is not searched for programs: %s", directory, error.strerror)
         return
     for path in paths:
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TextIO
-from urllib.parse import urlencode
 
 from lifecycle.cli.ctl.exchanges import Exchange
 from lifecycle.cli.ctl.streams import Stream
@@ -103,8 +102,11 @@ def _listed(programs: Sequence[Program]) -> str:
 
 
 def _with_query(target: str, query: dict[str, object]) -> str:
-    given = {name: value for name, value in query.items() if value is not None}
-    return f"{target}?{urlencode(given)}" if given else target
+    if not query:
+        return target
+    from urllib.parse import urlencode
+
+    return f"{target}?{urlencode(query)}"
 
 
 def _decoded(body: bytes) -> Any:
