@@ -29,6 +29,10 @@ LifecycleError
 │   ├── PoolFailed              (also WorkerFailed)
 │   ├── PoolClosed              the pool is closed
 │   └── SessionLost             the member that a session was bound to is gone
+├── BridgeError
+│   ├── NotPublished            an event was not taken by the bus in time
+│   ├── Unpublishable           (ValueError) an event that the bus can never carry
+│   └── UnfitServer             the server, or what it was asked for, cannot do what the bridge promises
 └── FlowError
     ├── InvalidState
     ├── MissingDependencies     nothing provides what a task requires
@@ -44,6 +48,7 @@ from __future__ import annotations
 __all__ = [
     "AmbiguousDependency",
     "AtomFailed",
+    "BridgeError",
     "ClaimLost",
     "DoNotRestart",
     "Dropped",
@@ -58,6 +63,7 @@ __all__ = [
     "LifecycleError",
     "MissingDependencies",
     "NotHandled",
+    "NotPublished",
     "PoolBusy",
     "PoolClosed",
     "PoolError",
@@ -72,6 +78,8 @@ __all__ = [
     "SourceClosed",
     "SourceFailed",
     "StopTree",
+    "UnfitServer",
+    "Unpublishable",
     "VerificationError",
     "WorkerFailed",
     "WorkerLost",
@@ -233,6 +241,22 @@ class PoolClosed(PoolError):
 
 class SessionLost(PoolError):
     """The member that the session was bound to is gone, and its state with it."""
+
+
+class BridgeError(LifecycleError):
+    """The root of what bridges to other machines raise; itself: there is no connection, or it is gone for good."""
+
+
+class NotPublished(BridgeError):
+    """The bus did not acknowledge an event in time; should it have it, it knows it by its id when it comes again."""
+
+
+class Unpublishable(BridgeError, ValueError):
+    """An event that the bus can never carry: too long a topic, too much data, or data that is no JSON."""
+
+
+class UnfitServer(BridgeError):
+    """The server is too old, or did not set up what it was asked for; the message says what to do."""
 
 
 class FlowError(LifecycleError):

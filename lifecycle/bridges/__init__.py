@@ -1,0 +1,24 @@
+"""Past one machine: the same topics and handlers on several, with NATS JetStream between them.
+
+`NatsBridge` is added to a router like any other source: what it subscribes to comes from the bus, what it publishes
+goes there. ``links`` is how one connects; ``subjects`` and ``codec`` are what others would have to speak to join in.
+"""
+
+from lifecycle.bridges.bridge import BridgeState, NatsBridge
+from lifecycle.bridges.codec import from_json, to_json
+from lifecycle.bridges.links import NatsServer
+from lifecycle.bridges.records import BusEvent
+from lifecycle.errors import BridgeError, NotPublished, UnfitServer, Unpublishable
+
+__all__ = [
+    "BridgeError",
+    "BridgeState",
+    "BusEvent",
+    "NatsBridge",
+    "NatsServer",
+    "NotPublished",
+    "UnfitServer",
+    "Unpublishable",
+    "from_json",
+    "to_json",
+]

@@ -1,0 +1,266 @@
+"""`NatsBridge`: a source that brings events of other machines, and a relay that sends them ours.
+
+Here is how it meets a router; what it does while it is connected stands in ``sessions``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+from lifecycle import _context
+from lifecycle.backoff import Backoff
+from lifecycle.bridges.codec import to_binary
+from lifecycle.bridges.intake import Counts
+from lifecycle.bridges.letters import message_key
+from lifecycle.bridges.links import Link, NatsServer
+from lifecycle.bridges.publishing import Publisher
+from lifecycle.bridges.records import BusEvent
+from lifecycle.bridges.sessions import Session
+from lifecycle.bridges.settings import Settings, patterns_of
+from lifecycle.bridges.subjects import as_subject
+from lifecycle.errors import NotHandled
+from lifecycle.events import HealthEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from lifecycle.bridges.links import Change
+    from lifecycle.control.patterns import Pattern
+    from lifecycle.control.router import Router
+    from lifecycle.control.types import Emit
+    from lifecycle.events import Topical
+
+__all__ = ["BridgeState", "NatsBridge"]
+
+_log = logging.getLogger("lifecycle.bridges")
+
+_BACKOFF = Backoff(initial=1.0, maximum=60.0)
+
+#: Comings and goings of the connection that nobody has been told of; older ones are no news.
+_NEWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeState:
+    """What can be seen of a bridge; the counts are since it was made."""
+
+    name: str
+    #: Whether the server can be talked to.
+    up: bool
+    #: Events from the bus that are here and not answered.
+    in_flight: int
+    #: Events from the bus that were handled, were given back to be delivered again, and became dead letters.
+    handled: int
+    given_back: int
+    dead: int
+    #: Events of ours that the bus has, and those among them that it had already.
+    published: int
+    duplicates: int
+
+
+class NatsBridge:
+    """Shares events with other machines through a stream of NATS JetStream; added to a router with ``add_source``.
+
+    Events that match ``subscribe`` come from the bus, as `BusEvent`, each to one member of ``group``: to whichever
+    process with that group has room. What was handled is acknowledged, and nothing before; what failed, or was not
+    handled, is delivered again after ``backoff``, and after ``max_deliver`` times it is put under ``dead/<topic>``.
+
+    Events that match ``publish`` go to the bus before they go to their routes here: awaiting the `Delivery` tells that
+    both have them. Those that match ``subscribe`` too go to the bus alone, and come back to one member of the group.
+    What came from the bus does not go there again.
+
+    Args:
+        server: the URL of the server, or a `NatsServer` where it takes more.
+        stream: its stream, which is made if there is none.
+        prefix: with what every subject begins.
+        group: who shares the work; also the name of the bridge.
+        subscribe: patterns of what comes.
+        publish: patterns of what goes.
+        max_in_flight: how many events of the bus this process has at a time, and how many of ours are on their way.
+            With 1 the whole group has one at a time, in strict order, failures included.
+        ack_wait: seconds after which another member gets what a dead one had; a long handler is no reason.
+        max_deliver: how often an event is tried.
+        backoff: how long after a failure; its figures for restarts have no meaning here.
+        sync: wait until the server confirms that an event is done: slower, and fewer duplicates when it is killed.
+
+    Raises:
+        ValueError: for names that a server could not take, and figures that would deliver nothing.
+        InvalidPattern: for a pattern that cannot be read.
+    """
+
+    def __init__(  # noqa: PLR0913  # the names are promised
+        self,
+        url: str | NatsServer,
+        *,
+        stream: str = "EVENTS",
+        prefix: str = "ev",
+        group: str,
+        subscribe: Iterable[str | Pattern] | str = (),
+        publish: Iterable[str | Pattern] | str = (),
+        max_in_flight: int = 64,
+        ack_wait: float = 15.0,
+        max_deliver: int = 5,
+        backoff: Backoff = _BACKOFF,
+        sync: bool | None = None,
+    ) -> None:
+        self.name = group
+        self._server = NatsServer.of(url)
+        self._settings = Settings(
+            stream=stream,
+            prefix=prefix,
+            group=group,
+            subscribe=patterns_of("subscribe", subscribe),
+            publish=patterns_of("publish", publish),
+            max_in_flight=max_in_flight,
+            ack_wait=ack_wait,
+            max_deliver=max_deliver,
+            backoff=backoff,
+            sync=bool(sync),
+        )
+        self._source = f"/{socket.gethostname()}/{group}"
+        self._publisher = Publisher(stream)
+        self._counts = Counts()
+        # How often events have failed here, by their numbers in the stream.
+        self._failures: dict[int, int] = {}
+        self._session: Session | None = None
+        self._router: Router | None = None
+        # Whether the router has taken it out, so that what matches `publish` is no longer ours.
+        self._left = False
+        self._news: deque[Change] = deque(maxlen=_NEWS)
+        self._stirred = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"NatsBridge({self._server!r}, group={self.name!r})"
+
+    def state(self) -> BridgeState:
+        """What can be seen of it now."""
+        session, counts, publisher = self._session, self._counts, self._publisher
+        return BridgeState(
+            name=self.name,
+            up=session is not None and session.link.is_up,
+            in_flight=0 if session is None else session.in_flight,
+            handled=counts.handled,
+            given_back=counts.given_back,
+            dead=counts.dead,
+            published=publisher.published,
+            duplicates=publisher.duplicates,
+        )
+
+    # -- for the router --------------------------------------------------------------------------------------------
+
+    def use_router(self, router: Router) -> None:
+        """Have what matches ``publish``; the router calls this.
+
+        Raises:
+            ValueError: when it belongs to another router.
+        """
+        if self._router is router:
+            return
+        if self._router is not None:
+            raise ValueError(f"{self!r} belongs to {self._router!r} already; make a second bridge")
+        self._router = router
+        patterns, hands = self._settings.publish, self._settings.max_in_flight
+        for at, pattern in enumerate(patterns):
+            router.relay(pattern, partial(self._send, earlier=patterns[:at]), concurrency=hands)
+
+    async def __aenter__(self) -> Self:
+        self._left = False
+        self._stirred = asyncio.Event()
+        if self._session is not None:
+            await self._session.settle()
+        link = await Link(self._server, f"lifecycle {self.name}", self._changed).__aenter__()
+        session = Session(link, self._settings, self._publisher, self._counts, self._failures)
+        try:
+            await session.prepare()
+        except BaseException:
+            await session.abandon()
+            raise
+        self._session = session
+        self._publisher.use(link)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close a connection that failed; any other is needed until every event has come to its end."""
+        if isinstance(error, Exception):
+            await self._close()
+        else:
+            self._left = kind is not None
+
+    async def run(self, emit: Emit) -> None:
+        """Bring events until `close`; the router calls this.
+
+        Raises:
+            BridgeError: when the connection is gone for good; the router starts the bridge anew.
+        """
+        assert self._session is not None
+        telling = asyncio.get_running_loop().create_task(self._tell(emit), name=f"bridge {self.name}: health")
+        try:
+            await self._session.run(emit)
+        finally:
+            telling.cancel()
+            await asyncio.wait([telling])
+
+    def close(self) -> None:
+        """Take nothing more from the bus; what is here is still handled, and what goes out still goes."""
+        if self._session is not None:
+            self._session.stop()
+
+    async def settle(self) -> None:
+        """Answer the last events and leave; the router calls this when all have come to their end."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.settle()
+        self._publisher.use(None)
+
+    async def _close(self) -> None:
+        session, self._session = self._session, None
+        self._publisher.use(None)
+        if session is not None:
+            await session.abandon()
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    async def _send(self, event: Topical, earlier: tuple[Pattern, ...]) -> bool:
+        """Give ``event`` to the bus, and say whether it goes on here."""
+        topic = event.topic
+        if self._left or self._is_from_here_or_there(event) or any(each.matches(topic) for each in earlier):
+            raise NotHandled(f"{topic!r} does not go to the bus")
+        settings = self._settings
+        subject = as_subject(topic, settings.prefix)
+        headers, body = to_binary(event, self._source)
+        span = _context.traceparent.get()
+        if span:
+            headers["traceparent"] = span
+        await self._publisher.publish(subject, headers, body, message_key(subject, headers["ce-id"]))
+        return not settings.is_subscribed(topic)
+
+    @staticmethod
+    def _is_from_here_or_there(event: Topical) -> bool:
+        """Whether it came from a bus, or tells of one."""
+        return isinstance(event, BusEvent) or (isinstance(event, HealthEvent) and event.name.startswith("bridge/"))
+
+    # -- health ------------------------------------------------------------------------------------------------------
+
+    def _changed(self, change: Change) -> None:
+        level = logging.INFO if change.up else logging.WARNING
+        _log.log(level, "the bridge %r is %s%s", self.name, "up" if change.up else "down: ", change.reason)
+        self._publisher.stir()
+        self._news.append(change)
+        self._stirred.set()
+
+    async def _tell(self, emit: Emit) -> None:
+        while True:
+            while self._news:
+                change = self._news.popleft()
+                await emit(HealthEvent(f"bridge/{self.name}", change.up, change.reason))
+            self._stirred.clear()
+            await self._stirred.wait()

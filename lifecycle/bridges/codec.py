@@ -1,0 +1,169 @@
+"""Events as CloudEvents 1.0: in binary mode on the bus, as structured JSON in files, logs and webhooks.
+
+In binary mode the attributes are headers that begin with ``ce-`` and the body is the data, whose type is the attribute
+``datacontenttype``, as the binding for NATS has it. ``subject`` is the topic, ``type`` the class of the event.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import uuid
+from datetime import datetime, timezone
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote, unquote
+
+from lifecycle.bridges.payloads import as_json, payload_of
+from lifecycle.bridges.records import BusEvent
+from lifecycle.errors import Unpublishable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lifecycle.events import Topical
+
+__all__ = ["attributes_of", "from_binary", "from_json", "to_binary", "to_json"]
+
+JSON, BYTES, STRUCTURED = "application/json", "application/octet-stream", "application/cloudevents"
+
+#: What stands in a header as it is; the rest is percent-encoded.
+_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+_IS_SAFE = re.compile(r"[!#$&-~]*").fullmatch
+
+#: Attributes that have a field of their own in a `BusEvent`.
+_KNOWN = {"specversion", "id", "source", "type", "subject", "time", "datacontenttype"}
+
+
+def attributes_of(event: Topical, source: str) -> dict[str, str]:
+    """The attributes that every event has; an ``id`` is made for one that has none."""
+    own, at = getattr(event, "id", None), getattr(event, "time", None)
+    if not (isinstance(at, datetime) and at.tzinfo):
+        at = datetime.now(timezone.utc)  # noqa: UP017  # one look-up less than datetime.UTC
+    return {
+        "specversion": "1.0",
+        "id": own if isinstance(own, str) and own else uuid.uuid4().hex,
+        "source": source,
+        "type": type(event).__name__,
+        "subject": event.topic,
+        "time": at.isoformat().replace("+00:00", "Z"),
+    }
+
+
+def to_binary(event: Topical, source: str) -> tuple[dict[str, str], bytes]:
+    """Headers and body of ``event`` for the bus.
+
+    Raises:
+        Unpublishable: for data that is no JSON.
+    """
+    attributes = attributes_of(event, source)
+    data = payload_of(event)
+    if isinstance(data, bytes):
+        attributes["datacontenttype"], body = BYTES, data
+    elif data is None:
+        body = b""
+    else:
+        attributes["datacontenttype"], body = JSON, as_json(event, data).encode()
+    return {f"ce-{name}": _header(value) for name, value in attributes.items()}, body
+
+
+def from_binary(topic: str, headers: Mapping[str, str], body: bytes, *, id: str = "", attempt: int = 1) -> BusEvent:  # noqa: A002  # the attribute's name
+    """The event that a message of the bus carries, in binary mode or structured; ``id`` is for one that has none.
+
+    Raises:
+        ValueError: for a body that is not what its type says.
+    """
+    names = {name.lower(): value for name, value in headers.items()}
+    if names.get("content-type", "").startswith(STRUCTURED):
+        return _from_structured(body, topic, attempt, names)
+    attributes = {name[3:]: unquote(names.pop(name)) for name in list(names) if name.startswith("ce-")}
+    kind = attributes.get("datacontenttype") or names.get("content-type", "")
+    attributes.setdefault("id", id)
+    return _event(topic, attributes, _data(body, kind), attempt, names)
+
+
+def to_json(event: Topical, *, source: str = "lifecycle") -> str:
+    """``event`` as one line of structured JSON; bytes are in it as ``data_base64``.
+
+    Raises:
+        Unpublishable: for data that is no JSON.
+    """
+    record: dict[str, Any] = {**attributes_of(event, source)}
+    data = payload_of(event)
+    if isinstance(data, bytes):
+        record |= {"datacontenttype": BYTES, "data_base64": base64.b64encode(data).decode()}
+    elif data is not None:
+        record |= {"datacontenttype": JSON, "data": data}
+    return as_json(event, record)
+
+
+def from_json(text: str | bytes) -> BusEvent:
+    """The event that `to_json` or another program wrote; without a ``subject`` its type is its topic.
+
+    Raises:
+        ValueError: for what is no CloudEvent 1.0.
+    """
+    return _from_structured(text, "", 1, {})
+
+
+def _from_structured(text: str | bytes, topic: str, attempt: int, headers: dict[str, str]) -> BusEvent:
+    read = json.loads(text)
+    record = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
+    if record.get("specversion") != "1.0":
+        raise ValueError(f"{text[:80]!r} is no CloudEvent: a JSON object with specversion 1.0")
+    data: Any = record.pop("data", None)
+    if "data_base64" in record:
+        data = base64.b64decode(record.pop("data_base64"), validate=True)
+    attributes = {name: value if isinstance(value, str) else json.dumps(value) for name, value in record.items()}
+    topic = topic or attributes.get("subject") or attributes.get("type", "")
+    if not topic or not attributes.get("id"):
+        raise ValueError(f"{text[:80]!r} is no CloudEvent: it has no id, or neither subject nor type")
+    return _event(topic, attributes, data, attempt, headers)
+
+
+def _event(topic: str, attributes: dict[str, str], data: Any, attempt: int, headers: dict[str, str]) -> BusEvent:
+    """A record; extension attributes are headers, as trace contexts in structured mode are."""
+    extra = {name: value for name, value in attributes.items() if name not in _KNOWN}
+    plain = {
+        # Why an event is a dead letter is text of any kind, written like an attribute.
+        name: unquote(value) if name.startswith("dead-") else value
+        for name, value in headers.items()
+        if not name.startswith("nats-")
+    }
+    return BusEvent(
+        topic,
+        data,
+        attributes.get("id", ""),
+        attributes.get("source", ""),
+        attributes.get("type", ""),
+        _time(attributes.get("time", "")),
+        attempt,
+        MappingProxyType({**extra, **plain}),
+    )
+
+
+def _data(body: bytes, kind: str) -> Any:
+    """What the type of the data makes of the body: JSON, text, or bytes as they are."""
+    kind = kind.partition(";")[0].strip().lower()
+    if not kind:
+        return body or None
+    if kind == JSON or kind.endswith("+json"):
+        return json.loads(body)
+    return body.decode() if kind.startswith("text/") else body
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+
+
+def _header(value: str) -> str:
+    if _IS_SAFE(value):
+        return value
+    try:
+        return quote(value, safe=_SAFE)
+    except UnicodeEncodeError:
+        raise Unpublishable(f"{value[:80]!r} holds half a surrogate pair, which no other program could read") from None

@@ -1,0 +1,218 @@
+"""A connection to NATS: how it is made, whether it is up, and that it is gone for good.
+
+The client comes back by itself when its server does, with one exception: one that is closed stays closed, and whoever
+uses the link makes a new one. This is all that knows how to connect; bridges and leaders share it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from lifecycle.errors import BridgeError, UnfitServer
+
+if TYPE_CHECKING:
+    import os
+    import ssl
+    from collections.abc import Callable
+
+    from nats.aio.client import Client
+    from nats.js import JetStreamContext
+
+__all__ = ["OLDEST", "Link", "NatsServer"]
+
+_log = logging.getLogger("lifecycle.bridges")
+
+#: An older server ignores settings that it does not know, without a word.
+OLDEST = (2, 11)
+
+#: Seconds for the first connection, over all servers.
+_PATIENCE = 10.0
+
+#: Seconds until a server that is gone is tried again.
+_RECONNECT = 0.25
+
+#: Seconds of silence after which the client asks whether its server is still there; it gives up after three.
+_PING = 10
+
+
+class NatsServer:
+    """Where NATS is, and how to be let in.
+
+    ``urls`` are one or more servers of one cluster: ``nats://host:4222``, or ``tls://…`` for one that has to prove who
+    it is; also several in one text, with commas. ``credentials`` is a file that ``nsc`` wrote; ``tls`` a context for an
+    authority or a client certificate of one's own. A name and a password, or a token, can stand in the URL, which is
+    never logged.
+
+    Raises:
+        ValueError: without a URL.
+    """
+
+    def __init__(
+        self,
+        *urls: str,
+        credentials: str | os.PathLike[str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.urls = [each.strip() for url in urls for each in url.split(",") if each.strip()]
+        if not self.urls:
+            raise ValueError("a server of NATS needs a URL such as nats://127.0.0.1:4222")
+        self.credentials = credentials
+        self.tls = tls
+
+    def __repr__(self) -> str:
+        return f"NatsServer({', '.join(url.rpartition('@')[2].rpartition('/')[2] for url in self.urls)})"
+
+    @classmethod
+    def of(cls, server: str | NatsServer) -> NatsServer:
+        """``server``, from its URL if that is all there is."""
+        return server if isinstance(server, NatsServer) else cls(server)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The connection came up or went down."""
+
+    up: bool
+    reason: str = ""
+
+
+class Link:
+    """One client, from its connection to its end: an async context manager that makes neither twice.
+
+    Entering raises `UnfitServer` for a server that is too old or has no JetStream, and `BridgeError` where none could
+    be reached within ten seconds.
+    """
+
+    def __init__(self, server: NatsServer, name: str, told: Callable[[Change], None] = lambda _: None) -> None:
+        #: Where it leads.
+        self.server = server
+        self._name = name
+        self._told = told
+        self._client: Client = _new_client()
+        self._up = asyncio.Event()
+        #: Set when the client is closed, whoever closed it.
+        self.closed = asyncio.Event()
+        self._trouble = ""
+        # Whether it is we who end it, which is no news.
+        self._ending = False
+        self.js: JetStreamContext
+
+    @property
+    def client(self) -> Client:
+        """The client of nats-py."""
+        return self._client
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the server can be talked to now."""
+        return self._up.is_set()
+
+    async def wait_up(self) -> None:
+        """Wait until the server can be talked to."""
+        await self._up.wait()
+
+    async def __aenter__(self) -> Self:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._client.connect(**self._options())
+            self._check()
+            self.js = self._client.jetstream()  # pyright: ignore[reportUnknownMemberType]  # of nats-py
+        except TimeoutError:
+            await self.close()
+            raise BridgeError(
+                f"{self.server!r} could not be reached within {_PATIENCE:g} s"
+                f"{self._trouble and ': '}{self._trouble}; start it, or give its right URL"
+            ) from None
+        except BaseException:
+            await self.close()
+            raise
+        self._up.set()
+        self._told(Change(up=True))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def drain(self) -> None:
+        """Let everything that was said get out, and close."""
+        self._ending = True
+        with suppress(Exception):
+            await self._client.drain()
+        await self.close()
+
+    def _options(self) -> dict[str, Any]:
+        server = self.server
+        options: dict[str, Any] = {
+            "servers": server.urls,
+            "name": self._name,
+            "connect_timeout": 2,
+            "reconnect_time_wait": _RECONNECT,
+            "max_reconnect_attempts": -1,
+            "ping_interval": _PING,
+            "error_cb": self._failed,
+            "disconnected_cb": self._went_down,
+            "reconnected_cb": self._came_up,
+            "closed_cb": self._ended,
+        }
+        if server.credentials is not None:
+            options["user_credentials"] = str(server.credentials)
+        if server.tls is not None:
+            options["tls"] = server.tls
+        return options
+
+    def _check(self) -> None:
+        version = self._client.connected_server_version
+        if (version.major, version.minor) < OLDEST:
+            raise UnfitServer(
+                f"{self.server!r} is nats-server {version.major}.{version.minor}.{version.patch}, which ignores "
+                f"settings that it does not know; a bridge needs {OLDEST[0]}.{OLDEST[1]} or newer"
+            )
+
+    async def close(self) -> None:
+        """Close at once; twice is as good as once."""
+        self._ending = True
+        with suppress(Exception):
+            await self._client.close()
+        self._up.clear()
+        self.closed.set()
+
+    # -- what the client tells ---------------------------------------------------------------------------------------
+
+    async def _failed(self, error: Exception) -> None:
+        self._trouble = str(error) or type(error).__name__
+        _log.debug("%s: %s", self._name, self._trouble)
+
+    async def _went_down(self) -> None:
+        was_up = self._up.is_set()
+        self._up.clear()
+        if was_up and not self._ending:
+            self._told(Change(up=False, reason=self._trouble or "the connection was lost"))
+
+    async def _came_up(self) -> None:
+        try:
+            self._check()
+        except UnfitServer as error:
+            _log.error("%s", error)  # a traceback would say nothing
+            self.closed.set()
+            return
+        self._trouble = ""
+        self._up.set()
+        self._told(Change(up=True))
+
+    async def _ended(self) -> None:
+        await self._went_down()
+        self.closed.set()
+
+
+def _new_client() -> Client:
+    try:
+        from nats.aio.client import Client
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "a bridge needs nats-py; install it with: pip install 'lifecycle-control[nats]'"
+        ) from None
+    return Client()

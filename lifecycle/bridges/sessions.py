@@ -1,0 +1,169 @@
+"""One connection of a bridge, from its making to its end: stream and group on the server, messages in, answers out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from lifecycle.backoff import Backoff
+from lifecycle.bridges.intake import Intake
+from lifecycle.bridges.pulling import Pull, PullBroken
+from lifecycle.bridges.streams import Group, ensure_consumer, ensure_stream
+from lifecycle.bridges.subjects import filters
+from lifecycle.errors import BridgeError
+
+if TYPE_CHECKING:
+    from lifecycle.bridges.intake import Counts
+    from lifecycle.bridges.links import Link
+    from lifecycle.bridges.publishing import Publisher
+    from lifecycle.bridges.settings import Settings
+    from lifecycle.control.types import Emit
+
+__all__ = ["Session"]
+
+_log = logging.getLogger("lifecycle.bridges")
+
+#: Seconds that the last answers have to get out.
+_LAST_WORDS = 4.0
+
+_BACKOFF = Backoff(initial=0.1, maximum=2.0)
+
+
+class Session:
+    """What a bridge does while one client lives."""
+
+    def __init__(
+        self, link: Link, settings: Settings, publisher: Publisher, counts: Counts, failures: dict[int, int]
+    ) -> None:
+        self.link = link
+        self._settings = settings
+        self._intake = Intake(settings, publisher, counts=counts, failures=failures, freed=self._pull_more)
+        self._pull = Pull(link, settings.stream, settings.group, self._room)
+        self._alive: asyncio.Task[None] | None = None
+        self._ending = asyncio.Event()
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that are here and not answered."""
+        return self._intake.held + len(self._pull.waiting)
+
+    async def prepare(self) -> None:
+        """See that the server has what it takes.
+
+        Raises:
+            UnfitServer: when it cannot.
+        """
+        settings = self._settings
+        await ensure_stream(self.link, settings.stream, settings.prefix)
+        if settings.subscribe:
+            await self._ensure_group()
+            self._alive = asyncio.get_running_loop().create_task(
+                self._intake.keep_alive(), name=f"bridge {settings.group}: in progress"
+            )
+
+    async def run(self, emit: Emit) -> None:
+        """Carry messages to the router until `stop`.
+
+        Raises:
+            BridgeError: when the client is closed for good.
+        """
+        loop = asyncio.get_running_loop()
+        work = loop.create_task(self._carry(emit) if self._settings.subscribe else self._wait())
+        closed = loop.create_task(self.link.closed.wait())
+        try:
+            await asyncio.wait([work, closed], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            # Handlers are cancelled next: what they drop is for others.
+            self._intake.ending = True
+            raise
+        finally:
+            is_over = work.done()
+            await _end(work, closed)
+        if not is_over:
+            raise BridgeError(f"the connection to {self.link.server!r} is closed for good; it takes a new one")
+        work.result()
+
+    def stop(self) -> None:
+        """Take nothing more from the bus, and let `run` return."""
+        self._intake.ending = True
+        self._ending.set()
+        self._pull.stop()
+
+    async def settle(self) -> None:
+        """Every delivery has ended: say the last words, and close the connection; all within a few seconds."""
+        try:
+            async with asyncio.timeout(_LAST_WORDS):
+                with suppress(TimeoutError):
+                    await self._give_back_waiting()
+                    await self._intake.settle()
+                await self.link.drain()
+        except TimeoutError:
+            _log.warning("the bridge %r had no time to say what became of its events", self._settings.group)
+        finally:
+            await self.abandon()
+
+    async def abandon(self) -> None:
+        """Close; what was not answered comes again."""
+        tasks = self._intake.abandon()
+        if self._alive is not None:
+            self._alive.cancel()
+            tasks.append(self._alive)
+        if tasks:
+            await asyncio.wait(tasks)
+        await self.link.close()
+
+    async def _carry(self, emit: Emit) -> None:
+        """Pull and hand over; whatever the server says against it, begin anew."""
+        tries = 0
+        while not self._ending.is_set():
+            try:
+                await self._pull.open()
+                while (message := await self._pull.next()) is not None:
+                    tries = 0
+                    await self._intake.take(message, emit)
+            except _told_by_server() as error:
+                _log.warning("the group %r gets nothing (%s); it is set up again", self._settings.group, error)
+                await asyncio.sleep(_BACKOFF.delay(tries))
+                tries += 1
+                with suppress(*_told_by_server()):
+                    await self._ensure_group()
+        await self._pull.close()
+        await self._give_back_waiting()
+
+    async def _wait(self) -> None:
+        await self._ending.wait()
+
+    async def _ensure_group(self) -> None:
+        settings = self._settings
+        group = Group(
+            settings.group,
+            filters(settings.subscribe, settings.prefix),
+            settings.ack_wait,
+            strict=settings.max_in_flight == 1,
+        )
+        await ensure_consumer(self.link, settings.stream, group)
+
+    async def _give_back_waiting(self) -> None:
+        waiting, self._pull.waiting = list(self._pull.waiting), type(self._pull.waiting)()
+        await self._intake.give_back(waiting)
+
+    def _room(self) -> int:
+        return self._settings.max_in_flight - self._intake.held
+
+    def _pull_more(self) -> None:
+        self._pull.stir()
+
+
+async def _end(*tasks: asyncio.Task[object]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def _told_by_server() -> tuple[type[Exception], ...]:
+    """What is not ours: the server's refusals, and that it cannot be talked to."""
+    from nats.errors import Error as NatsError
+
+    return (PullBroken, NatsError, TimeoutError, OSError)

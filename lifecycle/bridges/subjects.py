@@ -1,0 +1,106 @@
+"""Topics as subjects of NATS, both ways, and patterns as the subjects that one has to subscribe to.
+
+A segment becomes a token: letters, digits, ``-`` and ``_`` as they are, every other byte of its UTF-8 as ``=`` and two
+hexadecimal digits, an empty segment as a lone ``=``. That is legal in a subject and in a key of a bucket. What a
+subject has no words for (``fo*``, ``**`` that is not last) becomes the narrowest filter that lets more through: whoever
+subscribes matches the topic again.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from lifecycle.control.patterns import DEEP, Literal, Pattern
+from lifecycle.errors import Unpublishable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lifecycle.control.patterns import Segment
+
+__all__ = ["LONGEST", "as_subject", "as_token", "as_topic", "covers", "filters"]
+
+#: Characters of a subject: a server ends the connection of who sends one of 4,096.
+LONGEST = 1024
+
+#: Names of topics that are kept translated, each way.
+_KEPT = 4096
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+").fullmatch
+_STRANGE = re.compile(r"[^A-Za-z0-9_-]+")
+_ESCAPED = re.compile(r"(?:=[0-9A-Fa-f]{2})+")
+
+
+def as_token(text: str) -> str:
+    """``text`` as one token of a subject, or as one key of a bucket.
+
+    Raises:
+        Unpublishable: for half a surrogate pair, which has no UTF-8.
+    """
+    if _PLAIN(text):
+        return text
+    try:
+        return _STRANGE.sub(_escape, text) or "="
+    except UnicodeEncodeError:
+        raise Unpublishable(f"{text[:80]!r} holds half a surrogate pair, which no other program could read") from None
+
+
+@lru_cache(_KEPT)
+def as_subject(topic: str, prefix: str) -> str:
+    """The subject of ``topic`` under ``prefix``.
+
+    Raises:
+        Unpublishable: for a topic that makes more than 1,024 characters, or holds half a surrogate pair.
+    """
+    subject = f"{prefix}.{'.'.join(as_token(segment) for segment in topic.split('/'))}"
+    if len(subject) > LONGEST:
+        raise Unpublishable(
+            f"the topic {topic[:40]!r}… makes a subject of {len(subject):,} characters, and {LONGEST:,} is the most; "
+            "put what is long into the event's data"
+        )
+    return subject
+
+
+@lru_cache(_KEPT)
+def as_topic(subject: str, prefix: str) -> str:
+    """The topic that ``subject`` stands for; one that another program wrote in its own way is read as it can be."""
+    words = subject.removeprefix(f"{prefix}.").split(".")
+    return "/".join("" if word == "=" else _ESCAPED.sub(_unescape, word) for word in words)
+
+
+def filters(patterns: Iterable[Pattern], prefix: str) -> list[str]:
+    """Subjects that let through whatever one of ``patterns`` matches, none of them a part of another; sorted."""
+    wanted = {subject for pattern in patterns for subject in _filters(pattern.segments, prefix)}
+    return sorted(one for one in wanted if not any(covers(other, one) for other in wanted if other != one))
+
+
+def _filters(segments: Sequence[Segment], prefix: str) -> list[str]:
+    tokens = [prefix]
+    for at, segment in enumerate(segments):
+        if segment is DEEP:
+            rest = any(each is not DEEP for each in segments[at:])
+            here = [] if rest or at == 0 else [".".join(tokens)]
+            return [*here, ".".join([*tokens, ">"])]
+        tokens.append(as_token(segment.text) if isinstance(segment, Literal) else "*")
+    return [".".join(tokens)]
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Whether every subject that ``narrow`` lets through is let through by ``wide``."""
+    theirs = narrow.split(".")
+    for at, word in enumerate(wide.split(".")):
+        if word == ">":
+            return len(theirs) > at
+        if at >= len(theirs) or theirs[at] == ">" or word not in ("*", theirs[at]):
+            return False
+    return len(wide.split(".")) == len(theirs)
+
+
+def _escape(strange: re.Match[str]) -> str:
+    return "".join(f"={byte:02X}" for byte in strange[0].encode())
+
+
+def _unescape(escaped: re.Match[str]) -> str:
+    return bytes.fromhex(escaped[0].replace("=", "")).decode(errors="replace")

