@@ -1,8 +1,8 @@
 """Seeing what a program does.
 
 `mermaid` draws what ``state()`` says: a worker, a lifetime, a supervisor's tree, or all of a program; it looks at
-records that were handed to it. `EventLog` remembers events and what became of each. `PrometheusMetrics`, `OpenTelemetryMetrics` and
-`OpenTelemetryTraces` measure and trace for systems that others run.
+records that were handed to it. `EventLog` remembers events and what became of each.
+`PrometheusMetrics`, `OpenTelemetryMetrics` and `OpenTelemetryTraces` tell systems that others run.
 """
 
 from __future__ import annotations
