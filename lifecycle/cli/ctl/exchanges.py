@@ -12,6 +12,7 @@ import select
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.failures import CliError
+from lifecycle.cli.listing import harmless
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -141,7 +142,7 @@ def _refusal(status: int, body: bytes) -> str:
     except ValueError:
         answer = None
     if isinstance(answer, dict) and isinstance(text := answer.get("error"), str):  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # what JSON has
-        return text
+        return harmless(text, "\n")
     return f"the program refused, with status {status}"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lifecycle.cli.ctl.clients import NoProgramError
 from lifecycle.cli.ctl.exchanges import Exchange, GoneError
 from lifecycle.cli.ctl.looks import Sheet, show, show_json, voice
-from lifecycle.cli.failures import DONE
+from lifecycle.cli.failures import DONE, CliError
 from lifecycle.cli.listing import ago, harmless
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _asked(programs: list[Program]) -> list[tuple[Program, dict[str, Any]]]:
 def _answer(exchange: Exchange) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = json.loads(exchange.body())
-    except GoneError as error:
+    except (CliError, ValueError) as error:
         return {"error": str(error)}
     return answer
 

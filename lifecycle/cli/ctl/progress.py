@@ -49,7 +49,7 @@ def stop(order: Order) -> int:
 def _stopped(client: Client, line: str, stream: Stream) -> dict[str, Any] | None:
     """Show how it stops until it has closed its socket; what it answered, if it does not stop."""
     tree, left = Tree(), _Left()
-    tree.update(stream.take())
+    tree.update([stream.first()])
     with bar(f"stopping {client.name}") as draw, client.tell("/api/command", {"line": line}) as exchange:
         for _ in _changes(tree, stream, exchange):
             draw(*left.of(tree))
@@ -67,7 +67,7 @@ def restart(order: Order) -> int:
     client = choose(order.program)
     tree = Tree()
     with patiently(client), client.stream("/api/state/stream") as stream:
-        tree.update(stream.take())
+        tree.update([stream.first()])
         renewal = _Renewal(tree, order.given["name"])
         line = {"line": line_of(order)}
         with bar(f"restarting {renewal.name}") as draw, client.tell("/api/command", line) as exchange:

@@ -54,7 +54,7 @@ def _ended(client: Client) -> int:
 
 def _once(stream: Stream) -> None:
     tree = Tree()
-    tree.update(stream.take())
+    tree.update([stream.first()])
     show(_sheet(tree))
 
 
@@ -72,7 +72,7 @@ def _as_it_changes(stream: Stream) -> bool:
                 tree.update([message])
                 draw(_sheet(tree))
         return True
-    tree.update(stream.take())
+    tree.update([stream.first()])
     return show(_sheet(tree)) and all(
         put(sys.stdout, _lines(message["time"], tree.update([message]))) for message in stream
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import select
+from collections import deque
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lifecycle.cli.ctl.exchanges import GoneError
@@ -51,7 +52,7 @@ class Stream:
         self._shown = shown
         _, begun = exchange.head()
         #: What has come and was not taken yet.
-        self._waiting = self._messages.feed(begun)
+        self._waiting = deque(self._messages.feed(begun))
         #: Whether all has come, or nobody reads it any more.
         self.ended = False
         #: Whether the latter.
@@ -65,10 +66,23 @@ class Stream:
     ) -> None:
         self._exchange.__exit__(kind, error, traceback)
 
+    def first(self) -> Any:
+        """What comes first.
+
+        Raises:
+            GoneError: when nothing does.
+        """
+        for message in self:
+            return message
+        raise GoneError("the program ended before it had answered")
+
     def __iter__(self) -> Iterator[Any]:
         """Each as it comes."""
-        while not self.ended:
-            yield from self.take()
+        while self._waiting or not self.ended:
+            if self._waiting:
+                yield self._waiting.popleft()
+            else:
+                self._waiting.extend(self.take())
 
     def fileno(self) -> int:
         """For whoever waits for more; what `take` gives without waiting comes first."""
@@ -78,7 +92,8 @@ class Stream:
         """What has come; waits for something, for ``within`` seconds at most, or until one of ``besides`` answers."""
         if not self._waiting and self._wait(within, besides):
             self._receive()
-        waiting, self._waiting = self._waiting, []
+        waiting = list(self._waiting)
+        self._waiting.clear()
         return waiting
 
     def _receive(self) -> None:
@@ -87,7 +102,7 @@ class Stream:
         except GoneError:
             piece = b""
         self.ended = not piece
-        self._waiting = self._messages.feed(piece)
+        self._waiting.extend(self._messages.feed(piece))
 
     def _wait(self, within: float | None, besides: tuple[Exchange, ...]) -> bool:
         """Whether there is something to receive."""

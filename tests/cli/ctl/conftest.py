@@ -1,0 +1,22 @@
+"""Control sockets of the test's own."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where programs are looked for: a short path, for the address of a socket has only a hundred characters."""
+    with tempfile.TemporaryDirectory(prefix="ctl") as directory:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
+        own = Path(directory, "lifecycle")
+        own.mkdir(mode=0o700)
+        yield own

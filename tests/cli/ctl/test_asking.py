@@ -1,0 +1,161 @@
+"""Asking a program: which one, and what is said where the answer is none, or not what it should be."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.cli import main
+from tests.cli.ctl.speakers import answer, speaker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROGRAM = answer(json.dumps({"name": "app", "pid": 7, "status": "running", "started_at": 0}))
+ROUTES = answer("[]")
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    status = main(["ctl", *argv])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+# -- which program -------------------------------------------------------------------------------------------------
+
+
+def test_where_no_program_runs_the_status_is_4(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = said(capsys, "routes")
+    assert (status, out) == (4, "")
+    assert "no program runs here that could be asked" in err
+
+
+def test_a_program_of_another_name_is_named(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with speaker(sockets / "shop.sock", ROUTES):
+        status, _, err = said(capsys, "-p", "shpo", "routes")
+    assert status == 4
+    assert err == "[lifecycle] no program called 'shpo' runs here; there is\n[lifecycle]   shop\n"
+
+
+def test_of_several_one_has_to_be_named(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with speaker(sockets / "a.sock", ROUTES), speaker(sockets / "b.sock", ROUTES):
+        status, _, err = said(capsys, "routes", "--json")
+        assert status == 2
+        assert err.splitlines()[1:] == ["[lifecycle]   a", "[lifecycle]   b"]
+        assert said(capsys, "-p", "b", "routes", "--json") == (0, "[]\n", "")
+
+
+def test_a_socket_whose_program_has_ended_is_none(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with speaker(sockets / "app.sock", ROUTES):
+        pass
+    (sockets / "app.sock").touch()
+    assert said(capsys, "ps", "--json") == (0, "[]\n", "")
+    assert said(capsys, "-p", "app", "routes")[0] == 4
+
+
+def test_ps_without_any_program_says_so_and_is_no_failure(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "ps") == (0, "", "[lifecycle] no program runs here that could be asked\n")
+
+
+def test_ps_of_a_name_that_nobody_has_ends_with_4(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "-p", "app", "ps")[0] == 4
+
+
+def test_ps_shows_also_who_answers_nonsense(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with speaker(sockets / "good.sock", PROGRAM), speaker(sockets / "bad.sock", b"what?\r\n\r\n"):
+        status, out, _ = said(capsys, "ps")
+        assert status == 0
+        assert [line.split()[0] for line in out.splitlines()] == ["name", "bad", "good"]
+        assert "no answer" in out
+        _, out, _ = said(capsys, "ps", "--json")
+        bad, good = json.loads(out)
+    assert "no program of this library" in bad["error"]
+    assert good["status"] == "running"
+
+
+# -- what it answers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (b"", "the program ended before it had answered"),
+        (b"HTTP/1.0 200 OK\r\nConte", "the program ended before it had answered"),
+        (answer("[", length=20), "the program ended before it had answered"),
+        (answer("[} "), "the program answered what is no JSON: b'[} '"),
+        (answer(b"\xff\xfe"), "the program answered what is no JSON"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "what listens there is no program of this library: it answered 'SSH-2.0-OpenSSH'"),
+        (b"HTTP/1.0 abc\r\n\r\n", "what listens there is no program of this library"),
+        (answer('{"error": "no such \\u001b[2Jthing"}', status=404), r"no such \x1b[2Jthing"),
+        (answer("[]", status=500), "the program refused, with status 500"),
+        (answer("", status=503), "the program refused, with status 503"),
+        (b"x" * 200_000, "the program ended before it had answered"),
+    ],
+    ids=range(11),
+)
+def test_an_answer_that_is_none_is_a_failure_in_one_line(
+    sockets: Path, capsys: pytest.CaptureFixture[str], given: bytes, told: str
+) -> None:
+    with speaker(sockets / "app.sock", given):
+        status, out, err = said(capsys, "routes", "--json")
+    assert (status, out) == (1, "")
+    assert told in err
+    assert err.count("\n") == 1
+
+
+def test_an_answer_that_comes_in_pieces_is_one(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"router": "r", "pattern": f"topic/{number}", "handler": "h", "place": "f:1"} for number in range(5000)]
+    with speaker(sockets / "app.sock", answer(json.dumps(rows))):
+        status, out, _ = said(capsys, "routes")
+    assert status == 0
+    assert len(out.splitlines()) == 5001
+
+
+def test_what_is_asked_is_quoted(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = answer('{"lines": ["a", "b\\u001b[2J"]}')
+    with speaker(sockets / "app.sock", lines) as asked:
+        assert said(capsys, "explain", "a b&c=#/ü\n") == (0, "a\nb\\x1b[2J\n", "")
+        said(capsys, "trace", "../../api/dump", "--json")
+    assert asked[0].startswith(b"GET /api/explain?topic=a+b%26c%3D%23%2F%C3%BC%0A HTTP/1.0\r\n")
+    assert asked[1].startswith(b"GET /api/trace/..%2F..%2Fapi%2Fdump HTTP/1.0\r\n")
+
+
+# -- what it is told -----------------------------------------------------------------------------------------------
+
+
+def outcome(what: str, **more: object) -> bytes:
+    return answer(json.dumps({"outcome": what, "delivery": 3, "error": None, "answer": None, **more}))
+
+
+@pytest.mark.parametrize("what", ["failed", "dropped", "unknown"])
+def test_a_command_that_is_not_carried_out_ends_with_1(
+    sockets: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    with speaker(sockets / "app.sock", outcome(what, error="a\nb\x1b[2J")):
+        assert said(capsys, "deploy", "prod") == (1, "", "[lifecycle] app: a\n[lifecycle] b\\x1b[2J\n")
+        status, out, err = said(capsys, "reload", "--json")
+    assert (status, err) == (1, "")
+    assert json.loads(out)["outcome"] == what
+
+
+def test_words_reach_the_program_as_they_were_typed(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with speaker(sockets / "app.sock", outcome("handled", answer="it is\tdone\x07")) as asked:
+        assert said(capsys, "deploy", "two words", "it's", "--json", "-p")[:2] == (0, "it is\tdone\\x07\n")
+        said(capsys, "suspend", "--json")
+        said(capsys, "--", "status", "--watch")
+        said(capsys, "deploy", "--", "-x")
+    lines = [json.loads(question.partition(b"\r\n\r\n")[2])["line"] for question in asked]
+    assert lines == ["""deploy 'two words' 'it'"'"'s' --json -p""", "suspend", "status --watch", "deploy -- -x"]
+
+
+def test_an_event_is_sent_with_its_data(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with speaker(sockets / "app.sock", outcome("handled")) as asked:
+        assert said(capsys, "emit", "deploy/start", '{"ref": "v2"}')[0] == 0
+        assert said(capsys, "emit", "deploy/start")[0] == 0
+        status, _, err = said(capsys, "emit", "deploy/start", "v2")
+    assert status == 2
+    assert "'v2' is no JSON" in err
+    bodies = [json.loads(question.partition(b"\r\n\r\n")[2]) for question in asked]
+    assert bodies == [{"topic": "deploy/start", "data": {"ref": "v2"}}, {"topic": "deploy/start", "data": None}]
