@@ -42,10 +42,7 @@ asker: ContextVar[Answer | None] = ContextVar("lifecycle_asker", default=None)
 
 
 def say(text: str) -> None:
-    """What everybody is to know: it is printed, and told whoever asked from outside."""
-    answer = _asked()
-    if answer is not None:
-        answer.add(text)
+    """What everybody is to know: it is printed."""
     print(text, flush=True)  # noqa: T201  # to talk is its purpose
 
 

@@ -58,7 +58,7 @@ class Steering:
         # The lifetime learns of the router in this very announcement, perhaps after us.
         self._loop.call_soon_threadsafe(self._look)
 
-    def _stopped(self, router: Any, **_: object) -> None:
+    def _stopped(self, router: Any, /, **_: object) -> None:
         kit = self._kits.pop(router, None)
         if kit is not None:
             kit.release()

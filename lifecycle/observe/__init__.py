@@ -2,6 +2,7 @@
 
 `mermaid` draws what ``state()`` says: a worker, a lifetime, a supervisor's tree, or all of a program; it looks at
 records that were handed to it. `EventLog` remembers events and what became of each.
+`ControlSocket` lets `lifecycle ctl` ask and steer a program; what it can be asked and told is a `Console`'s.
 `PrometheusMetrics`, `OpenTelemetryMetrics` and `OpenTelemetryTraces` tell systems that others run.
 """
 
@@ -13,12 +14,16 @@ from lifecycle._lazy import lazy_names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from lifecycle.observe import mermaid as mermaid
+    from lifecycle.observe.console import Console, Outcome, TooMany, Verdict
+    from lifecycle.observe.control import ControlSocket
     from lifecycle.observe.eventlog import Entry, EventLog, EventLogState, Fate, Following, Node, Trace
     from lifecycle.observe.labels import LabelPolicy
     from lifecycle.observe.opentelemetry import OpenTelemetryMetrics, OpenTelemetryTraces
     from lifecycle.observe.prometheus import PrometheusMetrics
 
 __all__ = [
+    "Console",
+    "ControlSocket",
     "Entry",
     "EventLog",
     "EventLogState",
@@ -28,12 +33,17 @@ __all__ = [
     "Node",
     "OpenTelemetryMetrics",
     "OpenTelemetryTraces",
+    "Outcome",
     "PrometheusMetrics",
+    "TooMany",
     "Trace",
+    "Verdict",
 ]
 
 # Module: what it offers.
 _ROOMS = {
+    "console": "Console Outcome TooMany Verdict",
+    "control": "ControlSocket",
     "eventlog": "Entry EventLog EventLogState Fate Following Node Trace",
     "labels": "LabelPolicy",
     "opentelemetry": "OpenTelemetryMetrics OpenTelemetryTraces",

@@ -1,0 +1,115 @@
+"""What the HTTP API answers, and what it refuses, always as JSON.
+
+Imports aiohttp, so it is itself imported when a server starts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+from aiohttp import web
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiohttp.typedefs import Handler
+
+__all__ = ["HEADERS", "Refused", "answered", "errors_as_json", "object_of", "problem", "told"]
+
+_log = logging.getLogger("lifecycle.observe")
+
+#: Bytes of a request's body.
+_LARGEST = 1024 * 1024
+
+#: On every answer: kept nowhere, taken for nothing else.
+HEADERS: Mapping[str, str] = {"Cache-Control": "no-store", "Server": "lifecycle", "X-Content-Type-Options": "nosniff"}
+
+
+def answered(value: Any) -> web.Response:
+    """``value`` as JSON."""
+    return web.json_response(value, headers=HEADERS)
+
+
+def told(text: str) -> web.Response:
+    """Plain text; half surrogates, which names may have, are shown as what they are."""
+    return web.Response(body=text.encode(errors="backslashreplace"), content_type="text/plain", headers=HEADERS)
+
+
+def problem(status: int, reason: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    """An error, in words for the person who asked."""
+    return web.json_response({"error": reason}, status=status, headers={**HEADERS, **(headers or {})})
+
+
+class Refused(Exception):  # an answer, no failure
+    """Ends a request with ``status``."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let aiohttp's own refusals, such as 404 and 405, be JSON too; an error of ours is logged and says nothing."""
+    try:
+        return await handler(request)
+    except Refused as refusal:
+        return problem(refusal.status, refusal.reason)
+    except web.HTTPMethodNotAllowed as refusal:
+        allowed = ", ".join(sorted(refusal.allowed_methods))
+        return problem(405, f"this method is not allowed here; use {allowed}", {"Allow": allowed})
+    except web.HTTPNotFound:
+        return problem(404, "there is nothing under this path")
+    except web.HTTPException as refusal:
+        return problem(refusal.status, refusal.reason)
+    except (ConnectionError, TimeoutError):
+        raise
+    except Exception:  # noqa: BLE001  # one request that fails is no end of the server
+        _log.exception("%s %s failed", request.method, request.path)
+        return problem(500, "internal error; the log of the program says more")
+
+
+async def object_of(request: web.Request, **kinds: type[Any]) -> dict[str, Any]:
+    """The JSON object in the body, which must have these fields of these kinds.
+
+    Raises:
+        Refused: 400, 413 or 415, saying what is wrong.
+    """
+    if request.content_type != "application/json":
+        raise Refused(415, "the body must be JSON; send Content-Type: application/json")
+    try:
+        found = json.loads(await _body(request), parse_constant=_no_number)
+    except RecursionError:
+        raise Refused(400, "the body is nested too deeply") from None
+    except ValueError as error:
+        raise Refused(400, f"the body is no JSON: {error}") from None
+    fields = cast("dict[str, Any]", found)
+    if not isinstance(found, dict):
+        raise Refused(400, f"the body must be a JSON object with {', '.join(kinds)}")
+    for field, kind in kinds.items():
+        if not isinstance(fields.get(field), kind):
+            raise Refused(400, f"the body must have the field {field!r}, which is a {_KINDS.get(kind, kind.__name__)}")
+    return fields
+
+
+_KINDS = {str: "text"}
+
+
+async def _body(request: web.Request) -> bytes:
+    if (request.content_length or 0) > _LARGEST:
+        raise Refused(413, f"the body is larger than {_LARGEST} bytes")
+    body = bytearray()
+    try:
+        while chunk := await request.content.readany():
+            body += chunk
+            if len(body) > _LARGEST:
+                raise Refused(413, f"the body is larger than {_LARGEST} bytes")
+    except web.RequestPayloadError:
+        raise Refused(400, "the body is malformed") from None
+    return bytes(body)
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number")

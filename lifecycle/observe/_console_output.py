@@ -1,0 +1,158 @@
+"""What a program prints and logs, for those who listen; nothing is touched while nobody does.
+
+``sys.stdout``, ``sys.stderr`` and the log handlers that write there are stood in for by files that pass everything on
+and note it down. What a child process writes to the descriptors themselves is not seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self, TextIO, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["Listener", "Output"]
+
+#: Characters that wait for a listener; then the oldest are dropped.
+_HELD = 256 * 1024
+
+#: Pieces that wait for the loop.
+_PIECES = 10_000
+
+
+class Listener:
+    """What is printed from now on, in pieces, as an async iterator."""
+
+    def __init__(self) -> None:
+        #: Characters that came too fast.
+        self.dropped = 0
+        self._texts: deque[str] = deque()
+        self._held = 0
+        self._stirred = asyncio.Event()
+
+    def add(self, text: str) -> None:
+        """More was printed."""
+        self._texts.append(text)
+        self._held += len(text)
+        while self._held > _HELD:
+            oldest = self._texts.popleft()
+            self._held -= len(oldest)
+            self.dropped += len(oldest)
+        self._stirred.set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        while not self._texts:
+            self._stirred.clear()
+            await self._stirred.wait()
+        text = "".join(self._texts)
+        self._texts.clear()
+        self._held = 0
+        return text
+
+
+class Output:
+    """Lets any number of listeners hear what the program prints."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+        self._copies: list[_Copy] = []
+        # Appended to by any thread, emptied by the loop's. No lock: a signal handler may print, too.
+        self._pieces: deque[str] = deque(maxlen=_PIECES)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @contextmanager
+    def listening(self) -> Generator[Listener]:
+        """Hear it for a block."""
+        listener = Listener()
+        if not self._listeners:
+            self._stand_in()
+        self._listeners.append(listener)
+        try:
+            yield listener
+        finally:
+            self._listeners.remove(listener)
+            if not self._listeners:
+                self._step_back()
+
+    def note(self, text: str) -> None:
+        """Something was printed, by any thread."""
+        self._pieces.append(text)
+        try:
+            cast("asyncio.AbstractEventLoop", self._loop).call_soon_threadsafe(self._spread)
+        except RuntimeError:  # the loop is closed: nobody listens
+            self._pieces.clear()
+
+    def _spread(self) -> None:
+        texts: list[str] = []
+        while self._pieces:
+            texts.append(self._pieces.popleft())
+        text = "".join(texts)
+        if text:
+            for listener in self._listeners:
+                listener.add(text)
+
+    def _stand_in(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        for name in ("stdout", "stderr"):
+            file: TextIO | None = getattr(sys, name)
+            if file is not None:
+                copy = _Copy(file, self)
+                self._copies.append(copy)
+                setattr(sys, name, copy)
+                _hand_over(file, cast("TextIO", copy))
+
+    def _step_back(self) -> None:
+        """Only where nobody else has taken our place meanwhile, as a prompt does that has ended."""
+        copies, self._copies = self._copies, []
+        for copy in copies:
+            copy.output = None
+            for name in ("stdout", "stderr"):
+                if getattr(sys, name) is copy:
+                    setattr(sys, name, copy.file)
+            _hand_over(copy, copy.file)
+
+
+class _Copy:
+    """A text file that passes on what is written to it."""
+
+    def __init__(self, file: TextIO, output: Output) -> None:
+        self.file = file
+        #: Who wants to know; None: nobody any more.
+        self.output: Output | None = output
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else a text file has."""
+        return getattr(self.file, name)
+
+    def __iter__(self) -> Any:
+        return iter(self.file)
+
+    def write(self, text: str) -> int:
+        """Pass ``text`` on, then note it."""
+        written = self.file.write(text)
+        if self.output is not None:
+            self.output.note(text)
+        return written
+
+    def writelines(self, lines: Any) -> None:
+        """Write each of ``lines``."""
+        for line in lines:
+            self.write(line)
+
+
+def _hand_over(old: object, new: TextIO) -> None:
+    """Let the log handlers that write to ``old`` write to ``new``."""
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    handlers = {handler for each in loggers if isinstance(each, logging.Logger) for handler in each.handlers}
+    plain = [cast("logging.StreamHandler[Any]", each) for each in handlers if type(each) is logging.StreamHandler]
+    for handler in plain:
+        if handler.stream is old:
+            handler.setStream(new)

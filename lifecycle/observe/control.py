@@ -1,0 +1,162 @@
+"""`ControlSocket`: where a running program can be asked and told over HTTP, by its own user and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from contextlib import AsyncExitStack, contextmanager
+from typing import TYPE_CHECKING, ClassVar
+
+from lifecycle._naming import program_name
+from lifecycle._unix import SocketFile
+from lifecycle.observe.console import Console
+from lifecycle.observe.sockets import addressed, check_directory, directories
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["ControlSocket"]
+
+#: Bytes of a name: a file's has 255, and some are for what is added to it.
+_LONGEST = 200
+
+
+class ControlSocket:
+    """Lets ``lifecycle ctl`` ask and steer this program, for as long as it lives; a main for `run`, best the first.
+
+    It answers HTTP at the Unix socket ``NAME.sock`` in ``$XDG_RUNTIME_DIR/lifecycle``, or in ``/tmp/lifecycle-UID``:
+    a directory of mode 0700 with a socket of mode 0600, and whoever connects must be our own user or root. ``name`` is
+    that of the program where none is given: its file or module. Where another program that lives has it, the number
+    of the process is added. What a program that has ended left behind is replaced.
+
+    As a main it is up before the next one starts, and the last to stop; a program whose other mains have ended does
+    not go on for its sake. ``async with`` does the same inside a lifetime.
+
+    Raises:
+        ValueError: for a name that no file could have.
+    """
+
+    #: For `run`.
+    auxiliary: ClassVar = True
+
+    def __init__(self, name: str | None = None) -> None:
+        #: What it is found by; a number may be added to it when it opens.
+        self.name = _tidy(program_name()) if name is None else _checked(name)
+        self._wanted = self.name
+        self._path: Path | None = None
+        self._listening = asyncio.Event()
+        self._held = AsyncExitStack()
+
+    def __repr__(self) -> str:
+        return f"<ControlSocket {self.name!r}>"
+
+    @property
+    def path(self) -> Path | None:
+        """The socket; None while it is closed."""
+        return self._path
+
+    async def __aenter__(self) -> Self:
+        """Listen.
+
+        Raises:
+            LookupError: outside a lifetime.
+            OSError: when there is no place for the socket, or somebody else owns it; the text says what to do.
+            RuntimeError: when it listens already.
+        """
+        from lifecycle.observe._api_server import serving
+        from lifecycle.observe._control_server import control_app  # aiohttp is heavy
+
+        if self._listening.is_set():
+            raise RuntimeError(f"{self!r} listens already; make another for another name")
+        async with AsyncExitStack() as held:
+            console = await held.enter_async_context(Console())
+            file = self._opened(held)
+            await held.enter_async_context(serving(control_app(console), console, file.socket))
+            # First of all nobody finds it any more.
+            held.callback(file.remove)
+            self._held = held.pop_all()
+        self._listening.set()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop listening; streams end at once."""
+        self._listening.clear()
+        await self._held.aclose()
+        self._path = None
+        self.name = self._wanted
+
+    async def run(self) -> None:
+        """Answer until cancelled; `run` calls this."""
+        async with self:
+            await asyncio.Event().wait()
+
+    async def wait_running(self) -> None:
+        """Wait until it listens."""
+        await self._listening.wait()
+
+    def _opened(self, held: AsyncExitStack) -> SocketFile:
+        """The socket under the name that was wanted, or under one with a number."""
+        directory = directories()[0]
+        _make(directory)
+        with _alone(directory):
+            for name in (self._wanted, f"{self._wanted}-{os.getpid()}"):
+                path = directory / f"{name}.sock"
+                try:
+                    # For as long as the socket: its removal needs the address too.
+                    file = SocketFile(held.enter_context(addressed(path)))
+                except OSError as error:
+                    if error.errno != errno.EADDRINUSE:
+                        raise
+                    taken = error
+                else:
+                    held.callback(file.socket.close)
+                    self.name, self._path = name, path
+                    return file
+        raise taken
+
+
+def _make(directory: Path) -> None:
+    """Make the directory, for us alone.
+
+    Raises:
+        OSError: saying why it cannot be used, and that XDG_RUNTIME_DIR says where it is.
+    """
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        check_directory(directory)
+    except OSError as error:
+        told = f"no control socket in {directory}: {error.strerror}; XDG_RUNTIME_DIR may name another directory"
+        raise type(error)(error.errno, told) from error
+
+
+@contextmanager
+def _alone(directory: Path) -> Generator[None]:
+    """No other program looks whether a name is free, or takes one, within the block; those take a moment."""
+    import fcntl  # not everywhere
+
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _checked(name: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"{name!r} is no name; give text such as 'api'")
+    if name != _tidy(name):
+        raise ValueError(f"{name!r} cannot name a socket; give printable text without slashes, such as {_tidy(name)!r}")
+    return name
+
+
+def _tidy(name: str) -> str:
+    """``name`` as a file may be called, and be typed."""
+    plain = "".join(each if each.isprintable() and each != "/" else "_" for each in name).lstrip(".- ")
+    return plain.encode()[:_LONGEST].decode(errors="ignore") or "python"
