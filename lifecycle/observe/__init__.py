@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lifecycle.observe.console import Console, Outcome, TooMany, Verdict
     from lifecycle.observe.control import ControlSocket
     from lifecycle.observe.eventlog import Entry, EventLog, EventLogState, Fate, Following, Node, Trace
+    from lifecycle.observe.explaining import Explanation, Match, NearMiss, Silence
     from lifecycle.observe.labels import LabelPolicy
     from lifecycle.observe.opentelemetry import OpenTelemetryMetrics, OpenTelemetryTraces
     from lifecycle.observe.prometheus import PrometheusMetrics
@@ -27,9 +28,12 @@ __all__ = [
     "Entry",
     "EventLog",
     "EventLogState",
+    "Explanation",
     "Fate",
     "Following",
     "LabelPolicy",
+    "Match",
+    "NearMiss",
     "Node",
     "OpenTelemetryMetrics",
     "OpenTelemetryTraces",
@@ -45,6 +49,7 @@ _ROOMS = {
     "console": "Console Outcome TooMany Verdict",
     "control": "ControlSocket",
     "eventlog": "Entry EventLog EventLogState Fate Following Node Trace",
+    "explaining": "Explanation Match NearMiss Silence",
     "labels": "LabelPolicy",
     "opentelemetry": "OpenTelemetryMetrics OpenTelemetryTraces",
     "prometheus": "PrometheusMetrics",

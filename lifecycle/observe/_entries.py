@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lifecycle.control.deliveries import Delivery
     from lifecycle.observe._summaries import Digest
 
-__all__ = ["Entry", "Fate", "Record", "printable", "sentence"]
+__all__ = ["Entry", "Fate", "Record", "printable", "seconds", "sentence"]
 
 #: Seconds that are worth to be told.
 _NOTABLE = 0.001
@@ -262,15 +262,18 @@ def sentence(entry: Entry) -> str:
         words.append(f"into #{entry.into}")
     elif entry.handler is not None:
         words.append(f"{'for' if entry.what in (Fate.QUEUED, Fate.HELD) else 'by'} {printable(entry.handler)}")
+    if entry.merged > 1:
+        words.append(f"as {entry.merged} events in one")
     if entry.duration is not None:
-        words.append(f"in {_seconds(entry.duration)}")
+        words.append(f"in {seconds(entry.duration)}")
     if entry.waited is not None and entry.waited >= _NOTABLE:
-        words.append(f"after a wait of {_seconds(entry.waited)}")
+        words.append(f"after a wait of {seconds(entry.waited)}")
     if entry.passed:
         words.append(f"passed on by {', '.join(map(printable, entry.passed))}")
     text = " ".join(words)
     return text if entry.error is None else f"{text} ({printable(entry.error)})"
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
+    """A duration for people."""
     return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.1f} s"

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from lifecycle import hooks
 from lifecycle.control.table import as_pattern
 from lifecycle.observe._ancestry import Node, Trace, trace_of
+from lifecycle.observe._belonging import Routers
 from lifecycle.observe._changes import Changes, Following
 from lifecycle.observe._entries import Entry, Fate, Record
 from lifecycle.observe._onlookers import Onlooker
+from lifecycle.observe.explaining import Explanation, explain
 from lifecycle.runtime.lifetimes import current_life
 
 if TYPE_CHECKING:
@@ -27,9 +29,11 @@ if TYPE_CHECKING:
     from lifecycle.control.patterns import Pattern
     from lifecycle.observe._lines import Writer
     from lifecycle.runtime.lifetimes import Lifetime
-    from lifecycle.runtime.lives import Life
 
 __all__ = ["Entry", "EventLog", "EventLogState", "Fate", "Following", "Node", "Trace"]
+
+#: How many events of its topic an explanation shows.
+_SEEN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +94,8 @@ class EventLog(Onlooker):
         self._under_way: dict[int, Record] = {}
         self._seen = 0
         self._changes = Changes()
-        # Routers whose events are ours, each with its name.
-        self._routers: dict[Any, str] = {}
-        self._life: Life | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        # Whose events are ours; None before it is entered.
+        self._routers: Routers | None = None
         self._clock: Callable[[], float] = time.monotonic
 
     def __repr__(self) -> str:
@@ -145,6 +147,18 @@ class EventLog(Onlooker):
             raise ValueError(f"follow(maxsize={maxsize!r}) could hold nothing; give 1 or more")
         return Following(self._changes, as_pattern(pattern), maxsize)
 
+    def explain(self, topic: str) -> Explanation:
+        """Why nothing happened, or what would: who gets ``topic``, what it would meet now, what became of the last.
+
+        Raises:
+            RuntimeError: before it was opened.
+        """
+        if self._routers is None:
+            raise RuntimeError(f"{self!r} knows no routers yet; enter it, or run it beside the program")
+        seen = [record.entry() for record in self._ring if record.topic_now() == topic][-_SEEN:]
+        topics = {record.topic_now() for record in self._ring}
+        return explain(topic, self._routers.names, seen=seen, topics=topics, failures=self._routers.failures)
+
     def state(self) -> EventLogState:
         """What there is to know about it now."""
         return EventLogState(
@@ -161,9 +175,8 @@ class EventLog(Onlooker):
     # -- its life ------------------------------------------------------------------------------------------------
 
     def _open(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:  # noqa: ARG002  # inner ones are found too
-        self._life = current_life.get(None)
-        self._loop = asyncio.get_running_loop()
-        self._clock = self._loop.time
+        self._routers = routers = Routers()
+        self._clock = asyncio.get_running_loop().time
         if self._path is not None:
             from lifecycle.observe._lines import LineFile, Writer  # most logs have no file
 
@@ -171,18 +184,14 @@ class EventLog(Onlooker):
             held.push_async_callback(self._writer.aclose)
         self._changes.is_over = False
         held.callback(self._changes.end)
-        for hook, receiver in self._receivers():
+        for hook, receiver in self._receivers(routers):
             self._connect(held, hook, receiver)
-        for router in () if self._life is None else self._life.all_routers():
-            self._adopt(router)
-        held.callback(self._routers.clear)
         held.callback(self._let_go)
         hooks.component_opened.announce(self, component=self)
         held.callback(hooks.component_closed.announce, self, component=self)
 
-    def _receivers(self) -> Iterator[tuple[hooks.Hook, Callable[..., None]]]:
-        yield hooks.router_started, self._router_started
-        yield hooks.router_stopped, self._router_stopped
+    def _receivers(self, routers: Routers) -> Iterator[tuple[hooks.Hook, Callable[..., None]]]:
+        yield from routers.receivers()
         yield hooks.delivery_accepted, self._accepted
         yield hooks.event_merged, self._merged
         yield hooks.handler_started, self._started
@@ -196,37 +205,13 @@ class EventLog(Onlooker):
             self._settled(record)
         self._under_way.clear()
 
-    # -- whose events ----------------------------------------------------------------------------------------------
-
-    def _router_started(self, _sender: object, *, router: Any) -> None:
-        if self._is_ours():
-            self._adopt(router)
-
-    def _router_stopped(self, _sender: object, *, router: Any) -> None:
-        self._routers.pop(router, None)
-
-    def _adopt(self, router: Any) -> None:
-        self._routers[router] = str(router.name)
-
-    def _is_ours(self) -> bool:
-        """Whether what runs here runs under our lifetime, or under one inside it."""
-        if self._loop is not asyncio.get_running_loop():
-            return False
-        life = current_life.get(None)
-        while life is not None and life is not self._life:
-            life = life.outer
-        return life is self._life
-
     # -- what becomes of them: the hot part ------------------------------------------------------------------------
 
     def _accepted(self, router: Any, *, delivery: Delivery) -> None:
-        name = self._routers.get(router)
-        if name is None:
-            # It does not run, at least not that we know of.
-            if not self._is_ours():
-                return
-            name = str(router.name)
-        self._add(Record(delivery, name, self._clock()))
+        assert self._routers is not None, "it is open"
+        name = self._routers.name(router)
+        if name is not None:
+            self._add(Record(delivery, name, self._clock()))
 
     def _add(self, record: Record) -> None:
         self._seen += 1

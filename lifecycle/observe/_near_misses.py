@@ -1,0 +1,133 @@
+"""What somebody may have meant: the patterns, and the topics that were seen, which a topic misses by a little."""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from lifecycle.control.patterns import Pattern
+from lifecycle.errors import InvalidPattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+__all__ = ["NearMiss", "near_misses"]
+
+#: How many are told, and how many of the most similar are looked at closely.
+_TOLD, _CLOSE = 3, 50
+#: How similar two segments are that may be one misspelt, from 0 to 1.
+_SIMILAR = 0.6
+
+_Change: TypeAlias = "Callable[[str], str]"
+
+
+@dataclass(frozen=True, slots=True)
+class NearMiss:
+    """A pattern, or a topic that was seen, which is nearly the one in question."""
+
+    kind: Literal["pattern", "topic"]
+    text: str
+    #: What is different.
+    hint: str
+
+
+def near_misses(topic: str, patterns: Iterable[str], topics: Iterable[str]) -> tuple[NearMiss, ...]:
+    """Those which ``topic`` misses by a little, patterns first."""
+    return (*_of_kind("pattern", topic, patterns), *_of_kind("topic", topic, topics))
+
+
+def _of_kind(kind: Literal["pattern", "topic"], topic: str, texts: Iterable[str]) -> Iterator[NearMiss]:
+    found = 0
+    for text in _most_similar(topic, texts):
+        pattern = text if kind == "pattern" else _quoted(text)
+        hint = None if text == topic or _fits(pattern, topic) else _hint(topic, pattern)
+        if hint is not None and found < _TOLD:
+            found += 1
+            yield NearMiss(kind, text, hint)
+
+
+def _most_similar(topic: str, texts: Iterable[str]) -> list[str]:
+    """By the segments that they have in common, and then by how they begin: few of ten thousand are worth a look."""
+    plain = _plain(topic)
+    segments = set(plain.split("/"))
+
+    def likeness(text: str) -> tuple[int, int]:
+        other = _plain(text)
+        begins = next((at for at, (one, two) in enumerate(zip(plain, other, strict=False)) if one != two), len(plain))
+        return len(segments.intersection(other.split("/"))), begins
+
+    return heapq.nlargest(_CLOSE, texts, key=likeness)
+
+
+def _hint(topic: str, pattern: str) -> str | None:
+    """What would have to be different for ``pattern`` to match; None where that is too much."""
+    for words, change in _CHANGES:
+        if _fits(change(pattern), change(topic)):
+            return words
+    parts, wanted = topic.split("/"), pattern.split("/")
+    if wanted[-1] == "*" and len(parts) > len(wanted) and _fits(f"{pattern}*", topic):
+        return f"* stands for one segment; {'/'.join([*wanted[:-1], '**'])!r} would match"
+    if any(_fits(pattern, fewer) and _shared(fewer, wanted) for fewer in _without_one(parts)):
+        return "it has a segment less"
+    if any(_fits(fewer, topic) and _shared(fewer, parts) for fewer in _without_one(wanted)):
+        return "it has a segment more"
+    return _misspelt(parts, wanted)
+
+
+def _shared(text: str, parts: list[str]) -> bool:
+    """Whether they have a segment in common: one that is all wildcards is near to everything."""
+    return any(part in parts for part in text.split("/"))
+
+
+def _misspelt(parts: list[str], wanted: list[str]) -> str | None:
+    """One segment that differs a little from a literal one."""
+    if len(parts) != len(wanted):
+        return None
+    different = [pair for pair in zip(parts, wanted, strict=True) if not _fits(pair[1] or "/", pair[0])]
+    if len(different) != 1:
+        return None
+    [(part, segment)] = different
+    similar = difflib.SequenceMatcher(None, part.casefold(), segment.casefold()).ratio() >= _SIMILAR
+    return f"{segment!r} is not {part!r}" if similar else None
+
+
+def _without_one(parts: list[str]) -> Iterator[str]:
+    return ("/".join(parts[:at] + parts[at + 1 :]) for at in range(len(parts)) if len(parts) > 1)
+
+
+def _fits(pattern: str, topic: str) -> bool:
+    try:
+        return Pattern(pattern).matches(topic)
+    except InvalidPattern:
+        return False
+
+
+def _slashes(text: str) -> str:
+    """No slash where none belongs, and a slash where another sign separates."""
+    for sign in (".", ":", " "):
+        text = text.replace(sign, "/")
+    return _tidy(text)
+
+
+def _tidy(text: str) -> str:
+    return "/".join(part.strip() for part in text.split("/") if part.strip())
+
+
+def _plain(text: str) -> str:
+    return _slashes(text).casefold()
+
+
+#: What is made the same, and how that is told.
+_CHANGES: tuple[tuple[str, _Change], ...] = (
+    ("they differ in upper and lower case", str.casefold),
+    ("they differ in a slash or a blank too many", _tidy),
+    ("segments are separated by slashes", _slashes),
+    ("they differ in case, and in how segments are separated", _plain),
+)
+
+
+def _quoted(topic: str) -> str:
+    """A topic as a pattern that means itself."""
+    return "".join(f"\\{char}" if char in "*?[\\" else char for char in topic)
