@@ -39,6 +39,7 @@ __all__ = [
     "OpenTelemetryTraces",
     "Outcome",
     "PrometheusMetrics",
+    "Silence",
     "TooMany",
     "Trace",
     "Verdict",
