@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from lifecycle.testing.virtual import VirtualLoop
+from tests import postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -85,8 +86,16 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("engine"):
-        if shutil.which(marker.args[0]) is None:
-            pytest.skip(f"{marker.args[0]} is not installed; `make engines` installs it")
+        name = marker.args[0]
+        if (postgres.program(name) if name == "postgres" else shutil.which(name)) is None:
+            pytest.skip(f"{name} is not installed; `make engines` installs it")
+        if name == "postgres":
+            # Before anybody looks what the test leaves behind: it serves all of the session.
+            postgres.server()
+
+
+def pytest_sessionfinish() -> None:
+    postgres.stop()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from lifecycle.flows.jobs import Job, JobRow, Priority
     from lifecycle.flows.memory import MemoryStore
     from lifecycle.flows.options import Options
+    from lifecycle.flows.outboxes import Outbox, OutboxStore, SentEvent
     from lifecycle.flows.owners import Owners
     from lifecycle.flows.patterns import Depth, Flow, graph, linear, unordered
+    from lifecycle.flows.postgres import PostgresStore
     from lifecycle.flows.postings import Claim, JobStore
-    from lifecycle.flows.records import AtomRow, Batch, Change, FlowRow, Snapshot
+    from lifecycle.flows.records import AtomRow, Batch, Change, FlowRow, OutboxRow, Snapshot
     from lifecycle.flows.retries import (
         AlwaysRevert,
         AlwaysRevertAll,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
         Verdict,
     )
     from lifecycle.flows.runs import Run
+    from lifecycle.flows.sending import send
     from lifecycle.flows.sessions import Flows
     from lifecycle.flows.sqlite import SQLiteStore
     from lifecycle.flows.stores import Store
@@ -85,13 +88,18 @@ __all__ = [
     "MemoryStore",
     "MissingDependencies",
     "Options",
+    "Outbox",
+    "OutboxRow",
+    "OutboxStore",
     "Owners",
     "ParameterizedForEach",
+    "PostgresStore",
     "Priority",
     "Retry",
     "Run",
     "RunInfo",
     "SQLiteStore",
+    "SentEvent",
     "Snapshot",
     "Store",
     "Task",
@@ -101,6 +109,7 @@ __all__ = [
     "current_task",
     "graph",
     "linear",
+    "send",
     "task",
     "unordered",
 ]
@@ -143,13 +152,18 @@ __getattr__, __dir__ = lazy_names(
         "MemoryStore": "lifecycle.flows.memory",
         "MissingDependencies": "lifecycle.errors",
         "Options": "lifecycle.flows.options",
+        "Outbox": "lifecycle.flows.outboxes",
+        "OutboxRow": "lifecycle.flows.records",
+        "OutboxStore": "lifecycle.flows.outboxes",
         "Owners": "lifecycle.flows.owners",
         "ParameterizedForEach": "lifecycle.flows.retries",
+        "PostgresStore": "lifecycle.flows.postgres",
         "Priority": "lifecycle.flows.jobs",
         "Retry": "lifecycle.flows.retries",
         "Run": "lifecycle.flows.runs",
         "RunInfo": "lifecycle.flows.views",
         "SQLiteStore": "lifecycle.flows.sqlite",
+        "SentEvent": "lifecycle.flows.outboxes",
         "Snapshot": "lifecycle.flows.records",
         "Store": "lifecycle.flows.stores",
         "Task": "lifecycle.flows.tasks",
@@ -159,6 +173,7 @@ __getattr__, __dir__ = lazy_names(
         "current_task": "lifecycle.flows.contexts",
         "graph": "lifecycle.flows.patterns",
         "linear": "lifecycle.flows.patterns",
+        "send": "lifecycle.flows.sending",
         "task": "lifecycle.flows.tasks",
         "unordered": "lifecycle.flows.patterns",
     },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-__all__ = ["Bell"]
+__all__ = ["Bell", "within"]
 
 
 class Bell:
@@ -32,3 +32,12 @@ class Bell:
         finally:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
+
+
+async def within(seconds: float, news: asyncio.Event) -> None:
+    """Wait for ``news``, but no longer than so many seconds."""
+    try:
+        async with asyncio.timeout(seconds):
+            await news.wait()
+    except TimeoutError:
+        pass

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 from lifecycle.backoff import Backoff
 from lifecycle.errors import FlowError
+from lifecycle.flows.bells import within
 from lifecycle.flows.claims import JOBS_TO_CLAIM, Claims, end_of
 from lifecycle.flows.jobs import Job, JobRow, rank_of
 from lifecycle.flows.postings import ended, freed
-from lifecycle.flows.stores import id_for
+from lifecycle.flows.stores import clock_of, id_for
 from lifecycle.flows.tables import JobState
 
 if TYPE_CHECKING:
@@ -68,9 +68,8 @@ class Board:
 
     @cached_property
     def now(self) -> Callable[[], float]:
-        """What tells the time, in seconds since the epoch; a loop with a time of its own, as in tests, is believed."""
-        loop = asyncio.get_running_loop()
-        return time.time if abs(loop.time() - time.monotonic()) < _LOOK else loop.time
+        """What tells the time that all go by who have the store open, in seconds since the epoch."""
+        return clock_of(self.flows.store)
 
     # -- for who has work -------------------------------------------------------------------------------------------
 
@@ -135,7 +134,7 @@ class Board:
                 job.see(await self._claims.row(job.id))
                 if job.state is JobState.COMPLETE:
                     return job.outcome
-                await _within(_LOOK, news)
+                await within(_LOOK, news)
         finally:
             silence()
 
@@ -240,11 +239,3 @@ class Board:
         from lifecycle.flows.conductors import Conductor
 
         await Conductor(self, flows, concurrency=concurrency, lease=lease).run()
-
-
-async def _within(seconds: float, news: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await news.wait()
-    except TimeoutError:
-        pass

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.backoff import Backoff
 from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
+from lifecycle.flows.bells import within
 from lifecycle.flows.claims import JOBS_TO_CLAIM
 from lifecycle.flows.failures import words_of
 from lifecycle.flows.leases import Leases
@@ -134,10 +135,8 @@ class Conductor:
         now = self._board.now()
         then = await self._board.store.next(now=now)
         wait = self._lease / 3 if then is None else min(self._lease / 3, max(0.0, then - now))
-        try:
-            async with asyncio.timeout(wait):
-                await self._news.wait()
-        except TimeoutError:
+        await within(wait, self._news)
+        if not self._news.is_set():
             # Perhaps somebody cannot ring, or has died unheard.
             self._board.store.doubt()
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
     from lifecycle.flows.options import Options
     from lifecycle.flows.plans import Plan
-    from lifecycle.flows.records import AtomRow, Snapshot
+    from lifecycle.flows.records import AtomRow, OutboxRow, Snapshot
 
 __all__ = ["Call", "Core"]
 
@@ -40,6 +40,8 @@ class Call(NamedTuple):
     #: Whether it is undone, and not executed.
     back: bool
     arguments: dict[str, Any]
+    #: What it sends while it is at work.
+    sent: list[OutboxRow]
 
 
 class Core:
@@ -201,7 +203,7 @@ class Core:
         if cell.state is AtomState.REVERTING or (cell.can_revert() and cell.intention is Intention.REVERT):
             arguments = self.values.for_reversion(cell, self.failures)
             self._start(cell, AtomState.REVERTING)
-            return Call(cell, True, arguments)
+            return Call(cell, True, arguments, [])
         arguments = self.values.for_execution(cell)
         if cell.intention is Intention.RETRY:
             cell.answered = None
@@ -211,7 +213,7 @@ class Core:
             cell.round += 1
         cell.attempt += 1
         self._start(cell, AtomState.RUNNING)
-        return Call(cell, False, arguments)
+        return Call(cell, False, arguments, [])
 
     def _start(self, cell: Cell, state: AtomState) -> None:
         if cell.restart:

@@ -11,10 +11,12 @@ from lifecycle import hooks
 from lifecycle._context import flow as flow_here
 from lifecycle.flows.contexts import CURRENT, TaskContext
 from lifecycle.flows.failures import Failure
+from lifecycle.flows.sending import Sending
 
 if TYPE_CHECKING:
     from lifecycle.flows.atoms import Atom
     from lifecycle.flows.cells import Cell
+    from lifecycle.flows.codecs import Codec
     from lifecycle.flows.cores import Call
 
 __all__ = ["CANCELLED", "Crew", "Ended"]
@@ -39,8 +41,8 @@ class Ended(NamedTuple):
 class Crew:
     """Those at work, and those that have ended and were not looked at."""
 
-    def __init__(self, flow: str, sender: object = None) -> None:
-        self._flow = flow
+    def __init__(self, flow: str, codec: Codec, sender: object = None) -> None:
+        self._flow, self._codec = flow, codec
         # In whose name hooks announce.
         self._sender = sender
         self._working: dict[asyncio.Task[Any], Call] = {}
@@ -99,8 +101,13 @@ class Crew:
     async def _carry_out(self, call: Call) -> Any:
         atom = call.cell.atom
         assert atom is not None
-        CURRENT.set(_context(self._flow, call))
+        task = _context(self._flow, call)
+        CURRENT.set(task)
         flow_here.set(self._flow)
+        with Sending(task.key, self._codec, call.sent):
+            return await self._call(atom, call)
+
+    async def _call(self, atom: Atom, call: Call) -> Any:
         if call.back:
             return await _result(atom.undo, call.arguments)
         if atom.kind == "retry":

@@ -53,6 +53,8 @@ class Engine:
         self.listeners: list[Callable[[Change], object]] = []
         #: Called with each state of the engine, before what is done in it.
         self.watchers: list[Callable[[EngineState], object]] = []
+        #: Called when something that was sent is stored.
+        self.sent: Callable[[], object] = _nothing
         self._sender = self if sender is None else sender
         # The states as they are stored, one machine each: they move when who looks may know.
         self.flow: Machine[FlowState] = FLOWS.machine(self.id, self.core.state)
@@ -60,7 +62,7 @@ class Engine:
             cell.name: cell.table.machine(cell.name, cell.state) for cell in self.core.atoms
         }
         self.machine: Machine[EngineState] = ENGINES.machine(self.id)
-        self._crew = Crew(self.id, self._sender)
+        self._crew = Crew(self.id, self._codec, self._sender)
 
     async def prepare(self) -> None:
         """Bring what was loaded where it can be run from.
@@ -93,7 +95,7 @@ class Engine:
             JournalError: where the store cannot be written; all that was at work is cancelled.
         """
         check(self.plan, self.core.values.store.keys())
-        self.machine, self._crew = ENGINES.machine(self.id), Crew(self.id, self._sender)
+        self.machine, self._crew = ENGINES.machine(self.id), Crew(self.id, self._codec, self._sender)
         self.core.ledger.now = time.time()
         self.core.begin()
         try:
@@ -169,7 +171,10 @@ class Engine:
         if outcome is CANCELLED:
             cancelled(self.core, call.cell)
         else:
-            ended(self.core, call.cell, self._kept(outcome), back=call.back)
+            kept = self._kept(outcome)
+            ended(self.core, call.cell, kept, back=call.back)
+            if isinstance(kept, Given):
+                self.core.ledger.send(call.sent)
 
     def _kept(self, outcome: Any) -> Given | Failure:
         if isinstance(outcome, Failure):
@@ -212,6 +217,8 @@ class Engine:
         """Write what has changed, then tell of it; who is told may change something again."""
         while (batch := self.core.ledger.drain()) is not None:
             await self._store.commit(batch)
+            if batch.sent:
+                self.sent()
             for change in batch.changes:
                 self._tell(change)
             self.bell.ring()
@@ -230,3 +237,7 @@ class Engine:
             listener(change)
         if hooks.flow_changed.receivers:
             hooks.flow_changed.announce(self._sender, change=change)
+
+
+def _nothing() -> None:
+    """Nobody delivers what is sent."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import ClaimLost, FlowError
 from lifecycle.flows.engines import Engine
 from lifecycle.flows.failures import Failure
+from lifecycle.flows.outboxes import SENT
 from lifecycle.flows.plans import compile_flow
 from lifecycle.flows.records import Snapshot
 from lifecycle.flows.tables import AtomState, FlowState
@@ -72,17 +74,17 @@ class Keeping:
             ClaimLost: where somebody else runs it, or was quicker.
         """
         flow = snapshot.flow
-        if self.is_run_elsewhere(flow):
+        if await self.is_run_elsewhere(flow):
             raise ClaimLost(
                 f"flow {flow.id!r} is {flow.state} and run by another who has the store open ({flow.owner}); wait for "
                 "it, or suspend it there"
             )
         return await self.store.take(flow.id, self.owners.token, seen=flow.epoch)
 
-    def is_run_elsewhere(self, flow: FlowRow) -> bool:
+    async def is_run_elsewhere(self, flow: FlowRow) -> bool:
         """Whether somebody else who lives is at work on it."""
         mine = flow.owner in ("", self.owners.token)
-        return not mine and flow.state in _RUNS and self.owners.alive(flow.owner)
+        return not mine and flow.state in _RUNS and await self.owners.lives(flow.owner)
 
     def engine(self, plan: Plan, snapshot: Snapshot, sender: object) -> Engine:
         """An engine for what is ours.
@@ -91,12 +93,14 @@ class Keeping:
             FlowError: where what is kept does not go with ``plan``, or is damaged.
         """
         try:
-            return Engine(plan, snapshot, store=self.store, codec=self.codec, options=self.options, sender=sender)
+            engine = Engine(plan, snapshot, store=self.store, codec=self.codec, options=self.options, sender=sender)
         except (ValueError, TypeError) as error:
             raise FlowError(
                 f"what is kept of flow {snapshot.flow.id!r} is damaged, or of another version ({error}); "
                 "restore a copy, or start it under another id"
             ) from error
+        engine.sent = partial(self.owners.ring, SENT)
+        return engine
 
     async def changes(self, id: str, *, after: int) -> list[Change]:  # noqa: A002  # what it is
         """What happened to a flow after the change of that number."""

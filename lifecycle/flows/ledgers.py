@@ -8,10 +8,12 @@ from lifecycle.flows.records import Batch, Change
 from lifecycle.flows.tables import FLOWS, AtomState, FlowState, Intention
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lifecycle.flows.cells import Cell
     from lifecycle.flows.codecs import Codec
     from lifecycle.flows.readiness import Readiness
-    from lifecycle.flows.records import FlowRow
+    from lifecycle.flows.records import FlowRow, OutboxRow
 
 __all__ = ["Ledger"]
 
@@ -27,6 +29,7 @@ class Ledger:
         # What is to be written, by the number of the node; and told, in order.
         self._dirty: dict[int, Cell] = {}
         self._changes: list[Change] = []
+        self._sent: list[OutboxRow] = []
         self._seq = flow.seq
 
     def go(self, state: FlowState, reason: str = "") -> bool:
@@ -107,11 +110,16 @@ class Ledger:
         told = Change(kind, name, old, new, result, reason, attempt, self._flow.id, self._seq, self.now, text)
         self._changes.append(told)
 
+    def send(self, rows: Sequence[OutboxRow]) -> None:
+        """Have them go out with what has changed."""
+        self._sent += rows
+
     def drain(self) -> Batch | None:
         """What has changed since the last time, for one transaction; None if nothing has."""
         if not self._dirty and not self._changes:
             return None
         cells, self._dirty = self._dirty.values(), {}
         changes, self._changes = self._changes, []
+        sent, self._sent = self._sent, []
         rows = [cell.row(self._codec) for cell in cells]
-        return Batch(self._flow.id, self._flow.epoch, self.state.value, self._seq, self.now, rows, changes)
+        return Batch(self._flow.id, self._flow.epoch, self.state.value, self._seq, self.now, rows, changes, sent=sent)

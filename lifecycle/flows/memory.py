@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from lifecycle.flows.memoryjobs import MemoryJobs
+from lifecycle.flows.memoryoutbox import MemoryOutbox
+from lifecycle.flows.owners import Owners
 from lifecycle.flows.records import Snapshot
 from lifecycle.flows.stores import lost, unknown
 
@@ -13,7 +16,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from lifecycle.flows.owners import Owners
     from lifecycle.flows.records import AtomRow, Batch, Change, FlowRow
 
 __all__ = ["MemoryStore"]
@@ -27,6 +29,7 @@ class MemoryStore:
         self._atoms: dict[str, dict[str, AtomRow]] = {}
         self._changes: dict[str, list[Change]] = {}
         self._jobs = MemoryJobs(self)
+        self._outbox = MemoryOutbox()
 
     def __repr__(self) -> str:
         return f"<MemoryStore: {len(self._flows)} flows>"
@@ -89,6 +92,7 @@ class MemoryStore:
         for row in batch.atoms:
             atoms[row.name] = row
         self._changes[flow.id] += batch.changes
+        self._outbox.add(batch.sent)
 
     async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
         """The flows of that name and in one of those states, the first first; without them, all."""
@@ -110,6 +114,18 @@ class MemoryStore:
         self._atoms.pop(id, None)
         self._changes.pop(id, None)
         return self._flows.pop(id, None) is not None
+
+    def owners(self) -> Owners:
+        """Nobody but this process."""
+        return Owners()
+
+    def time(self) -> float:
+        """The system's, in seconds since the epoch."""
+        return time.time()
+
+    def outbox(self) -> MemoryOutbox:
+        """What tasks have sent and nobody has delivered yet."""
+        return self._outbox
 
     def jobs(self, owners: Owners) -> MemoryJobs:  # noqa: ARG002  # nobody else has this store
         """The jobs that are kept beside the flows."""

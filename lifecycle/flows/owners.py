@@ -123,6 +123,10 @@ class Owners:
         path.unlink(missing_ok=True)
         return False
 
+    async def lives(self, token: str) -> bool:
+        """As `alive`, also where somebody else has to be asked."""
+        return self.alive(token)
+
     def _look(self) -> None:
         """Know everybody who is there."""
         assert self._directory is not None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-__all__ = ["AtomRow", "Batch", "Change", "FlowRow", "Snapshot"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["AtomRow", "Batch", "Change", "FlowRow", "OutboxRow", "Snapshot"]
 
 
 class AtomRow(NamedTuple):
@@ -80,6 +83,17 @@ class Change(NamedTuple):
     text: str | None = None
 
 
+class OutboxRow(NamedTuple):
+    """An event that a task has sent, as it is stored until it is delivered."""
+
+    id: str
+    topic: str
+    #: What is told, encoded.
+    data: str
+    #: Its place; given by the store.
+    number: int = 0
+
+
 class Batch(NamedTuple):
     """What one phase of the engine writes, in one transaction."""
 
@@ -93,3 +107,5 @@ class Batch(NamedTuple):
     #: None: as it was.
     store: str | None = None
     error: str = ""
+    #: What was sent by those who have succeeded.
+    sent: Sequence[OutboxRow] = ()

@@ -14,7 +14,7 @@ from lifecycle.flows.codecs import JSON
 from lifecycle.flows.keeping import Keeping
 from lifecycle.flows.memory import MemoryStore
 from lifecycle.flows.options import Options
-from lifecycle.flows.owners import Owners
+from lifecycle.flows.outboxes import Outbox
 from lifecycle.flows.plans import compile_flow
 from lifecycle.flows.records import FlowRow
 from lifecycle.flows.requests import Requests
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from lifecycle.flows.codecs import Codec
+    from lifecycle.flows.owners import Owners
     from lifecycle.flows.patterns import Item
     from lifecycle.flows.plans import Plan
     from lifecycle.flows.records import Snapshot
@@ -48,14 +49,15 @@ _UNFINISHED = (
 
 
 class Flows:
-    """Flows that are kept in ``path``, an SQLite file, or as long as the process lives.
+    """Flows that are kept in ``path``, an SQLite file or a PostgreSQL server, or as long as the process lives.
 
     To be entered. When it is left, what runs is suspended: tasks at work have ``stop_timeout`` seconds to end, then
     they are cancelled; `recover`, or `start` with the same id, goes on from there.
 
     Args:
-        path: A file, made if need be; None: memory.
-        durable: Whether a change survives a power cut, and not only the death of the process.
+        path: A file, made if need be, or ``postgresql://user@host:port/database`` (`PostgresStore`); None: memory.
+        durable: Whether a change in a file survives a power cut, and not only the death of the process; on a server it
+            does, by its own settings.
         codec: How values become text.
         options: How flows are run.
         store: Another store, in the place of ``path``.
@@ -77,7 +79,7 @@ class Flows:
         #: Where flows are kept.
         self.store = _store(path, durable=durable) if store is None else store
         #: Who else has the store open.
-        self.owners = Owners(_beside(self.store))
+        self.owners: Owners = self.store.owners()
         #: What others ask of us, and we of them.
         self.requests = Requests(self.owners)
         self._keeping = Keeping(self.store, codec or JSON(), options or Options(), self.owners)
@@ -236,7 +238,7 @@ class Flows:
             rows = await self.store.flows(name=plan.name, states=_UNFINISHED)
             posted = await self.store.jobs(self.owners).unfinished([row.id for row in rows])
             rows = [row for row in rows if row.id not in posted]
-            runs += [self._begin(plan, row) for row in rows if self._is_left(row)]
+            runs += [self._begin(plan, row) for row in rows if await self._is_left(row)]
         return runs
 
     def _look(self) -> None:
@@ -250,8 +252,8 @@ class Flows:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("what is to begin anew could not be recovered: %s", error)
 
-    def _is_left(self, row: FlowRow) -> bool:
-        return row.id not in self._unfinished and not self._keeping.is_run_elsewhere(row)
+    async def _is_left(self, row: FlowRow) -> bool:
+        return row.id not in self._unfinished and not await self._keeping.is_run_elsewhere(row)
 
     async def suspend(self, *, cancel_after: float | None = None) -> None:
         """Suspend all that runs, and wait until nothing is at work; see `Run.suspend`."""
@@ -262,6 +264,10 @@ class Flows:
         for run in self.runs:
             if run.state is FlowState.SUSPENDED:
                 await run.resume()
+
+    def outbox(self) -> Outbox:
+        """A source for a router: what tasks have sent with `send`, each a `SentEvent`; several may deliver."""
+        return Outbox(self)
 
     def check_open(self) -> None:
         """Refuse what needs the store.
@@ -280,17 +286,17 @@ async def _wait(run: Run, cancel_after: float | None) -> None:
 def _store(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
     if path is None:
         return MemoryStore()
-    if "://" in os.fspath(path):
-        raise ValueError(f"Flows({path!r}) names a kind of store that is not known; give the path of a file")
+    where = str(os.fspath(path))
+    if where.startswith(("postgresql://", "postgres://")):
+        from lifecycle.flows.postgres import PostgresStore
+
+        return PostgresStore(where)
+    if "://" in where:
+        kind = where.partition("://")[0]
+        raise ValueError(f"Flows names a kind of store that is not known, {kind}://; give postgresql://… or a file")
     from lifecycle.flows.sqlite import SQLiteStore
 
     return SQLiteStore(path, durable=durable)
-
-
-def _beside(store: Store) -> str | None:
-    """Where those who have the store open know of each other; None where nobody else can open it."""
-    journal = getattr(store, "journal", None)
-    return None if journal is None or journal.path == ":memory:" else f"{journal.path}-owners"
 
 
 def _check_values(plan: Plan, values: dict[str, Any]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from lifecycle.flows.owners import Owners
 from lifecycle.flows.records import AtomRow, Change, FlowRow, Snapshot
 from lifecycle.flows.sqlitejobs import JOB_TABLES, SQLiteJobs
+from lifecycle.flows.sqliteoutbox import OUTBOX_TABLES, SQLiteOutbox, post
 from lifecycle.flows.stores import lost, unknown
 from lifecycle.journal import Journal, Schema
 
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from lifecycle.flows.owners import Owners
     from lifecycle.flows.records import Batch
 
 __all__ = ["FLOW_TABLES", "SQLiteStore", "begin", "snapshot_of"]
@@ -101,7 +103,7 @@ class SQLiteStore:
 
     def __init__(self, path: str | os.PathLike[str], *schemas: Schema, durable: bool = False) -> None:
         #: Where it is written; open while the store is entered.
-        self.journal = Journal(path, FLOW_TABLES, JOB_TABLES, *schemas, durable=durable)
+        self.journal = Journal(path, FLOW_TABLES, JOB_TABLES, OUTBOX_TABLES, *schemas, durable=durable)
 
     def __repr__(self) -> str:
         return f"<SQLiteStore {self.journal.path}>"
@@ -194,6 +196,19 @@ class SQLiteStore:
 
         return await self.journal.run(write)
 
+    def owners(self) -> Owners:
+        """Who has this file open: they meet in a directory beside it."""
+        path = self.journal.path
+        return Owners(None if path == ":memory:" else f"{path}-owners")
+
+    def time(self) -> float:
+        """The system's, in seconds since the epoch."""
+        return time.time()
+
+    def outbox(self) -> SQLiteOutbox:
+        """What tasks have sent and nobody has delivered yet."""
+        return SQLiteOutbox(self.journal)
+
     def jobs(self, owners: Owners) -> SQLiteJobs:
         """The jobs that are kept beside the flows; ``owners`` know who of those who claimed them lives."""
         return SQLiteJobs(self.journal, owners)
@@ -219,6 +234,8 @@ def _write(db: sqlite3.Connection, batch: Batch) -> None:
         )
     db.executemany(_INSERT_ATOM, [(batch.flow, *row) for row in batch.atoms])
     db.executemany(_INSERT_CHANGE, map(_TOLD, batch.changes))
+    if batch.sent:
+        post(db, batch.sent)
 
 
 def _row(db: sqlite3.Connection, id: str) -> FlowRow | None:  # noqa: A002  # what it is

@@ -6,21 +6,24 @@ so by `ClaimLost` and has written nothing.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from lifecycle.errors import ClaimLost, FlowError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from types import TracebackType
     from typing import Self
 
+    from lifecycle.flows.outboxes import OutboxStore
     from lifecycle.flows.owners import Owners
     from lifecycle.flows.postings import JobStore
     from lifecycle.flows.records import Batch, Change, FlowRow, Snapshot
 
-__all__ = ["Store", "id_for", "lost", "unknown"]
+__all__ = ["Store", "clock_of", "id_for", "lost", "unknown"]
 
 
 class Store(Protocol):
@@ -73,9 +76,31 @@ class Store(Protocol):
         """Forget a flow; False where there is none."""
         ...
 
+    def owners(self) -> Owners:
+        """Who has this store open."""
+        ...
+
+    def time(self) -> float:
+        """What all who have this store open take for the time, in seconds since the epoch."""
+        ...
+
+    def outbox(self) -> OutboxStore:
+        """What tasks have sent and nobody has delivered yet."""
+        ...
+
     def jobs(self, owners: Owners) -> JobStore:
         """The jobs that are kept beside the flows; ``owners`` know who of those who claimed them lives."""
         ...
+
+
+#: Seconds by which the clocks of a loop and of the system differ if the loop has one of its own.
+_APART = 5.0
+
+
+def clock_of(store: Store) -> Callable[[], float]:
+    """What tells the time in the running loop: one with a time of its own, as in tests, is believed, else ``store``."""
+    loop = asyncio.get_running_loop()
+    return store.time if abs(loop.time() - time.monotonic()) < _APART else loop.time
 
 
 def id_for(given: str | None) -> str:

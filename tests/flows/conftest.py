@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.flows import Flows, MemoryStore, SQLiteStore
+from lifecycle.flows import Flows, MemoryStore, PostgresStore, SQLiteStore
+from tests import postgres
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
     from lifecycle.flows import Store
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.engine("postgres"))])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
     """A store, anew each time, of what was kept before."""
     if request.param == "sqlite":
         return lambda: SQLiteStore(tmp_path / "flows.db")
+    if request.param == "postgres":
+        url = postgres.server().url()
+        return lambda: PostgresStore(url)
     store = MemoryStore()
     return lambda: store
 

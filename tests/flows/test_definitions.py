@@ -89,7 +89,7 @@ def test_a_task_can_be_copied_with_other_settings() -> None:
         (lambda: linear("f", THREE), TypeError, "3 is neither task nor flow"),
         (lambda: linear("", named("a")), TypeError, r"linear\('', …\) is no name"),
         (lambda: linear("f", retry=THREE), TypeError, "has no execute and on_failure"),
-        (lambda: Flows("postgresql://here"), ValueError, "names a kind of store that is not known"),
+        (lambda: Flows("oracle://here"), ValueError, "names a kind of store that is not known, oracle://"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(make: Callable[[], Any], error: type[Exception], text: str) -> None:

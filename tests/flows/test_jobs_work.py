@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.errors import ClaimLost, FlowError
-from lifecycle.flows import Board, Flows, FlowState, SQLiteStore, current_task, linear, task, unordered
+from lifecycle.flows import Board, Flows, FlowState, MemoryStore, current_task, linear, task, unordered
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -28,7 +28,7 @@ def board(flows: Flows) -> Board:
 @pytest.fixture
 async def other(flows: Flows, reopened: Callable[[], Flows]) -> AsyncIterator[Board]:
     """A board of another session, as another process would have it; of memory there is but one."""
-    if not isinstance(flows.store, SQLiteStore):
+    if isinstance(flows.store, MemoryStore):
         yield Board(flows)
         return
     async with reopened() as others:

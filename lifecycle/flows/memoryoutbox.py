@@ -1,0 +1,46 @@
+"""`MemoryOutbox`: what was sent, as long as the process lasts."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from lifecycle.flows.records import OutboxRow
+
+__all__ = ["MemoryOutbox"]
+
+
+class MemoryOutbox:
+    """An `OutboxStore` in a dictionary."""
+
+    def __init__(self) -> None:
+        # In the order of their numbers; and until when somebody has one.
+        self._rows: dict[int, OutboxRow] = {}
+        self._until: dict[int, float] = {}
+        self._count = 0
+
+    def add(self, rows: Sequence[OutboxRow]) -> None:
+        """Keep what was sent."""
+        for row in rows:
+            self._count += 1
+            self._rows[self._count] = row._replace(number=self._count)
+
+    async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
+        """The first that nobody has, ours until then."""
+        free = (row for number, row in self._rows.items() if self._until.get(number, 0.0) <= now)
+        taken = list(islice(free, limit))
+        self._until |= {row.number: until for row in taken}
+        return taken
+
+    async def hold(self, numbers: Collection[int], *, until: float) -> None:
+        """Have them until another time; until 0 they are anybody's."""
+        self._until |= {number: until for number in numbers if number in self._rows}
+
+    async def forget(self, numbers: Collection[int]) -> None:
+        """They were delivered."""
+        for number in numbers:
+            self._rows.pop(number, None)
+            self._until.pop(number, None)

@@ -1,0 +1,194 @@
+"""`Outbox`: the source that delivers what tasks have sent; and `OutboxStore`, which keeps it until then.
+
+Several may deliver from one store: who takes an event has it for a while, keeps it as long as it is under way, and
+forgets it when it was handled. Whoever dies leaves it to the others, so that it may come twice, with the same id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lifecycle.backoff import Backoff
+from lifecycle.errors import JournalError
+from lifecycle.flows.bells import within
+from lifecycle.flows.failures import words_of
+from lifecycle.flows.stores import clock_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection
+
+    from lifecycle.flows.records import OutboxRow
+    from lifecycle.flows.sessions import Flows
+
+__all__ = ["SENT", "Outbox", "OutboxStore", "SentEvent"]
+
+_log = logging.getLogger("lifecycle.flows")
+
+#: What is rung when there may be something to deliver.
+SENT = "sent"
+
+#: Seconds that who has taken an event has it, unless he says that he still has; and events under way at a time.
+_LEASE, _ROOM = 10.0, 64
+#: Seconds after which who delivers looks even if nobody rang.
+_LOOK = 5.0
+#: How long one that failed has to wait.
+_AGAIN = Backoff(initial=0.5, maximum=60.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SentEvent:
+    """What a task has sent."""
+
+    topic: str
+    data: Any
+    #: The same each time that it is delivered.
+    id: str
+
+
+class OutboxStore(Protocol):
+    """Events that wait to be delivered, the oldest first. Every method is one transaction."""
+
+    async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
+        """The first that nobody has, ours until then."""
+        ...
+
+    async def hold(self, numbers: Collection[int], *, until: float) -> None:
+        """Have them until another time; until 0 they are anybody's."""
+        ...
+
+    async def forget(self, numbers: Collection[int]) -> None:
+        """They were delivered."""
+        ...
+
+
+class Outbox:
+    """A source for a router, made by `Flows.outbox`: delivers what tasks have sent, once it is stored.
+
+    An event is forgotten when its delivery has succeeded. One that failed, or that no route takes, comes again, after
+    half a second and ever later, up to a minute. Events come in the order in which they were stored, but for those that
+    come again, and where several deliver.
+    """
+
+    def __init__(self, flows: Flows) -> None:
+        self._flows = flows
+        self._store = flows.store.outbox()
+        self._news = asyncio.Event()
+        # Those under way by their numbers, each watched by a task.
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        # Those that have ended and are not put down yet: None where it went well, or when they are to come again.
+        self._ended: dict[int, float | None] = {}
+        # How often each failed that is to come again.
+        self._failures: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Outbox of {self._flows.store!r}: {len(self._under_way)} under way>"
+
+    async def run(self, emit: Callable[[Any], Awaitable[Awaitable[None]]]) -> None:
+        """Deliver, until cancelled.
+
+        Raises:
+            FlowError: unless the flows are entered.
+        """
+        self._flows.check_open()
+        silence = self._flows.owners.listen(SENT, self._news.set)
+        keeping = asyncio.create_task(self._keep(), name="keep what is under way")
+        try:
+            while True:
+                self._news.clear()
+                rows = await self._take()
+                await self._deliver(rows, emit)
+                if not rows:
+                    await within(_LOOK, self._news)
+        finally:
+            silence()
+            keeping.cancel()
+            await asyncio.wait([keeping])
+
+    async def settle(self) -> None:
+        """Put down what has become of what was under way; the rest is anybody's."""
+        # Who waits for a delivery that has ended has heard of it by the next turn of the loop.
+        await asyncio.sleep(0)
+        for task in self._under_way.values():
+            task.cancel()
+        if self._under_way:
+            await asyncio.wait(list(self._under_way.values()))
+        try:
+            await self._put_down()
+        except JournalError as error:
+            _log.warning("what was delivered could not be put down, and will be delivered again: %s", error)
+
+    async def _take(self) -> list[OutboxRow]:
+        """Put down what has ended, and take as many as there is room for."""
+        try:
+            await self._put_down()
+            room, now = _ROOM - len(self._under_way), self._now()
+            return await self._store.take(room, now=now, until=now + _LEASE) if room else []
+        except JournalError as error:
+            _log.warning("what was sent cannot be delivered now: %s", error)
+            return []
+
+    async def _deliver(self, rows: list[OutboxRow], emit: Callable[[Any], Awaitable[Awaitable[None]]]) -> None:
+        self._ended |= {row.number: 0.0 for row in rows}
+        for row in rows:
+            try:
+                event = SentEvent(row.topic, self._flows.codec.decode(row.data), row.id)
+            except Exception as error:  # noqa: BLE001  # a codec may raise anything
+                self._fail(row, error)
+                continue
+            delivery = await emit(event)
+            del self._ended[row.number]
+            self._under_way[row.number] = task = asyncio.create_task(self._see(row, delivery), name=f"sent {row.id}")
+            task.add_done_callback(self._seen)
+
+    async def _see(self, row: OutboxRow, delivery: Awaitable[None]) -> None:
+        try:
+            await delivery
+            self._ended[row.number] = None
+        except Exception as error:  # noqa: BLE001  # whatever it is, it comes again
+            self._fail(row, error)
+        except asyncio.CancelledError:
+            self._ended[row.number] = 0.0
+            raise
+        finally:
+            del self._under_way[row.number]
+
+    def _seen(self, _: object) -> None:
+        self._news.set()
+
+    def _fail(self, row: OutboxRow, error: Exception) -> None:
+        failures = self._failures[row.number] = self._failures.get(row.number, 0) + 1
+        delay = _AGAIN.delay(failures - 1)
+        _log.warning("%r from %s comes again in %.1f s: %s", row.topic, row.id, delay, words_of(error))
+        self._ended[row.number] = self._now() + delay
+        asyncio.get_running_loop().call_later(delay, self._news.set)
+
+    async def _put_down(self) -> None:
+        """Say to the store what has become of those that have ended."""
+        ended = dict(self._ended)
+        if delivered := [number for number, until in ended.items() if until is None]:
+            await self._store.forget(delivered)
+        for number, until in ended.items():
+            if until is not None:
+                await self._store.hold([number], until=until)
+        for number, until in ended.items():
+            del self._ended[number]
+            if until is None:
+                self._failures.pop(number, None)
+
+    async def _keep(self) -> None:
+        """Say that we still have what is under way, in time, until cancelled."""
+        while True:
+            await asyncio.sleep(_LEASE / 3)
+            if numbers := [*self._under_way, *self._ended]:
+                try:
+                    await self._store.hold(numbers, until=self._now() + _LEASE)
+                except JournalError as error:
+                    _log.warning("what is under way may be delivered by others too: %s", error)
+
+    @cached_property
+    def _now(self) -> Callable[[], float]:
+        return clock_of(self._flows.store)

@@ -1,0 +1,45 @@
+"""`PostgresOutbox`: what was sent, beside the flows that sent it; several machines may deliver it."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from lifecycle.flows.postgresserver import ask
+from lifecycle.flows.records import OutboxRow
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from lifecycle.flows.postgresserver import Server
+
+__all__ = ["PostgresOutbox"]
+
+_TAKE = """
+WITH free AS (
+    SELECT number FROM lifecycle_outbox WHERE until <= %(now)s ORDER BY number LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+) UPDATE lifecycle_outbox o SET until = %(until)s FROM free WHERE o.number = free.number
+RETURNING o.id, o.topic, o.data, o.number
+"""
+_HOLD = "UPDATE lifecycle_outbox SET until = %(until)s WHERE number = ANY (%(numbers)s)"
+_FORGET = "DELETE FROM lifecycle_outbox WHERE number = ANY (%(numbers)s)"
+
+
+class PostgresOutbox:
+    """An `OutboxStore` on ``server``. What a lost answer took for somebody comes free when its time is over."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
+        """The first that nobody has, ours until then."""
+        rows = await self._server.run(ask(_TAKE, limit=limit, now=now, until=until))
+        return sorted(map(OutboxRow._make, rows), key=attrgetter("number"))
+
+    async def hold(self, numbers: Collection[int], *, until: float) -> None:
+        """Have them until another time; until 0 they are anybody's."""
+        await self._server.run(ask(_HOLD, numbers=list(numbers), until=until))
+
+    async def forget(self, numbers: Collection[int]) -> None:
+        """They were delivered."""
+        await self._server.run(ask(_FORGET, numbers=list(numbers)))

@@ -1,0 +1,165 @@
+"""A real PostgreSQL server for tests, with all that it keeps in a directory of its own, and reached by a socket there.
+
+It is started when a test that is marked ``engine("postgres")`` is the first to need it, and ends with the session.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+__all__ = ["Postgres", "program", "server", "stop"]
+
+#: Seconds; it takes one.
+_LIMIT = 60.0
+_SETTINGS = {
+    "listen_addresses": "",
+    # A process that is killed needs none of these, only a machine that loses power.
+    "fsync": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "16MB",
+    "max_connections": "300",
+    "autovacuum_naptime": "10s",
+    "logging_collector": "off",
+}
+
+
+def program(name: str) -> str | None:
+    """Where a program of the server is: Debian keeps them from the path."""
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
+    return shutil.which(name, path=os.pathsep.join([*map(str, reversed(places)), os.environ.get("PATH", "")]))
+
+
+class Postgres:
+    """A server that can be killed and started again."""
+
+    def __init__(self, **settings: str) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="lifecycle-postgres-"))
+        self._settings = _SETTINGS | settings
+        # It refuses to be run by root.
+        self._user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+        if self._user is not None:
+            os.chown(self.home, self._user.pw_uid, self._user.pw_gid)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._schemas = itertools.count(1)
+        options = ["--auth=trust", "--username=lifecycle", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        done = self._run("initdb", *options, f"--pgdata={self.home / 'data'}", stdout=subprocess.PIPE)
+        output, _ = done.communicate(timeout=_LIMIT)
+        assert done.returncode == 0, output.decode()
+
+    @property
+    def admin(self) -> str:
+        """The URL of its first database, with all rights."""
+        return f"postgresql://lifecycle@/postgres?host={self.home}"
+
+    def url(self) -> str:
+        """The URL of a schema where nothing is yet."""
+        name = f"s{next(self._schemas)}"
+        self.execute(f"CREATE SCHEMA {name}")
+        return f"{self.admin}&options=-csearch_path%3D{name}"
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.admin, autocommit=True) as db:
+            cursor = db.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def start(self) -> None:
+        settings = [f"-c{name}={value}" for name, value in self._settings.items()]
+        argv = ["-D", str(self.home / "data"), "-k", str(self.home), *settings]
+        with (self.home / "log").open("ab") as log:
+            self._process = self._run("postgres", *argv, stdout=log)
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        end = time.monotonic() + _LIMIT
+        while True:
+            try:
+                psycopg.connect(self.admin).close()
+            except psycopg.OperationalError:
+                assert self._process is not None
+                if self._process.poll() is not None or time.monotonic() > end:
+                    pytest.fail(f"postgres did not start; it wrote:\n{(self.home / 'log').read_text(errors='replace')}")
+                time.sleep(0.01)
+            else:
+                return
+
+    def kill(self) -> None:
+        """End it at once, as the machine would."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+            self._wait_for_children()
+
+    def _wait_for_children(self) -> None:
+        """Those who served connections go when they see that it is gone; before that no other can be started."""
+        with suppress(FileNotFoundError):
+            (self.home / "data" / "postmaster.pid").unlink()
+        end = time.monotonic() + _LIMIT
+        while any(str(self.home) in _command(path) for path in Path("/proc").glob("[0-9]*")):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """Leave nothing: no process, no file."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _run(self, name: str, *words: str, stdout: Any) -> subprocess.Popen[bytes]:
+        path = program(name)
+        assert path is not None, "it is installed, or the test was skipped"
+        # It goes when we do, however we go.
+        argv = ["setpriv", "--pdeathsig", "KILL"]
+        if self._user is not None:
+            argv += [f"--reuid={self._user.pw_uid}", f"--regid={self._user.pw_gid}", "--clear-groups"]
+        return subprocess.Popen(
+            [*argv, path, *words],
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},
+        )
+
+
+def _command(path: Path) -> str:
+    try:
+        return (path / "environ").read_bytes().decode(errors="replace") + os.readlink(path / "cwd")
+    except OSError:
+        return ""
+
+
+_server: Postgres | None = None
+
+
+def server() -> Postgres:
+    """The one of this session."""
+    global _server  # noqa: PLW0603  # there is one, of the process
+    if _server is None:
+        started = Postgres()
+        started.start()
+        _server = started
+    return _server
+
+
+def stop() -> None:
+    """End that one, if there is any."""
+    global _server  # noqa: PLW0603  # the same
+    if _server is not None:
+        _server.close()
+        _server = None
