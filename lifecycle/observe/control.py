@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 from contextlib import AsyncExitStack, contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 from lifecycle._naming import program_name
@@ -16,10 +18,13 @@ from lifecycle.observe.sockets import addressed, check_directory, directories
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
+    from socket import socket
     from types import TracebackType
     from typing import Self
 
 __all__ = ["ControlSocket"]
+
+_log = logging.getLogger("lifecycle.observe")
 
 #: Bytes of a name: a file's has 255, and some are for what is added to it.
 _LONGEST = 200
@@ -67,15 +72,12 @@ class ControlSocket:
             OSError: when there is no place for the socket, or somebody else owns it; the text says what to do.
             RuntimeError: when it listens already.
         """
-        from lifecycle.observe._api_server import serving
-        from lifecycle.observe._control_server import control_app  # aiohttp is heavy
-
         if self._listening.is_set():
             raise RuntimeError(f"{self!r} listens already; make another for another name")
         async with AsyncExitStack() as held:
             console = await held.enter_async_context(Console())
             file = self._opened(held)
-            await held.enter_async_context(serving(control_app(console), console, file.socket))
+            held.push_async_callback(_ended, asyncio.create_task(_serve(console, file.socket), name=repr(self)))
             # First of all nobody finds it any more.
             held.callback(file.remove)
             self._held = held.pop_all()
@@ -119,6 +121,35 @@ class ControlSocket:
                     self.name, self._path = name, path
                     return file
         raise taken
+
+
+async def _serve(console: Console, at: socket) -> None:
+    """Answer, from when somebody first asks: what serves takes longer to import than many a program runs."""
+    await _readable(at)
+    # In a thread, so that the program goes on meanwhile; the connection waits in the system's queue.
+    await asyncio.to_thread(import_module, "lifecycle.observe._control_server")
+    from lifecycle.observe._api_server import serving
+    from lifecycle.observe._control_server import control_app
+
+    async with serving(control_app(console), console, at):
+        await asyncio.Event().wait()
+
+
+async def _readable(at: socket) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(at, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(at)
+
+
+async def _ended(serving: asyncio.Task[None]) -> None:
+    """End it, and tell what went wrong with it, if anything did."""
+    serving.cancel()
+    await asyncio.wait({serving})
+    if not serving.cancelled() and (error := serving.exception()) is not None:
+        _log.error("the control socket could not be served: %r", error, exc_info=error)
 
 
 def _make(directory: Path) -> None:
