@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle._steering import Steering
 from lifecycle.control.commands import split
-from lifecycle.observe._console_diagrams import diagram
 from lifecycle.observe._console_orders import Orders, Outcome, TooMany, Verdict
 from lifecycle.observe._console_output import Output
 from lifecycle.observe.eventlog import EventLog
@@ -146,6 +145,8 @@ class Console:
         Raises:
             LookupError: when there is nothing of that name.
         """
+        from lifecycle.observe._console_diagrams import diagram  # most programs are never drawn
+
         return diagram(self.lifetime, of)
 
     def dump(self) -> str:
