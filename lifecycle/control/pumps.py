@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from lifecycle import hooks
 from lifecycle.control.composing import name_of
 from lifecycle.control.deliveries import current, was_cancelled
-from lifecycle.errors import SourceFailed
+from lifecycle.errors import LaneFull, SourceFailed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -42,6 +42,9 @@ class SourceInfo:
     running: bool
     #: Whether its events wait until it is unpaused.
     paused: bool = False
+    #: How often it has failed, and how the last time, for people.
+    failures: int = 0
+    error: str | None = None
 
 
 def source_name(source: object) -> str:
@@ -81,6 +84,9 @@ class Pump:
         self._task: asyncio.Task[None] | None = None
         # What is left only when all of its events have come to their end.
         self._held = AsyncExitStack()
+        # How often it has failed, and how the last time.
+        self._failed = 0
+        self._error: str | None = None
         # When the last failures were, for a backoff that gives up after too many.
         self._failures: list[float] = []
         # What the events of a paused source wait for.
@@ -94,7 +100,7 @@ class Pump:
 
     def info(self) -> SourceInfo:
         """What can be seen of it now."""
-        return SourceInfo(self.name, self.running, self.paused)
+        return SourceInfo(self.name, self.running, self.paused, self._failed, self._error)
 
     def pause(self) -> None:
         """Take no events until `unpause`: a source that can suspend itself does so, any other waits with its next."""
@@ -216,7 +222,14 @@ class Pump:
         return self._traffic.accept(event) if self._gate is None else self._accept_later(event, self._gate)
 
     async def _accept_later(self, event: Topical, gate: asyncio.Event) -> Delivery:
-        await gate.wait()
+        try:
+            await gate.wait()
+        except asyncio.CancelledError:
+            if self._traffic.draining:
+                # As with one that waits for room: what the source has in its hands is not lost.
+                with suppress(LaneFull):
+                    self._traffic.accept_nowait(event)
+            raise
         return await self._accept(event)
 
     def _iterator(self, source: Any) -> Any:
@@ -239,6 +252,8 @@ class Pump:
         return delay
 
     def _announce(self, error: BaseException, delay: float | None) -> None:
+        self._failed += 1
+        self._error = _told(error)
         hooks.source_failed.announce(self._traffic.sender, source=self.source, error=error, restart_in=delay)
 
 

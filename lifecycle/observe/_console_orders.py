@@ -19,7 +19,7 @@ from lifecycle.control import Router
 from lifecycle.control.commands import split
 from lifecycle.control.deliveries import current
 from lifecycle.errors import Dropped, LifecycleError
-from lifecycle.events import Event
+from lifecycle.events import CommandEvent, Event
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
@@ -117,6 +117,8 @@ class Orders:
         except Exception as error:  # noqa: BLE001  # of a function of the program's
             return Outcome(Verdict.FAILED, error=_told(error))
         assert event is not None, "it has a first word"
+        if not router.commands.owns(words[0]) and not isinstance(event, CommandEvent):
+            router = self._taker(event.topic)
         return await self._give(self._carry_out(router, event))
 
     async def emit(self, topic: str, data: object) -> Outcome:
@@ -125,9 +127,7 @@ class Orders:
         Raises:
             TooMany: when too many orders are under way.
         """
-        routers = self.routers()
-        router = next((each for each in routers if is_made_for(each, topic)), routers[0])
-        return await self._give(self._carry_out(router, Event(topic, data)))
+        return await self._give(self._carry_out(self._taker(topic), Event(topic, data)))
 
     async def aclose(self) -> None:
         """Wait for nothing any more; what routers have goes on."""
@@ -135,6 +135,10 @@ class Orders:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+    def _taker(self, topic: str) -> Router:
+        routers = self.routers()
+        return next((each for each in routers if is_made_for(each, topic)), routers[0])
 
     async def _give(self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
         if len(self._tasks) >= _MOST:

@@ -114,10 +114,11 @@ class Output:
         copies, self._copies = self._copies, []
         for copy in copies:
             copy.output = None
+            file = _beneath(copy)
             for name in ("stdout", "stderr"):
                 if getattr(sys, name) is copy:
-                    setattr(sys, name, copy.file)
-            _hand_over(copy, copy.file)
+                    setattr(sys, name, file)
+            _hand_over(copy, file)
 
 
 class _Copy:
@@ -146,6 +147,14 @@ class _Copy:
         """Write each of ``lines``."""
         for line in lines:
             self.write(line)
+
+
+def _beneath(copy: _Copy) -> TextIO:
+    """The file that it stood in for; one that stood there itself may have stepped back meanwhile."""
+    file: Any = copy.file
+    while isinstance(file, _Copy) and file.output is None:
+        file = file.file
+    return cast("TextIO", file)
 
 
 def _hand_over(old: object, new: TextIO) -> None:

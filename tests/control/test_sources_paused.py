@@ -1,0 +1,100 @@
+"""A source that is paused: nothing of it is taken, nothing of it is lost, and it does not hold up the end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.control import Event, RouteNotFound, Router
+from lifecycle.sources import BaseSource
+from lifecycle.testing import Clock, Recorder, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class Suspending:
+    """One that knows how to pause by itself."""
+
+    name = "door"
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def suspend(self) -> None:
+        self.calls.append("suspend")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+
+    async def run(self, _: Any) -> None:
+        await asyncio.Event().wait()
+
+
+async def ticks() -> AsyncIterator[Event]:
+    for number in range(1_000):
+        await asyncio.sleep(1)
+        yield Event(f"tick/{number}")
+
+
+async def test_its_events_wait_and_none_is_lost(clock: Clock) -> None:
+    router, seen = Router(), Recorder()
+    router.add_source(ticks)
+    router.handle("tick/*", seen)
+    async with running(router):
+        await clock.advance(2.5)
+        router.pause_source("ticks")
+        router.pause_source("ticks")
+        assert [source.paused for source in router.sources()] == [True]
+        await clock.advance(100)
+        assert seen.topics == ["tick/0", "tick/1"]
+        router.unpause_source("ticks")
+        router.unpause_source("ticks")
+        await clock.advance(2.5)
+    assert seen.topics == ["tick/0", "tick/1", "tick/2", "tick/3", "tick/4"]
+
+
+async def test_one_that_can_suspend_itself_does_so() -> None:
+    router, source = Router(), Suspending()
+    router.add_source(source)
+    async with running(router):
+        router.pause_source("door")
+        router.pause_source("door")
+        router.unpause_source("door")
+        router.unpause_source("door")
+    assert source.calls == ["suspend", "resume"]
+
+
+async def test_what_a_paused_source_has_in_its_hands_is_delivered_at_the_end(clock: Clock) -> None:
+    router, seen = Router(), Recorder()
+    router.add_source(ticks)
+    router.handle("tick/*", seen)
+    async with running(router):
+        router.pause_source("ticks")
+        await clock.advance(3)
+        assert seen.topics == []
+    assert seen.topics == ["tick/0"]
+
+
+async def test_a_pause_holds_for_one_that_is_pushed_into() -> None:
+    router, seen, source = Router(), Recorder(), BaseSource("pushed")
+    router.add_source(source)
+    router.handle("**", seen)
+    async with running(router):
+        router.pause_source("pushed")
+        pushed = asyncio.create_task(source.emit(Event("a")))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert seen.topics == []
+        router.unpause_source("pushed")
+        await pushed
+    assert seen.topics == ["a"]
+
+
+async def test_a_name_that_no_source_has_is_refused() -> None:
+    with pytest.raises(RouteNotFound, match=r"no source of router 'router' is called 'x'; router.sources\(\) lists"):
+        Router().pause_source("x")
+    with pytest.raises(RouteNotFound, match="'x'"):
+        Router().unpause_source("x")

@@ -1,0 +1,358 @@
+"""The commands that a program is lent while it can be steered: what they do, and that they yield to its own."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle._steering import Steering
+from lifecycle.control import Event, Router
+from lifecycle.events import ShutdownEvent, SuspendEvent
+from lifecycle.handlers import SuspendHandler
+from lifecycle.interactive import new_interactive_router
+from lifecycle.observe import Console, Outcome, Verdict
+from lifecycle.runtime import Lifetime, lifetime
+from lifecycle.testing import ManualSource, Recorder, running
+from lifecycle.workers import Spec, Supervisor, TaskWorker
+from lifecycle.workers.pool import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+WORDS = {"emit", "pause", "reload", "restart", "resume", "status", "stop", "suspend", "terminate", "unpause"}
+HANDLED = Verdict.HANDLED
+
+
+@asynccontextmanager
+async def steered(*routers: Router) -> AsyncGenerator[tuple[Lifetime, Console]]:
+    async with lifetime(signals=False) as life:
+        tasks = [life.go(router.run) for router in routers]
+        for router in routers:
+            await router.wait_running()
+        async with Console() as console:
+            try:
+                yield life, console
+            finally:
+                for router in routers:
+                    router.stop()
+                await asyncio.gather(*tasks)
+
+
+async def forever(*_: object) -> None:
+    await asyncio.Event().wait()
+
+
+def tree(*names: str) -> Supervisor:
+    return Supervisor("root", *(Spec(name, lambda name=name: TaskWorker(name, forever)) for name in names))  # type: ignore[misc]  # a bound default
+
+
+# -- lending ---------------------------------------------------------------------------------------------------------
+
+
+async def test_the_words_are_there_as_long_as_somebody_can_steer() -> None:
+    router = Router()
+    router.command("deploy", print)
+    before = router.routes()
+    async with steered(router):
+        assert set(router.commands.words()) == WORDS | {"deploy", "s", "r"}
+        assert [route.pattern for route in router.routes() if route not in before] == [
+            f"command/[{word[0]}]{word[1:]}" for word in sorted(WORDS - {"suspend", "resume", "reload"})
+        ]
+    assert router.commands.words() == ("deploy",)
+    assert [route.pattern for route in router.routes()] == ["command/deploy"]
+
+
+async def test_a_router_that_starts_later_is_lent_them_too_and_gives_them_back_when_it_stops() -> None:
+    router = Router()
+    async with steered() as (life, _):
+        task = life.go(router.run)
+        await router.wait_running()
+        await asyncio.sleep(0)
+        assert "stop" in router.commands
+        router.stop()
+        await task
+        assert router.commands.words() == ()
+        assert router.routes() == []
+
+
+async def test_a_router_of_another_lifetime_is_left_alone() -> None:
+    router = Router()
+    async with lifetime(signals=False) as life:
+        with Steering(life, asyncio.get_running_loop()):
+            async with lifetime(signals=False):
+                pass
+        async with running(router):
+            pass
+    async with running(router):
+        assert router.commands.words() == ()
+
+
+async def test_what_the_program_registers_wins_before_and_later() -> None:
+    router, mine = Router(), Recorder()
+    router.command("restart", mine)
+    async with steered(router) as (_, console):
+        router.command("status", mine)
+        router.handle("command/stop", mine)
+        for line in ("restart it", "status", "stop"):
+            assert (await console.command(line)).outcome is HANDLED
+        assert mine.topics == ["command/restart", "command/status", "command/stop"]
+        assert [each["name"] for each in console.commands()].count("status") == 1
+    assert router.commands.words() == ("restart", "status")
+
+
+async def test_several_who_steer_share_the_words() -> None:
+    router = Router()
+    async with steered(router) as (_, console):
+        routes = router.routes()
+        async with Console() as second:
+            assert router.routes() == routes
+            assert (await second.command("status")).outcome is HANDLED
+        assert "stop" in router.commands
+        assert (await console.command("status")).outcome is HANDLED
+    assert router.commands.words() == ()
+
+
+async def test_while_nobody_steers_no_hook_is_listened_to() -> None:
+    before = {name: len(getattr(hooks, name).receivers) for name in hooks.__all__ if name != "Hook"}
+    router = Router()
+    async with steered(router) as (_, console):
+        await console.command("status")
+    assert {name: len(getattr(hooks, name).receivers) for name in before} == before
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+async def test_stop_shuts_the_lifetime_down_where_the_program_says_nothing_else() -> None:
+    router, noted = Router(), Recorder()
+    router.handle("**", noted)
+    async with steered(router) as (life, console):
+        assert (await console.command("stop")).outcome is HANDLED
+        assert life.stopping
+    assert noted.topics == []
+
+
+async def test_stop_is_the_programs_own_quit_where_it_has_one() -> None:
+    router, own = Router(), Recorder()
+    router.handle("lifecycle/shutdown", own)
+    async with steered(router) as (life, console):
+        await console.command("stop")
+        assert own.events == [ShutdownEvent("stop")]
+        assert not life.stopping
+
+
+async def test_of_several_routers_the_one_with_a_quit_is_asked() -> None:
+    first, second, own = Router("first"), Router("second"), Recorder()
+    second.handle("lifecycle/shutdown", own)
+    async with steered(first, second) as (_, console):
+        await console.command("stop")
+    assert own.events == [ShutdownEvent("stop")]
+
+
+async def test_terminate_suspends_first() -> None:
+    router, order = Router(), Recorder()
+    router.handle("lifecycle/suspend", order)
+    async with steered(router) as (life, console):
+        await console.command("terminate")
+        assert order.events == [SuspendEvent()]
+        assert life.stopping
+
+
+async def test_terminate_stops_also_where_suspending_fails() -> None:
+    router = Router()
+
+    async def fail(_: object) -> None:
+        raise RuntimeError("it hangs")
+
+    router.handle("lifecycle/suspend", fail)
+    async with steered(router) as (life, console):
+        outcome = await console.command("terminate")
+        assert (outcome.outcome, outcome.error) == (Verdict.FAILED, "it hangs")
+        assert life.stopping
+
+
+async def test_a_program_without_a_router_can_be_steered() -> None:
+    async with steered() as (life, console), tree("web") as root:
+        assert (await console.command("restart web")).outcome is HANDLED
+        assert root["web"].status == "running"
+        answer = (await console.command("status")).answer
+        assert answer is not None
+        assert answer.startswith("program    running")
+        refused = await console.command("suspend")
+        assert refused.outcome is Verdict.FAILED
+        assert refused.error is not None
+        assert "no route matches 'lifecycle/suspend'" in refused.error
+        await console.command("stop")
+        assert life.stopping
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+
+async def test_restart_finds_a_child_by_its_name_or_its_path() -> None:
+    inner = Spec("inner", lambda: Supervisor("inner", Spec("job", lambda: TaskWorker("job", forever))))
+    async with steered(Router()) as (_, console), Supervisor("root", inner) as root:
+        job = root["inner"]["job"]  # type: ignore[index]  # it is a supervisor
+        for name in ("job", "root/inner/job"):
+            assert (await console.command(f"restart {name}")).outcome is HANDLED
+            assert root["inner"]["job"] is not job  # type: ignore[index]  # as above
+            job = root["inner"]["job"]  # type: ignore[index]  # as above
+        assert console.complete("restart root/i") == ["root/inner", "root/inner/job"]
+
+
+async def test_a_name_that_several_have_needs_its_path() -> None:
+    async with steered(Router()) as (_, console), tree("web", "db"):
+        twin = Supervisor("other", Spec("web", lambda: TaskWorker("web", forever)))
+        async with twin:
+            assert await refusal(console, "restart web") == "'web' is ambiguous; give one of root/web, other/web"
+            assert (await console.command("restart other/web")).outcome is HANDLED
+
+
+async def test_restart_of_nobody_says_who_there_is() -> None:
+    async with steered(Router()) as (_, console):
+        told = "nobody is called 'x'; there is nobody who could be restarted"
+        assert await refusal(console, "restart x") == told
+        async with tree("a b", 'q"<é>', "x"):
+            told = "nobody is called 'y'; there is root/a b, root/q\"<é>, root/x"
+            assert await refusal(console, "restart y") == told
+            assert (await console.command("restart 'a b'")).outcome is HANDLED
+        assert await refusal(console, "restart") == "usage: restart NAME"
+        assert await refusal(console, "restart a b") == "usage: restart NAME"
+
+
+async def test_a_pool_is_refreshed_rather_than_ended() -> None:
+    refreshed: list[str] = []
+
+    class Refreshed(TaskWorker):
+        async def refresh(self) -> None:
+            refreshed.append(self.name)
+
+    assert asyncio.iscoroutinefunction(Pool.refresh), "by this a pool is known"
+    async with steered(Router()) as (_, console):
+        pools = Supervisor("pools", Spec("crunch", lambda: Refreshed("crunch", forever)))
+        async with pools, Refreshed("alone", forever):
+            crunch = pools["crunch"]
+            assert (await console.command("restart crunch")).outcome is HANDLED
+            assert (await console.command("restart alone")).outcome is HANDLED
+            assert pools["crunch"] is crunch
+            await pools.stop_child("crunch")
+            assert (await console.command("restart crunch")).outcome is HANDLED
+            assert pools["crunch"] is not crunch
+    assert refreshed == ["crunch", "alone"]
+
+
+async def test_a_restart_that_fails_says_why() -> None:
+    class Broken(TaskWorker):
+        async def _launch(self) -> Any:
+            raise RuntimeError("no disk")
+
+    workers = iter((TaskWorker("w", forever), Broken("w", forever)))
+    async with steered(Router()) as (_, console), Supervisor("root", Spec("w", lambda: next(workers))):
+        outcome = await console.command("restart w")
+        assert outcome.outcome is Verdict.FAILED
+        assert outcome.error is not None
+        assert "no disk" in outcome.error
+
+
+async def test_a_restart_under_way_holds_nobody_up() -> None:
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow:
+        name, status = "slow", "running"
+
+        async def refresh(self) -> None:
+            entered.set()
+            await go_on.wait()
+
+    router = Router()
+    async with steered(router) as (_, console):
+        slow = Slow()
+        hooks.component_opened.announce(slow, component=slow)
+        restart = asyncio.create_task(console.command("restart slow"))
+        await entered.wait()
+        assert (await console.command("status")).outcome is HANDLED
+        go_on.set()
+        assert (await restart).outcome is HANDLED
+        hooks.component_closed.announce(slow, component=slow)
+
+
+# -- sources and events ------------------------------------------------------------------------------------------------
+
+
+async def test_pause_and_unpause_find_the_source_at_whichever_router_it_is() -> None:
+    first, second, source = Router("first"), Router("second"), ManualSource()
+    second.add_source(source)
+    async with steered(first, second) as (_, console):
+        name = second.sources()[0].name
+        assert console.complete("pause ") == [name]
+        assert (await console.command(f"pause {name}")).outcome is HANDLED
+        assert second.sources()[0].paused
+        assert (await console.command(f"unpause {name}")).outcome is HANDLED
+        assert not second.sources()[0].paused
+        assert await refusal(console, "pause x") == f"no source is called 'x'; there is {name}"
+
+
+async def test_emit_sends_what_json_says() -> None:
+    first, second, seen = Router("first"), Router("second"), Recorder()
+    second.handle("a/*", seen)
+    async with steered(first, second) as (_, console):
+        assert (await console.command("""emit a/b '{"n": [1, "x"]}'""")).outcome is HANDLED
+        assert (await console.command("emit a/c")).outcome is HANDLED
+        assert seen.events == [Event("a/b", {"n": [1, "x"]}), Event("a/c")]
+        told = "give a topic, and data as JSON in single quotes: emit a/b '[1, 2]'"
+        for line in ("emit", "emit a {x", "emit a 1 2", "emit ''"):
+            assert (await refusal(console, line)).endswith(told)
+        nobody = await console.command("emit nobody/wants")
+        told = "no route matches 'nobody/wants', and there is no fallback"
+        assert (nobody.outcome, nobody.error) == (Verdict.FAILED, told)
+
+
+# -- the prompt --------------------------------------------------------------------------------------------------------
+
+
+async def test_the_prompt_knows_the_words_and_says_why_it_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    router = new_interactive_router(input=False, signals=False, suspend=SuspendHandler())
+    async with steered(router):
+        for line in ("restart x", "status", "help"):
+            event: Any = router.commands.parse(line)
+            delivery = await router.emit(event)
+            await asyncio.wait({asyncio.ensure_future(ended(delivery))})
+        said = capsys.readouterr().out
+    assert "nobody is called 'x'" in said
+    assert "state      running" in said
+    assert "restart" in said.partition("nobody is called")[2]
+
+
+async def test_an_interactive_router_keeps_its_own_words() -> None:
+    suspender = SuspendHandler()
+    router = new_interactive_router(input=False, signals=False, suspend=suspender)
+    async with steered(router) as (life, console):
+        assert (await console.command("suspend")).outcome is HANDLED
+        assert suspender.suspended
+        status = await console.command("status")
+        assert status.answer is not None
+        assert "state      suspended" in status.answer
+        helped = await console.command("help")
+        assert helped.answer is not None
+        assert "quit, q, exit" in helped.answer
+        assert (await console.command("stop")).outcome is HANDLED
+        assert life.stopping
+
+
+async def ended(delivery: Any) -> None:
+    try:
+        await delivery
+    except Exception:  # noqa: BLE001  # how it ended is not what is asked
+        return
+
+
+async def refusal(console: Console, line: str) -> str:
+    outcome: Outcome = await console.command(line)
+    assert outcome.outcome is Verdict.DROPPED
+    assert outcome.answer is None
+    assert outcome.error is not None
+    return outcome.error
