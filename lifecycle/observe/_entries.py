@@ -149,7 +149,7 @@ class Record:
         self.attempt = 1
         self.error: str | None = None
         self.passed: tuple[str, ...] = ()
-        #: The number of its last change, and what was shown since.
+        #: The number of its last change, and what is shown once it does not change any more.
         self.change = 0
         self.shown: Entry | None = None
 
@@ -190,18 +190,19 @@ class Record:
         self.attempt = delivery.attempt
         self.topic = _topic(delivery)
         self.digest = digest(delivery.event)
-        self.delivery = None
+        self.delivery = self.shown = None
 
     def topic_now(self) -> str:
         """What it is about."""
         return self.topic if self.delivery is None else _topic(self.delivery)
 
     def entry(self) -> Entry:
-        """As readers see it; made once for all of them."""
-        shown = self.shown
-        if shown is None or self.delivery is not None:
-            shown = self.shown = self._entry()
-        return shown
+        """As readers see it now."""
+        if self.delivery is not None:
+            return self._entry()
+        if self.shown is None:
+            self.shown = self._entry()
+        return self.shown
 
     def _entry(self) -> Entry:
         delivery, pattern, handler = self.delivery, self.pattern, self.handler

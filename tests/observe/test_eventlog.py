@@ -1,0 +1,487 @@
+"""The event log: the last events, each with what became of it, for who asks and for who follows."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import hooks, run
+from lifecycle.control import Debounce, Dropped, Event, LaneFull, NotHandled, Router
+from lifecycle.observe import Entry, EventLog, Fate
+from lifecycle.runtime import lifetime
+from lifecycle.testing import Clock, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+async def nothing(_event: Event) -> None:
+    pass
+
+
+async def slow(_event: Event) -> None:
+    await asyncio.sleep(1)
+
+
+async def fails(_event: Event) -> None:
+    raise ValueError("the disk is on fire")
+
+
+async def passes(_event: Event) -> None:
+    raise NotHandled
+
+
+def fates(log: EventLog) -> list[tuple[str, str]]:
+    return [(entry.topic, str(entry.what)) for entry in log.entries()]
+
+
+# -- what becomes of an event -----------------------------------------------------------------------------------
+
+
+async def test_one_that_was_handled(clock: Clock) -> None:
+    router = Router("main")
+    router.handle("a", slow)
+    async with EventLog() as log, running(router):
+        sent = await router.emit(Event("a", {"n": 1}))
+        await sent
+    [entry] = log.entries()
+    assert entry == Entry(
+        id=sent.id,
+        parent=None,
+        topic="a",
+        summary="{n: 1}",
+        router="main",
+        time=entry.time,
+        pattern="a",
+        handler="slow",
+        what=Fate.HANDLED,
+        into=None,
+        merged=0,
+        waited=0.0,
+        duration=1.0,
+        error=None,
+        attempt=1,
+        passed=(),
+    )
+    assert entry.over
+
+
+async def test_one_on_its_way_is_seen_as_it_is_now(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", slow)
+    async with EventLog() as log, running(router):
+        first, second = await router.emit(Event("a")), await router.emit(Event("a"))
+        assert [entry.what for entry in log.entries()] == [Fate.QUEUED, Fate.QUEUED]
+        await clock.advance(0.5)
+        assert [entry.what for entry in log.entries()] == [Fate.RUNNING, Fate.QUEUED]
+        await second
+        waited = [entry.waited for entry in log.entries()]
+    assert first.done
+    assert waited == [0.0, 1.0]
+
+
+async def test_one_that_failed_tells_with_what(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", fails)
+    async with EventLog() as log, running(router):
+        await router.emit(Event("a"))
+    [entry] = log.entries()
+    assert (entry.what, entry.error) == (Fate.FAILED, "ValueError: the disk is on fire")
+
+
+async def test_one_that_was_passed_on_tells_by_whom(clock: Clock) -> None:
+    router = Router()
+    router.handle("a/b", passes)
+    router.handle("a/*", passes)
+    router.handle("**", slow)
+    async with EventLog() as log, running(router):
+        sent = await router.emit(Event("a/b"))
+        await clock.advance(0.5)
+        [halfway] = log.entries()
+        await sent
+    [entry] = log.entries()
+    assert halfway.what is Fate.RUNNING
+    assert (entry.what, entry.pattern, entry.passed) == (Fate.HANDLED, "**", ("a/b", "a/*"))
+
+
+async def test_one_that_nobody_took(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", passes)
+    async with EventLog() as log, running(router):
+        with pytest.raises(NotHandled):
+            await router.emit(Event("b"))
+        with pytest.raises(NotHandled):
+            await (await router.emit(Event("a")))
+        router.fallback(nothing)
+        await (await router.emit(Event("c")))
+    assert fates(log) == [("b", "unrouted"), ("a", "unrouted"), ("c", "handled")]
+    assert [entry.pattern for entry in log.entries()] == [None, "a", "(fallback)"]
+
+
+async def test_one_that_was_dropped_and_one_for_which_there_was_no_room(clock: Clock) -> None:
+    router = Router(buffer=0)
+    router.handle("busy", slow, busy="drop")
+
+    async def to_itself(_event: Event) -> None:
+        await router.emit(Event("full"))
+        await router.emit(Event("full"))
+
+    router.handle("full", to_itself)
+    async with EventLog() as log, running(router):
+        await router.emit(Event("busy"))
+        await clock.advance(0.1)
+        with pytest.raises(Dropped):
+            await (await router.emit(Event("busy")))
+        with pytest.raises(LaneFull):
+            await (await router.emit(Event("full")))
+    assert ("busy", "dropped") in fates(log)
+    assert ("full", "refused") in fates(log)
+
+
+async def test_one_that_a_newer_event_superseded(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", slow, busy="restart")
+    async with EventLog() as log, running(router):
+        for _ in range(3):
+            await router.emit(Event("a"))
+            await clock.advance(0.1)
+    assert fates(log) == [("a", "superseded"), ("a", "superseded"), ("a", "handled")]
+
+
+async def test_one_that_was_merged_points_to_its_call(clock: Clock) -> None:
+    router = Router()
+    router.handle("a/*", nothing, debounce=Debounce(0.5, merge=lambda _old, _new: Event("a/all")))
+    async with EventLog() as log, running(router):
+        first, second = await router.emit(Event("a/1")), await router.emit(Event("a/2"))
+        [held] = [entry for entry in log.entries() if entry.what is Fate.HELD]
+        await second
+    call = log.get(held.id)
+    assert call is not None
+    assert (call.topic, call.what, call.merged, call.waited) == ("a/all", Fate.HANDLED, 2, 0.5)
+    merged = [log.get(sent.id) for sent in (first, second)]
+    assert [entry and (entry.what, entry.into) for entry in merged] == [(Fate.MERGED, held.id)] * 2
+
+
+async def test_what_the_router_gives_up_at_its_end_is_dropped(clock: Clock) -> None:
+    router = Router(drain_timeout=0.1)
+    router.handle("a", slow)
+    async with EventLog() as log:
+        async with running(router):
+            for _ in range(3):
+                await router.emit(Event("a"))
+    assert fates(log) == [("a", "dropped")] * 3
+
+
+async def test_which_attempt_it_was(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", nothing)
+    async with EventLog() as log, running(router):
+        (await router.emit(Event("a"))).again(3)
+    assert [entry.attempt for entry in log.entries()] == [3]
+
+
+async def test_an_event_without_a_topic_is_known_too(clock: Clock) -> None:
+    async with EventLog() as log:
+        for topic in ("", "x" * 2000, 5):
+            with pytest.raises(NotHandled):
+                await Router().emit(Event(topic))  # type: ignore[arg-type]  # what a program may do by mistake
+    assert [entry.topic[:10] for entry in log.entries()] == ["", "x" * 10, "(int)"]
+    assert len(log.entries()[1].topic) == 1024
+
+
+# -- which are kept ---------------------------------------------------------------------------------------------
+
+
+async def test_only_the_last_are_kept(clock: Clock) -> None:
+    router = Router()
+    router.handle("**", nothing)
+    async with EventLog(2) as log, running(router):
+        for number in range(5):
+            await (await router.emit(Event(f"a/{number}")))
+    assert fates(log) == [("a/3", "handled"), ("a/4", "handled")]
+    assert (log.state().kept, log.state().seen, log.state().under_way) == (2, 5, 0)
+
+
+async def test_a_log_of_one_knows_what_is_under_way_besides(clock: Clock) -> None:
+    router = Router()
+    router.handle("**", slow, concurrency=3)
+    async with EventLog(1) as log, running(router):
+        sent = [await router.emit(Event(f"a/{number}")) for number in range(3)]
+        await clock.advance(0.1)
+        assert [entry.topic for entry in log.entries()] == ["a/2"]
+        old = log.get(sent[0].id)
+        assert old is not None
+        assert (old.topic, old.what) == ("a/0", Fate.RUNNING)
+        await clock.advance(1)
+        assert log.get(sent[0].id) is None
+
+
+async def test_entries_are_chosen_by_pattern_and_number(clock: Clock) -> None:
+    router = Router()
+    router.handle("**", nothing)
+    async with EventLog() as log, running(router):
+        for topic in ("a/1", "b/1", "a/2", "a/3"):
+            await (await router.emit(Event(topic)))
+    assert [entry.topic for entry in log.entries("a/*", limit=2)] == ["a/2", "a/3"]
+    assert log.entries(limit=0) == []
+    assert log.get(-1) is None
+
+
+async def test_an_event_is_not_kept_alive(clock: Clock) -> None:
+    @dataclass
+    class Large:
+        topic: str = "a"
+
+    router = Router()
+    router.handle("a", nothing)
+    async with EventLog() as log, running(router):
+        event = Large()
+        gone = weakref.ref(event)
+        await (await router.emit(event))
+        del event
+        await clock.settle()
+        gc.collect()
+        assert gone() is None
+        assert [entry.summary for entry in log.entries()] == ["Large()"]
+
+
+async def test_what_never_ended_is_let_go_when_the_log_closes(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", slow)
+    async with EventLog() as log:
+        sent = await router.emit(Event("a"))
+    assert fates(log) == [("a", "queued")]
+    assert log.state().under_way == 0
+    async with running(router):
+        await sent
+    assert fates(log) == [("a", "queued")]
+
+
+# -- whose events -----------------------------------------------------------------------------------------------
+
+
+async def test_routers_of_another_lifetime_are_not_its_business(clock: Clock) -> None:
+    mine, inner, other = Router("mine"), Router("inner"), Router("other")
+    for router in (mine, inner, other):
+        router.handle("**", nothing)
+    async with lifetime(signals=False), EventLog() as log, running(mine):
+        await (await mine.emit(Event("a")))
+        async with lifetime(signals=False), running(inner):
+            await (await inner.emit(Event("a")))
+    async with lifetime(signals=False), running(other):
+        await (await other.emit(Event("a")))
+    assert [entry.router for entry in log.entries()] == ["mine", "inner"]
+
+
+async def test_an_event_that_a_stranger_sends_into_one_of_its_routers_is_seen(clock: Clock) -> None:
+    router = Router()
+    router.handle("**", nothing)
+    outside = asyncio.create_task(_later(lambda: router.emit_nowait(Event("a"))))
+    async with lifetime(signals=False), running(router), EventLog() as log:
+        await outside
+    assert fates(log) == [("a", "handled")]
+
+
+async def _later(call: Callable[[], Any]) -> None:
+    await asyncio.sleep(1)
+    call()
+
+
+async def test_the_current_one_is_found_under_the_lifetime(clock: Clock) -> None:
+    assert EventLog.current() is None
+    async with lifetime(signals=False) as life:
+        assert EventLog.current() is None
+        async with EventLog() as log:
+            assert EventLog.current() is log
+            assert log in life.components()
+        assert EventLog.current() is None
+
+
+def test_as_a_main_it_sees_everything_and_keeps_nothing_running() -> None:
+    router, log = Router(), EventLog()
+    router.handle("a", nothing)
+
+    async def once() -> Any:
+        yield Event("a")
+        router.stop()
+
+    router.add_source(once)
+    run(log, router)
+    assert fates(log) == [("a", "handled")]
+
+
+async def test_it_looks_away_when_it_is_left(clock: Clock) -> None:
+    connected = {name: len(getattr(hooks, name).receivers) for name in hooks.__all__ if name != "Hook"}
+    async with EventLog() as log:
+        with pytest.raises(RuntimeError, match="already"):
+            async with log:
+                pass
+    assert {name: len(getattr(hooks, name).receivers) for name in connected} == connected
+    async with log:
+        assert "open" in repr(log)
+    assert "closed" in repr(log)
+
+
+# -- following --------------------------------------------------------------------------------------------------
+
+
+async def test_who_follows_learns_of_each_change(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", slow)
+    async with EventLog() as log, running(router), log.follow() as entries:
+        await router.emit(Event("a"))
+        assert [(await anext(entries)).what for _ in range(1)] == [Fate.QUEUED]
+        assert [(await anext(entries)).what for _ in range(2)] == [Fate.RUNNING, Fate.HANDLED]
+
+
+async def test_who_looks_late_sees_each_entry_once_as_it_is(clock: Clock) -> None:
+    router = Router()
+    router.handle("**", nothing)
+    async with EventLog() as log, running(router), log.follow("a/*") as entries:
+        for topic in ("a/1", "b/1", "a/2"):
+            await (await router.emit(Event(topic)))
+        seen = [await anext(entries) for _ in range(2)]
+    assert [(entry.topic, entry.what) for entry in seen] == [("a/1", Fate.HANDLED), ("a/2", Fate.HANDLED)]
+
+
+async def test_who_never_looks_holds_nobody_up_and_misses_the_oldest(clock: Clock) -> None:
+    router = Router()
+    router.handle("**", nothing)
+    async with EventLog(10) as log, running(router), log.follow(maxsize=3) as entries, log.follow(maxsize=5) as other:
+        for number in range(100):
+            await (await router.emit(Event(f"a/{number}")))
+        assert [(await anext(entries)).topic for _ in range(1)] == ["a/99"]
+        assert entries.dropped == 297
+        assert [(await anext(other)).topic for _ in range(2)] == ["a/98", "a/99"]
+        assert other.dropped == 295
+
+
+async def test_following_ends_with_the_log(clock: Clock) -> None:
+    router = Router()
+    router.handle("**", nothing)
+    async with EventLog() as log, running(router):
+        follower = asyncio.create_task(_all(log))
+        await clock.advance(0)
+        await (await router.emit(Event("a")))
+        assert log.state().followers == 1
+    assert [entry.what for entry in await follower][-1] is Fate.HANDLED
+    assert log.state().followers == 0
+
+
+async def _all(log: EventLog) -> list[Entry]:
+    async with log.follow() as entries:
+        return [entry async for entry in entries]
+
+
+async def test_one_of_many_who_wait_can_be_cancelled(clock: Clock) -> None:
+    router = Router()
+    router.handle("**", nothing)
+    async with EventLog() as log, running(router):
+        first, second = asyncio.create_task(_all(log)), asyncio.create_task(_all(log))
+        await clock.advance(0)
+        first.cancel()
+        await clock.advance(0)
+        await (await router.emit(Event("a")))
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert [entry.topic for entry in await second] == ["a", "a"]
+
+
+async def test_what_can_not_be_followed_is_refused(clock: Clock) -> None:
+    log = EventLog()
+    with pytest.raises(ValueError, match="maxsize=0"):
+        log.follow(maxsize=0)
+    with pytest.raises(RuntimeError, match="async with"):
+        await anext(log.follow())
+
+
+@pytest.mark.parametrize("wrong", [{"size": 0}, {"max_bytes": 0}, {"backups": -1}])
+def test_a_log_that_could_hold_nothing_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="give 1 event"):
+        EventLog(**wrong)
+
+
+# -- causes -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_tree_has_what_caused_it_and_all_that_came_of_that(clock: Clock) -> None:
+    router = Router()
+    sent: dict[str, int] = {}
+
+    async def causes(event: Event) -> None:
+        for topic in {"a": ("b", "c"), "b": ("d",)}.get(event.topic, ()):
+            sent[topic] = (await router.emit(Event(topic))).id
+
+    router.handle("**", causes)
+    async with EventLog() as log, running(router):
+        sent["a"] = (await router.emit(Event("a"))).id
+        await router.emit(Event("stranger"))
+    for asked in "abcd":
+        trace = log.trace(sent[asked])
+        assert [(node.entry.topic, node.depth) for node in trace.nodes] == [("a", 0), ("b", 1), ("d", 2), ("c", 1)]
+        assert trace.root.topic == "a"
+        assert [line for line in trace.lines if line.endswith("<-")] == [trace.lines["abdc".index(asked)]]
+
+
+async def test_merged_events_stand_below_their_call_and_what_it_caused_too(clock: Clock) -> None:
+    router = Router()
+
+    async def build(_event: Event) -> None:
+        await router.emit(Event("built"))
+
+    router.handle("save", build, debounce=0.1)
+    router.handle("built", nothing)
+    async with EventLog() as log, running(router):
+        sent = [await router.emit(Event("save")) for _ in range(3)]
+        await clock.advance(1)
+    for each in sent:
+        nodes = log.trace(each.id).nodes
+        assert [(node.entry.topic, str(node.entry.what), node.depth) for node in nodes] == [
+            ("save", "handled", 0),
+            ("save", "merged", 1),
+            ("save", "merged", 1),
+            ("save", "merged", 1),
+            ("built", "handled", 1),
+        ]
+
+
+async def test_events_that_cause_each_other_for_ever_are_a_tree_that_can_be_shown(clock: Clock) -> None:
+    router = Router(buffer=5)
+    count = 3000
+
+    async def again(event: Event) -> None:
+        if event.data < count:
+            router.emit_nowait(Event("a", event.data + 1))
+
+    router.handle("a", again)
+    async with EventLog(2000) as log, running(router):
+        await router.emit(Event("a", 1))
+        await clock.advance(1)
+        trace = log.trace(log.entries()[-1].id)
+    assert len(trace.nodes) == 2000
+    assert trace.nodes[-1].depth == 1999
+    assert len(json.dumps(trace.to_dict())) > 2000
+    assert max(map(len, trace.lines)) < 300
+
+
+async def test_an_event_that_is_not_known_has_no_tree(clock: Clock) -> None:
+    with pytest.raises(LookupError, match="keeps the last 1000"):
+        EventLog().trace(1)
+
+
+async def test_an_entry_can_be_sent_as_json(clock: Clock) -> None:
+    router = Router('a "router"\n😀')
+    router.handle("**", fails)
+    topic = 'quotes " and \n and 😀 and \ud800'
+    async with EventLog() as log, running(router):
+        await router.emit(Event(topic, {"password": "hunter2"}))
+    [entry] = log.entries()
+    told = json.loads(json.dumps(entry.to_dict()))
+    assert (told["topic"], told["what"], told["router"]) == (topic, "failed", router.name)
+    assert "hunter2" not in json.dumps(told)
