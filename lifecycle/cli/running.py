@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle.cli.failures import DONE, FAILED, UsageError
 from lifecycle.cli.messages import Voice, colourful
+from lifecycle.cli.steered import Steered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -34,14 +35,15 @@ def run_target(target: str, *, factory: bool) -> int:
     mains = load(target, factory=factory)
     from lifecycle.runtime import run
 
+    voice = Voice(colourful(sys.stderr))
     try:
-        run(*mains)
+        run(Steered(target.partition(":")[0], voice), *mains)
     except Exception as error:  # noqa: BLE001  # shown to the user whole: it is their program
         status = _own_code(mains)
         if status is None:
             traceback.print_exc()
             return FAILED
-        Voice(colourful(sys.stderr)).bad(str(error))
+        voice.bad(str(error))
         return status
     return _own_code(mains) or DONE
 

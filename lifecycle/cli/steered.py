@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ class Steered:
 
     async def run(self) -> None:
         """Be there until cancelled; `run` calls this."""
+        if not hasattr(socket, "AF_UNIX"):
+            self._tried.set()
+            return
         from lifecycle.observe.control import ControlSocket
 
         try:

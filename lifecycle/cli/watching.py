@@ -23,6 +23,7 @@ from lifecycle.cli.programs import interpreter
 from lifecycle.cli.rules import PathRules, own_output
 from lifecycle.cli.session import Session
 from lifecycle.cli.sockets import handover
+from lifecycle.cli.steered import Steered, named_after
 from lifecycle.control import Debounce, Router, merge_files
 from lifecycle.errors import SourceFailed
 from lifecycle.handlers import SuspendHandler
@@ -80,7 +81,8 @@ class _Program:
         from lifecycle.runtime import run
 
         try:
-            run(self.router, self._main, exit_timeout=max(25.0, self.settings.stop_timeout + 5.0))
+            steered = Steered(named_after("watch", Path.cwd()), self.voice)
+            run(steered, self.router, self._main, exit_timeout=max(25.0, self.settings.stop_timeout + 5.0))
         except SourceFailed as error:
             self.voice.bad(str(error))
             return FAILED

@@ -12,6 +12,7 @@ from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.cli.failures import FAILED
 from lifecycle.cli.logs import heard
+from lifecycle.cli.steered import Steered, named_after
 from lifecycle.cli.up.changes import watching
 from lifecycle.cli.up.environments import environment
 from lifecycle.cli.up.files import find_file, read_file
@@ -47,7 +48,7 @@ def up(file: Path | None, names: Sequence[str], log_dir: Path | None = None) -> 
     file = find_file(Path.cwd()) if file is None else Path.cwd() / file
     processes = selected(read_file(file), names, file)
     with Screen([each.name for each in processes], log_dir=log_dir, gone=_shut_down) as screen, heard(screen.voice):
-        program = _Program(processes, file.parent / ".env", screen)
+        program = _Program(processes, file.parent, screen)
         screen.voice.say(f"{file.name}: {', '.join(each.name for each in processes)}")
         return program.run()
 
@@ -55,9 +56,10 @@ def up(file: Path | None, names: Sequence[str], log_dir: Path | None = None) -> 
 class _Program:
     """The processes of one `lifecycle up`."""
 
-    def __init__(self, processes: Sequence[Process], env_file: Path, screen: Screen) -> None:
+    def __init__(self, processes: Sequence[Process], directory: Path, screen: Screen) -> None:
         self._processes = processes
-        self._env_file = env_file
+        self._env_file = directory / ".env"
+        self._steered = Steered(named_after("up", directory), screen.voice)
         self._screen = screen
         self._supervisor = Supervisor(
             _NAME,
@@ -80,7 +82,7 @@ class _Program:
         hooks.forced_exit.connect(self._kill)
         try:
             # A fifth of the time belongs to hooks.
-            run(*([router] if router else []), self._live, exit_timeout=max(25.0, limit * 1.25))
+            run(self._steered, *([router] if router else []), self._live, exit_timeout=max(25.0, limit * 1.25))
         except SourceFailed as error:
             self._screen.voice.bad(str(error))
             return FAILED
