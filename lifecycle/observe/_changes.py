@@ -132,6 +132,13 @@ class Following:
             await self._changes.wait()
         raise StopAsyncIteration
 
+    def ready(self) -> list[Entry]:
+        """What could be had without waiting: each entry once, as it is now."""
+        found: list[Entry] = []
+        while self._seen is not None and not self._left and (record := self._next(self._seen)) is not None:
+            found.append(record.entry())
+        return found
+
     def _next(self, seen: int) -> Record | None:
         """The next that has not changed again since and is wanted."""
         count = self._changes.count

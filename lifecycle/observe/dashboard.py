@@ -1,0 +1,141 @@
+"""`Dashboard`: the page at which a running program is seen and steered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote
+
+from lifecycle.observe._guard import Guard, is_loopback, made_token
+from lifecycle.observe._latencies import Latencies
+from lifecycle.observe.console import Console
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["Dashboard"]
+
+_log = logging.getLogger("lifecycle.observe")
+
+_LAST_PORT = 65_535
+
+
+class Dashboard:
+    """Serves a page that shows this program as it lives, with buttons for its commands; a main for `run`.
+
+    On it are the tree of workers with restarts, health and memory, routes with rates and latencies, events with what
+    became of each and what they came from, flows as diagrams, pools, sources, lanes and inboxes. It needs nothing from
+    elsewhere. The same server answers the HTTP API, below ``/api``.
+
+    Whoever can reach a loopback address may look. Commands need ``token``, as does looking where ``host`` is an address
+    that other machines reach; without one a token is made. It belongs into the header ``Authorization: Bearer TOKEN``,
+    or, for the page, behind ``#token=``: never into a query, a cookie or a log. A token that was made is told once,
+    with the address: at a terminal on stderr, and else in the log. Requests that came by another name than the
+    machine's, or from another page, are refused.
+
+    As a main it is up before the next one starts, and the last to stop; a program whose other mains have ended does
+    not go on for its sake. ``async with`` does the same inside a lifetime. A page that nobody looks at costs nothing.
+
+    Args:
+        host: The address to listen at. Traffic is not encrypted: for other machines, a tunnel or a proxy is better.
+        port: 0: any that is free.
+        token: One word of printable ASCII, the longer the better.
+
+    Raises:
+        ValueError: for a port that there cannot be, and a token that no header could carry.
+    """
+
+    #: For `run`.
+    auxiliary: ClassVar = True
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
+        if not 0 <= port <= _LAST_PORT:
+            raise ValueError(f"port={port!r} is none; give 1 to {_LAST_PORT}, or 0 for any that is free")
+        #: What commands need.
+        self.token = made_token() if token is None else token
+        self._is_made = token is None
+        Guard(host, self.token)
+        self._host, self._port = host, port
+        self._address = (host, port)
+        self._listening = asyncio.Event()
+        self._held = AsyncExitStack()
+
+    def __repr__(self) -> str:
+        return f"<Dashboard {self.url}>"
+
+    @property
+    def url(self) -> str:
+        """Where the page is, without a slash at the end; before the start what was asked for."""
+        host, port = self._address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def __aenter__(self) -> Self:
+        """Serve the page.
+
+        Raises:
+            LookupError: outside a lifetime.
+            OSError: when the address is taken or not to be had.
+            RuntimeError: when it is served already.
+        """
+        from lifecycle.observe._api_server import serving  # aiohttp is heavy
+        from lifecycle.observe._page import page_app
+
+        if self._listening.is_set():
+            raise RuntimeError(f"{self!r} is served already; make another for another port")
+        async with AsyncExitStack() as held:
+            console = await held.enter_async_context(Console())
+            latencies = held.enter_context(Latencies())
+            at = held.enter_context(_opened(self._host, self._port))
+            self._address = (self._host, at.getsockname()[1])
+            app = page_app(console, latencies, self._host, self.token)
+            await held.enter_async_context(serving(app, console, at))
+            self._held = held.pop_all()
+        self._listening.set()
+        self._tell()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Serve it no longer; streams end at once."""
+        self._listening.clear()
+        self._address = (self._host, self._port)
+        await self._held.aclose()
+
+    async def run(self) -> None:
+        """Serve until cancelled; `run` calls this."""
+        async with self:
+            await asyncio.Event().wait()
+
+    async def wait_running(self) -> None:
+        """Wait until it is served."""
+        await self._listening.wait()
+
+    def _tell(self) -> None:
+        """Say where the page is; a token that the user has chosen is known to the user."""
+        if not is_loopback(self._host):
+            _log.warning("%s is not encrypted and not only for this machine; a tunnel or a proxy is better", self.url)
+        text = f"dashboard: {self.url}/" + (f"#token={quote(self.token, safe='')}" if self._is_made else "")
+        if sys.stderr is not None and sys.stderr.isatty():
+            print(text, file=sys.stderr, flush=True)  # noqa: T201  # who sits there opens it
+        else:
+            _log.info("%s", text)
+
+
+def _opened(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        OSError: saying which address is not to be had, and why.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        told = f"no page at {host} port {port}: {error.strerror or error}; give another address, or port 0 for a free one"
+        raise type(error)(error.errno, told) from error

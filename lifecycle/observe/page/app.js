@@ -1,0 +1,307 @@
+// The page as a whole: what is drawn, when, and what keys and commands do.
+
+import { render } from "./vendor/lit-html/lit-html.js";
+import { Dialogs } from "./dialogs.js";
+import { Events } from "./events.js";
+import { Flows } from "./flows.js";
+import { age, bytes, count, duration, quoted, rate, tone, visible } from "./format.js";
+import { Inspector } from "./inspector.js";
+import { Live, takeToken, token, told } from "./net.js";
+import { html, icon, nothing, repeat, spark, status } from "./parts.js";
+import { Routes } from "./routes.js";
+import { Store } from "./store.js";
+import { Stores } from "./stores.js";
+import { Workers } from "./workers.js";
+
+const LINKS = { open: "live", connecting: "connecting", closed: "not connected", resting: "resting", refused: "locked" };
+
+class App {
+  store = new Store();
+  #due = false;
+  #link = "connecting";
+  #toasts = [];
+  #numbers = 0;
+  #busy = new Set();
+
+  constructor() {
+    this.store.seen = 0;
+    this.draw = this.draw.bind(this);
+    this.workers = new Workers(this);
+    this.routes = new Routes(this);
+    this.events = new Events(this);
+    this.flows = new Flows(this);
+    this.stores = new Stores(this);
+    this.inspector = new Inspector(this);
+    this.dialogs = new Dialogs(this);
+    this.live = new Live((name, data) => this.#heard(name, data));
+  }
+
+  start() {
+    takeToken();
+    addEventListener("hashchange", () => {
+      takeToken();
+      this.live.restart();
+    });
+    addEventListener("keydown", (event) => this.#key(event));
+    setInterval(() => {
+      this.store.sample();
+      this.draw();
+    }, 1000);
+    this.drawNow();
+    this.live.start();
+  }
+
+  /** However much has changed, it is drawn once a frame. */
+  draw() {
+    if (this.#due) return;
+    this.#due = true;
+    requestAnimationFrame(() => this.drawNow());
+  }
+
+  drawNow() {
+    this.#due = false;
+    render(this.#page(), document.getElementById("app"));
+    for (const part of [this.workers, this.routes, this.events]) part.rows.measure();
+  }
+
+  inspect(target) {
+    this.inspector.show(target);
+  }
+
+  unlocked() {
+    if (this.#link === "refused") this.live.restart();
+    this.draw();
+  }
+
+  // -- commands ------------------------------------------------------------------------------------------------
+
+  command(words) {
+    return this.send(words.map(quoted).join(" "));
+  }
+
+  restart(node) {
+    this.command(["restart", this.pathOf(node)]);
+  }
+
+  /** The names from the root on, as the command knows a worker. */
+  pathOf(node) {
+    const names = [];
+    for (let each = node; each && each.kind !== "program"; each = this.store.nodes.get(each.parent)) names.unshift(each.name);
+    return names.join("/");
+  }
+
+  /** Whether somebody is there to start it anew: the supervisor above it, or the pool itself. */
+  restarts(node) {
+    return node.kind === "pool" || (this.store.nodes.get(node.parent)?.kind === "supervisor" && node.kind !== "member");
+  }
+
+  async send(line) {
+    if (!token.get()) return this.dialogs.unlock(() => this.send(line));
+    if (this.#busy.has(line)) return undefined;
+    this.#busy.add(line);
+    this.draw();
+    try {
+      const outcome = await told("/api/command", { body: { line } });
+      const good = outcome.outcome === "handled";
+      const text = outcome.error ?? outcome.answer ?? outcome.outcome;
+      this.#note(line, good && !outcome.answer ? "done" : text, good ? "good" : "bad");
+    } catch (error) {
+      if (error.status === 401) {
+        token.set("");
+        return this.dialogs.unlock(() => this.send(line), "This is not the token.");
+      }
+      this.#note(line, error.message, "bad");
+    } finally {
+      this.#busy.delete(line);
+      this.draw();
+    }
+    return undefined;
+  }
+
+  #note(line, text, look) {
+    this.dialogs.note(line, text, look);
+    if (document.getElementById("dialog-command").open) return;
+    const toast = { line, text: String(text).split("\n")[0], look, key: (this.#numbers += 1) };
+    this.#toasts = [...this.#toasts.slice(-3), toast];
+    setTimeout(() => {
+      this.#toasts = this.#toasts.filter((each) => each !== toast);
+      this.draw();
+    }, look === "bad" ? 12_000 : 4000);
+    this.draw();
+  }
+
+  #stop() {
+    const name = visible(this.store.first("program")?.name ?? "the program");
+    this.dialogs.confirm({
+      title: `Stop ${name}?`,
+      text: "What is under way is finished, workers are stopped, and the program ends. This page cannot start it again.",
+      verb: "Stop",
+      act: () => this.send("stop"),
+    });
+  }
+
+  // -- what is heard -------------------------------------------------------------------------------------------
+
+  #heard(name, data) {
+    if (name === "open") {
+      this.#link = "open";
+      this.store.clear();
+    } else if (name === "closed" || name === "refused") {
+      this.#link = data === "resting" ? "resting" : name;
+      if (name === "refused") this.dialogs.unlock(() => {});
+    } else if (name === "change") this.store.apply(data);
+    else if (name === "entries") {
+      this.store.seen += data.entries.filter((entry) => !this.store.entries.has(entry.id)).length;
+      this.store.add(data);
+    } else if (name === "figures") this.store.figures = data;
+    this.draw();
+  }
+
+  // -- keys ----------------------------------------------------------------------------------------------------
+
+  #key(event) {
+    if (event.key === "k" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      this.dialogs.command();
+      return;
+    }
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    if (event.key === "Escape") {
+      if (this.inspector.open) this.inspector.close();
+      else event.target.blur?.();
+      return;
+    }
+    if (event.target.closest("input, select, textarea")) return;
+    const sections = this.#sections();
+    const act = {
+      "?": () => this.dialogs.show("help"),
+      ":": () => this.dialogs.command(),
+      "/": () => document.getElementById("events-filter").focus(),
+      p: () => this.events.toggle(),
+      t: () => this.#theme(),
+    }[event.key] ?? (sections[event.key - 1] && (() => goTo(sections[event.key - 1][0])));
+    if (!act) return;
+    event.preventDefault();
+    act();
+  }
+
+  #theme() {
+    const dark = document.documentElement.dataset.theme
+      ? document.documentElement.dataset.theme === "dark"
+      : matchMedia("(prefers-color-scheme: dark)").matches;
+    const theme = dark ? "light" : "dark";
+    document.documentElement.dataset.theme = theme;
+    try {
+      localStorage.setItem("lifecycle.theme", theme);
+    } catch { /* for now, then */ }
+  }
+
+  // -- what is drawn -------------------------------------------------------------------------------------------
+
+  #sections() {
+    return [
+      ["workers", "Workers"],
+      ["routes", "Routes"],
+      ["events", "Events"],
+      ["sources", "Sources"],
+      this.flows.any && ["flows", "Flows"],
+      this.stores.has("pool") && ["pools", "Pools"],
+      this.stores.any && ["inboxes", "Inboxes"],
+    ].filter(Boolean);
+  }
+
+  #page() {
+    const sections = this.#sections();
+    const there = new Set(sections.map(([id]) => id));
+    return html`
+      <a class="skip" href="#workers" @click=${(event) => jump(event, "workers")}>Skip to the workers</a>
+      ${this.#header(sections)}
+      <main class=${this.#link === "open" ? "" : "stale"}>
+        ${this.#tiles()}
+        <div class="grid">
+          ${this.workers.draw()}${this.routes.draw()}${this.events.draw()}${this.stores.flowing()}
+          ${there.has("flows") ? this.flows.draw() : nothing}
+          ${there.has("pools") ? this.stores.pools() : nothing}
+          ${there.has("inboxes") ? this.stores.kept() : nothing}
+        </div>
+      </main>
+      ${this.inspector.draw()}
+      <div class="toasts" role="status" aria-live="polite">${repeat(this.#toasts, (toast) => toast.key, (toast) => html`<p class=${toast.look}><code>${visible(toast.line)}</code> ${visible(toast.text)}</p>`)}</div>
+      ${this.dialogs.draw()}`;
+  }
+
+  #header(sections) {
+    const program = this.store.first("program") ?? {};
+    const lifetime = this.store.first("lifetime");
+    const name = visible(program.name ?? "…");
+    document.title = `${name} – lifecycle`;
+    const state = lifetime?.status ?? (lifetime?.stopping ? "stopping" : this.#link === "open" ? "running" : "unknown");
+    const locked = !token.get();
+    const busy = (word) => this.#busy.has(word);
+    const button = (word, sign, said) => html`<button id="do-${word}" ?disabled=${busy(word)} @click=${() => this.send(word)} title=${said}>${icon(sign)}<span>${said}</span></button>`;
+    return html`<header class="top">
+      <div class="who">
+        <h1><bdi>${name}</bdi></h1>${status(state)}
+        <span class="quiet number" title="Uptime">${program.started_at ? age(this.store.now() - program.started_at) : "–"}</span>
+        <span class="quiet wide-only number">${program.pid ? `pid ${program.pid}` : ""}</span>
+        <span class="quiet wide-only"><bdi>${visible(program.host ?? "")}</bdi></span>
+      </div>
+      <div class="buttons" role="group" aria-label="Commands">
+        ${button("suspend", "pause", "Suspend")}${button("resume", "play", "Resume")}${button("reload", "reload", "Reload")}
+        <button id="do-stop" class="stops" @click=${() => this.#stop()} title="Stop the program">${icon("stop")}<span>Stop…</span></button>
+        <button id="do-command" @click=${() => this.dialogs.command()} title="Command line (:)">${icon("command")}<span>Command</span></button>
+      </div>
+      <div class="signs">
+        <span class="link ${this.#link}" role="status"><i class="dot ${this.#link === "open" ? "run" : "bad"}"></i><span>${LINKS[this.#link]}</span></span>
+        <button class="ghost" id="do-unlock" aria-label=${locked ? "Read only: enter the token" : "Unlocked: forget the token"} title=${locked ? "Read only: enter the token" : "Unlocked: forget the token"} @click=${() => this.#lock(locked)}>${icon(locked ? "lock" : "unlock")}</button>
+        <button class="ghost" aria-label="Light or dark" title="Light or dark (t)" @click=${() => this.#theme()}>${icon("theme")}</button>
+        <button class="ghost" aria-label="Keys" title="Keys (?)" @click=${() => this.dialogs.show("help")}>${icon("help")}</button>
+      </div>
+      <nav aria-label="Sections">${sections.map(([id, said]) => html`<a href="#${id}" @click=${(event) => jump(event, id)}>${said}</a>`)}</nav>
+    </header>`;
+  }
+
+  #lock(locked) {
+    if (locked) this.dialogs.unlock(() => {});
+    else {
+      token.set("");
+      this.live.restart();
+    }
+    this.draw();
+  }
+
+  #tiles() {
+    const { store } = this;
+    const workers = this.workers.all();
+    const running = workers.filter((node) => tone(node.status) === "run").length;
+    const failed = workers.filter((node) => tone(node.status) === "bad" || node.circuit === "open").length;
+    const restarts = workers.reduce((sum, node) => sum + (node.restarts ?? 0), 0);
+    const waiting = store.of("lane").reduce((sum, lane) => sum + (lane.waiting ?? 0), 0);
+    const failures = store.of("router").reduce((sum, router) => sum + (router.failed ?? 0), 0);
+    const slowest = Object.values(store.figures.latency).reduce((most, { p95 }) => Math.max(most, p95), 0);
+    const memory = Object.values(store.figures.memory).reduce((sum, size) => sum + size, 0);
+    const tile = (name, value, note, look = "") => html`<div class="tile ${look}"><dt>${name}</dt><dd><b class="number">${value}</b><span>${note}</span></dd></div>`;
+    return html`<dl class="tiles" aria-label="At a glance">
+      ${tile("Workers", html`${count(running)}<small>/${count(workers.length)}</small>`, failed ? html`${count(failed)} failed` : "running", failed ? "bad" : "")}
+      ${tile("Restarts", count(restarts), "in all", restarts ? "warm" : "")}
+      ${tile("Events", html`${rate(store.rate("events"))}<small>/s</small>`, spark(store.series.get("events"), { label: "Events in the last minute" }))}
+      ${tile("Failures", count(failures), spark(store.series.get("failures"), { label: "Failures in the last minute" }), store.rate("failures") ? "bad" : "")}
+      ${tile("Slowest p95", slowest ? duration(slowest) : "–", "of all routes")}
+      ${tile("Waiting", count(waiting), "in lanes", waiting ? "warm" : "")}
+      ${tile("Memory", bytes(memory), store.figures.cpu == null ? "all processes" : `CPU ${Math.round(store.figures.cpu * 100)} %`)}
+    </dl>`;
+  }
+}
+
+function jump(event, id) {
+  event.preventDefault();
+  goTo(id);
+}
+
+function goTo(id) {
+  const section = document.getElementById(id);
+  section?.scrollIntoView({ block: "start" });
+  section?.focus({ preventScroll: true });
+}
+
+new App().start();

@@ -1,0 +1,175 @@
+// What is asked in between: the token, a confirmation, a command line, and which keys there are.
+
+import { live } from "./vendor/lit-html/directives/live.js";
+import { visible } from "./format.js";
+import { ask, token, told } from "./net.js";
+import { html, icon, nothing, repeat } from "./parts.js";
+
+const KEYS = [
+  ["? ", "this help"], [": or Ctrl K", "command line"], ["/", "filter events"], ["p", "pause the events, go on"],
+  ["1 … 7", "go to a section"], ["t", "light, dark"], ["↑ ↓ ← →", "move and fold in the tree"], ["Enter", "details"], ["Esc", "close"],
+];
+
+export class Dialogs {
+  #after = null;
+  #wrong = "";
+  #question = null;
+  #commands = [];
+  #line = "";
+  #words = [];
+  #said = [];
+  #asked = 0;
+  #past = [];
+
+  constructor(app) {
+    this.app = app;
+  }
+
+  draw() {
+    return html`${this.#tokens()}${this.#confirming()}${this.#commanding()}${this.#help()}`;
+  }
+
+  show(name) {
+    this.app.drawNow();
+    const dialog = document.getElementById(`dialog-${name}`);
+    if (!dialog.open) dialog.showModal();
+  }
+
+  #close(name) {
+    document.getElementById(`dialog-${name}`).close();
+  }
+
+  // -- the token -----------------------------------------------------------------------------------------------
+
+  /** Ask for the token, then do ``after``. */
+  unlock(after, wrong = "") {
+    this.#after = after;
+    this.#wrong = wrong;
+    this.show("token");
+  }
+
+  #tokens() {
+    return html`<dialog id="dialog-token" aria-labelledby="token-title"><form method="dialog" @submit=${this.#try}>
+      <h2 id="token-title">Token</h2>
+      <p>Commands need the token that the program told when it started. It is kept for this tab only.</p>
+      <input id="token" type="password" autocomplete="off" spellcheck="false" aria-label="Token" aria-describedby="token-wrong" required>
+      <p class="wrong" id="token-wrong" role="alert">${this.#wrong}</p>
+      <p class="buttons end"><button type="button" class="ghost" @click=${() => this.#close("token")}>Cancel</button><button class="primary">Unlock</button></p>
+    </form></dialog>`;
+  }
+
+  #try = async (event) => {
+    event.preventDefault();
+    const field = document.getElementById("token");
+    try {
+      await ask("/api/program", { as: field.value.trim() });
+      token.set(field.value.trim());
+      field.value = "";
+      this.#wrong = "";
+      this.#close("token");
+      this.app.unlocked();
+      this.#after?.();
+    } catch (error) {
+      this.#wrong = error.status === 401 ? "This is not the token." : `The program did not answer: ${error.message}`;
+      field.select();
+    }
+    this.app.draw();
+  };
+
+  // -- a confirmation ------------------------------------------------------------------------------------------
+
+  confirm(question) {
+    this.#question = question;
+    this.show("confirm");
+  }
+
+  #confirming() {
+    const { title, text, verb, act } = this.#question ?? {};
+    return html`<dialog id="dialog-confirm" aria-labelledby="confirm-title" role="alertdialog"><form method="dialog">
+      <h2 id="confirm-title">${title}</h2><p>${text}</p>
+      <p class="buttons end"><button class="ghost" autofocus>Cancel</button><button class="danger" @click=${() => act?.()}>${verb}</button></p>
+    </form></dialog>`;
+  }
+
+  // -- the command line ----------------------------------------------------------------------------------------
+
+  async command(line = "") {
+    this.#line = line;
+    this.show("command");
+    try {
+      const known = await told("/api/commands");
+      this.#commands = Array.isArray(known) ? known : known.commands ?? [];
+    } catch (error) {
+      this.note(line, error.message, "bad");
+    }
+    this.#complete();
+  }
+
+  /** What became of a line: the last thirty are kept. */
+  note(line, text, look) {
+    this.#said = [...this.#said.slice(-29), { line, text, look, key: (this.#asked += 1) }];
+    this.app.draw();
+  }
+
+  #commanding() {
+    return html`<dialog id="dialog-command" class="palette" aria-label="Command line">
+      <form method="dialog" @submit=${this.#send}>${icon("command")}<input id="command" class="mono" autocomplete="off" autocapitalize="off" spellcheck="false" placeholder="A command, and its arguments" aria-label="Command" role="combobox" aria-expanded="true" aria-controls="command-words" .value=${live(this.#line)} @input=${this.#typed} @keydown=${this.#key}><button type="button" class="ghost" aria-label="Close" @click=${() => this.#close("command")}>${icon("close")}</button></form>
+      <ul id="command-words" role="listbox" aria-label="What could be meant">${repeat(this.#words, (each) => each.word, (each) => html`<li role="option"><button type="button" tabindex="-1" @click=${() => this.#take(each)}><b class="mono">${visible(each.word)}</b><span>${visible(each.help)}</span></button></li>`)}</ul>
+      ${this.#said.length ? html`<div class="said" role="log" aria-label="Answers">${repeat(this.#said.slice().reverse(), (each) => each.key, (each) => html`<div class=${each.look}><code>${visible(each.line)}</code><pre>${each.text}</pre></div>`)}</div>` : nothing}
+    </dialog>`;
+  }
+
+  #typed = (event) => {
+    this.#line = event.target.value;
+    this.#complete();
+  };
+
+  #key = (event) => {
+    if (event.key === "Tab" && this.#words.length && !event.shiftKey) this.#take(this.#words[0]);
+    else if (event.key === "ArrowUp" && this.#past.length) this.#line = this.#past.at(-1);
+    else return;
+    event.preventDefault();
+    this.app.draw();
+  };
+
+  #take(each) {
+    const head = this.#line.includes(" ") ? this.#line.slice(0, this.#line.lastIndexOf(" ") + 1) : "";
+    this.#line = `${head}${each.word} `;
+    document.getElementById("command").focus();
+    this.#complete();
+  }
+
+  async #complete() {
+    const line = this.#line;
+    const matching = this.#commands.filter((each) => each.name.startsWith(line.trim()));
+    this.#words = line.includes(" ") ? [] : matching.slice(0, 40).map(({ name, help }) => ({ word: name, help }));
+    this.app.draw();
+    if (!line.includes(" ")) return;
+    try {
+      const found = await told(`/api/complete?line=${encodeURIComponent(line)}`);
+      const words = Array.isArray(found) ? found : found.words ?? found.candidates ?? found.completions ?? [];
+      if (line === this.#line) this.#words = words.slice(0, 40).map((word) => (typeof word === "string" ? { word, help: "" } : { word: word.text ?? word.word, help: word.help ?? "" }));
+    } catch { /* it can be typed all the same */ }
+    this.app.draw();
+  }
+
+  #send = (event) => {
+    event.preventDefault();
+    const line = this.#line.trim();
+    if (!line) return;
+    this.#past = [...this.#past.slice(-49), line];
+    this.#line = "";
+    this.#words = [];
+    this.app.send(line);
+  };
+
+  // -- keys ----------------------------------------------------------------------------------------------------
+
+  #help() {
+    return html`<dialog id="dialog-help" aria-labelledby="help-title"><form method="dialog">
+      <h2 id="help-title">Keys</h2>
+      <dl class="keys">${KEYS.map(([key, what]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl>
+      <p class="buttons end"><button autofocus>Close</button></p>
+    </form></dialog>`;
+  }
+}

@@ -1,0 +1,94 @@
+// The events, newest first, with what became of each.
+
+import { clock, count, duration, matcher, rate, visible } from "./format.js";
+import { html, icon, nothing, panel, Rows, spark, status } from "./parts.js";
+
+const FATES = [
+  ["", "Any fate"], ["failed", "failed"], ["dropped superseded refused", "dropped"], ["unrouted", "unrouted"],
+  ["merged held", "merged"], ["queued running", "under way"], ["handled", "handled"],
+];
+
+export class Events {
+  #pattern = "";
+  #matches = () => true;
+  #fates = "";
+  #frozen = null;
+
+  constructor(app) {
+    this.app = app;
+    this.rows = new Rows("events-rows", 28, app.draw);
+  }
+
+  get paused() {
+    return this.#frozen !== null;
+  }
+
+  draw() {
+    const { store } = this.app;
+    // Who has scrolled down reads: nothing may move under the eyes.
+    if (this.rows.top > 0 && !this.#frozen) this.#freeze("scroll");
+    if (this.rows.top <= 0 && this.#frozen?.why === "scroll") this.#frozen = null;
+    const items = this.#frozen?.items ?? this.#items();
+    const fresh = this.#frozen ? Math.max(0, store.seen - this.#frozen.seen) : 0;
+    return panel("events", "Events", {
+      note: html`<span class="number">${rate(store.rate("events"))}</span>/s ${spark(store.series.get("events"), { width: 60, height: 16, label: "Events in the last minute" })}`,
+      tools: html`
+        <input class="filter mono" type="search" placeholder="Topic: file/**" aria-label="Filter events by topic" id="events-filter" @input=${this.#typed}>
+        <select aria-label="Filter events by fate" @change=${this.#chosen}>${FATES.map(([value, said]) => html`<option value=${value}>${said}</option>`)}</select>
+        <button class="small" aria-pressed=${this.paused} @click=${() => this.toggle()} title="Pause (p)">${icon(this.paused ? "play" : "pause")}<span>${this.paused ? "Go on" : "Pause"}</span></button>`,
+      body: html`<div class="table events" role="table" aria-label="Events">
+        <div class="head" role="row">${["Time", "Fate", "Topic", "Route", "Took"].map((word) => html`<span role="columnheader">${word}</span>`)}</div>
+        ${fresh ? html`<button class="fresh" @click=${() => this.resume()}>${count(fresh)} newer</button>` : nothing}
+        ${items.length ? this.rows.draw(items, (entry) => entry.id, this.#row, { label: "Events, newest first" }) : html`<p class="empty">${store.entries.size ? "No event fits the filter." : "No event yet."}</p>`}
+        ${store.missed ? html`<p class="foot">${count(store.missed)} changes came too fast to be shown; counts and rates have them all.</p>` : nothing}
+      </div>`,
+    });
+  }
+
+  toggle() {
+    if (this.paused) this.resume();
+    else {
+      this.#freeze("button");
+      this.app.draw();
+    }
+  }
+
+  resume() {
+    this.#frozen = null;
+    this.rows.top = 0;
+    const element = document.getElementById(this.rows.id);
+    if (element) element.scrollTop = 0;
+    this.app.draw();
+  }
+
+  #freeze(why) {
+    this.#frozen = { why, items: this.#items(), seen: this.app.store.seen };
+  }
+
+  #items() {
+    const items = [];
+    for (const entry of this.app.store.entries.values()) {
+      if (this.#matches(entry.topic) && (!this.#fates || this.#fates.includes(entry.what))) items.push(entry);
+    }
+    return items.sort((one, other) => other.id - one.id);
+  }
+
+  #typed = (event) => {
+    this.#pattern = event.target.value;
+    this.#matches = matcher(this.#pattern);
+    this.resume();
+  };
+
+  #chosen = (event) => {
+    this.#fates = event.target.value;
+    this.resume();
+  };
+
+  #row = (entry) => html`<div class="row" role="row" @click=${() => this.app.inspect({ event: entry.id })}>
+      <span role="cell" class="number quiet time">${clock(entry.time)}</span>
+      <span role="cell">${status(entry.what)}</span>
+      <span role="cell" class="topic"><button class="plain mono"><bdi>${visible(entry.topic)}</bdi></button><small><bdi>${visible(entry.error ?? entry.summary)}</bdi></small></span>
+      <span role="cell" class="mono quiet clip"><bdi>${visible(entry.pattern)}</bdi></span>
+      <span role="cell" class="number">${duration(entry.duration)}</span>
+    </div>`;
+}

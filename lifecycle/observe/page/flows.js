@@ -1,0 +1,162 @@
+// Flows as diagrams that live: each task where it stands, laid out in layers.
+
+import { Graph, layout } from "./vendor/dagre/dist/dagre.esm.js";
+import { tone, visible } from "./format.js";
+import { bar, html, nothing, panel, repeat, status, svg } from "./parts.js";
+
+const HEIGHT = 30, PAD = 22, MOST = 24, WIDEST = 220;
+
+export class Flows {
+  // Shapes by flow: they are laid out anew only when the flow is built differently.
+  #laid = new Map();
+  #open = new Set();
+  #closed = new Set();
+
+  constructor(app) {
+    this.app = app;
+  }
+
+  get any() {
+    return this.app.store.of("flow").length > 0;
+  }
+
+  draw() {
+    const flows = this.app.store.of("flow");
+    for (const id of this.#laid.keys()) if (!this.app.store.nodes.has(id)) this.#laid.delete(id);
+    const shown = flows.slice(0, MOST);
+    return panel("flows", "Flows", {
+      wide: true,
+      note: flows.length,
+      body: html`<div class="flows">${repeat(shown, (flow) => flow.id, (flow, place) => this.#flow(flow, place))}
+        ${flows.length > MOST ? html`<p class="foot">${flows.length - MOST} more; <code>lifecycle flows</code> lists them all.</p>` : nothing}</div>`,
+    });
+  }
+
+  #flow(flow, place) {
+    const atoms = leaves(this.app.store, flow.id);
+    const tally = new Map();
+    for (const atom of atoms) tally.set(tone(atom.status), (tally.get(tone(atom.status)) ?? 0) + 1);
+    const open = this.#open.has(flow.id) || (place < 4 && !this.#closed.has(flow.id));
+    const name = visible(flow.name);
+    return html`<article class="flow">
+      <header>
+        <button class="plain" aria-expanded=${open} @click=${() => this.#toggle(flow.id, open)}><b><bdi>${name}</bdi></b></button>
+        <code class="quiet clip">${visible(String(flow.flow))}</code>
+        ${status(flow.status)}
+        ${bar([...tally], `${tally.get("done") ?? 0} of ${atoms.length} done`)}
+        <span class="number quiet">${tally.get("done") ?? 0}/${atoms.length}</span>
+      </header>
+      ${flow.error ? html`<p class="error">${visible(flow.error)}</p>` : nothing}
+      ${open ? this.#diagram(flow, name) : nothing}
+    </article>`;
+  }
+
+  #toggle(id, open) {
+    (open ? this.#open : this.#closed).delete(id);
+    (open ? this.#closed : this.#open).add(id);
+    this.app.draw();
+  }
+
+  #diagram(flow, name) {
+    const shape = this.#shape(flow);
+    const { store } = this.app;
+    return html`<div class="scroll" tabindex="0" role="region" aria-label="Diagram of ${name}"><svg class="diagram" width=${shape.width} height=${shape.height} viewBox="0 0 ${shape.width} ${shape.height}" role="group">
+      ${shape.frames.map((frame) => svg`<g class="frame"><rect x=${frame.x} y=${frame.y} width=${frame.width} height=${frame.height} rx="8"></rect><text x=${frame.x + 10} y=${frame.y + 15}>${frame.name}</text></g>`)}
+      ${shape.edges.map((edge) => svg`<path class="edge ${tone(store.nodes.get(edge.from)?.status)}" d=${edge.path}></path>`)}
+      ${shape.boxes.map((box) => this.#box(box, store.nodes.get(box.id) ?? {}))}
+    </svg></div>`;
+  }
+
+  #box(box, node) {
+    const said = `${box.name}: ${node.status ?? "unknown"}${node.error ? `, ${visible(node.error)}` : ""}`;
+    const open = () => this.app.inspect({ node: box.id });
+    return svg`<g class="box ${tone(node.status)}" role="button" tabindex="0" aria-label=${said} transform="translate(${box.x},${box.y})"
+        @click=${open} @keydown=${(event) => { if (event.key === "Enter") open(); }}>
+      <title>${said}</title>
+      <rect width=${box.width} height=${HEIGHT} rx="7"></rect>
+      <circle cx="14" cy=${HEIGHT / 2} r="4.5"></circle>
+      <text x="26" y=${HEIGHT / 2 + 4}>${box.label}</text>
+      ${node.attempt > 1 ? svg`<text class="times" x=${box.width - 8} y=${HEIGHT / 2 + 4}>×${node.attempt}</text>` : nothing}
+    </g>`;
+  }
+
+  #shape(flow) {
+    const { store } = this.app;
+    const built = signature(store, flow.id);
+    const known = this.#laid.get(flow.id);
+    if (known?.built === built) return known.shape;
+    const shape = laidOut(store, flow.id);
+    this.#laid.set(flow.id, { built, shape });
+    return shape;
+  }
+}
+
+function items(store, id) {
+  return store.below(id).filter((node) => node.kind === "item");
+}
+
+function leaves(store, id) {
+  return items(store, id).flatMap((item) => (items(store, item.id).length ? leaves(store, item.id) : [item]));
+}
+
+function signature(store, id) {
+  return items(store, id).map((item) => `${item.id}>${JSON.stringify(item.follow ?? item.next ?? "")}(${signature(store, item.id)})`).join(";") + JSON.stringify(store.nodes.get(id)?.follow ?? "");
+}
+
+/** Boxes, frames around flows in flows, and edges from the last of one thing to the first of the next. */
+function laidOut(store, id) {
+  const graph = new Graph({ compound: true });
+  graph.setGraph({ rankdir: "LR", nodesep: 14, ranksep: 34, marginx: 10, marginy: 10 });
+  graph.setDefaultEdgeLabel(() => ({}));
+  put(store, graph, id, undefined, true);
+  layout(graph);
+  const [boxes, frames] = [[], []];
+  for (const each of graph.nodes()) {
+    const { x, y, width, height, name, label } = graph.node(each);
+    const corner = { id: each, name, label, x: x - width / 2, y: y - height / 2, width, height };
+    (graph.children(each).length ? frames : boxes).push(corner);
+  }
+  const edges = graph.edges().map((edge) => ({ from: edge.v, path: curve(graph.edge(edge).points) }));
+  const { width, height } = graph.graph();
+  return { boxes, frames, edges, width: Math.ceil(Number.isFinite(width) ? width : 0), height: Math.ceil(Number.isFinite(height) ? height : 0) };
+}
+
+/** Puts what is below ``id``; returns its first and its last leaves. */
+function put(store, graph, id, frame, outermost) {
+  const below = items(store, id);
+  const ends = below.map((item) => {
+    const inner = items(store, item.id);
+    const name = visible(item.name);
+    if (inner.length && outermost && below.length === 1) return put(store, graph, item.id, frame, false);
+    const label = name.length > 26 ? `${name.slice(0, 25)}…` : name;
+    const text = Math.min(WIDEST, Math.max(56, label.length * 6.9 + 26 + PAD));
+    graph.setNode(item.id, inner.length ? { name } : { name, label, width: text, height: HEIGHT });
+    if (frame !== undefined) graph.setParent(item.id, frame);
+    if (inner.length) return put(store, graph, item.id, item.id, false);
+    return { first: [item.id], last: [item.id] };
+  });
+  const follow = store.nodes.get(id).follow ?? [];
+  const [followed, follows] = [new Set(), new Set()];
+  follow.forEach((row, from) => row.forEach((to) => {
+    if (!ends[from] || !ends[to]) return;
+    follows.add(from);
+    followed.add(to);
+    for (const one of ends[from].last) for (const other of ends[to].first) graph.setEdge(one, other);
+  }));
+  return {
+    first: ends.flatMap((end, place) => (followed.has(place) ? [] : end.first)),
+    last: ends.flatMap((end, place) => (follows.has(place) ? [] : end.last)),
+  };
+}
+
+function curve(points) {
+  const at = ({ x, y }) => `${x.toFixed(1)},${y.toFixed(1)}`;
+  if (points.length < 3) return `M${at(points[0])}L${at(points.at(-1))}`;
+  const middle = (one, other) => ({ x: (one.x + other.x) / 2, y: (one.y + other.y) / 2 });
+  let path = `M${at(points[0])}`;
+  for (let place = 1; place < points.length - 1; place += 1) {
+    const to = place === points.length - 2 ? points[place + 1] : middle(points[place], points[place + 1]);
+    path += `Q${at(points[place])} ${at(to)}`;
+  }
+  return path;
+}

@@ -1,0 +1,125 @@
+// What was clicked, in full: a node and what can be done with it, or an event and the tree it belongs to.
+
+import { age, bytes, clock, duration, tone, visible } from "./format.js";
+import { told } from "./net.js";
+import { html, icon, nothing, repeat, status } from "./parts.js";
+
+const HIDDEN = new Set(["id", "kind", "parent", "name", "status", "error", "follow", "children", "items"]);
+
+export class Inspector {
+  #target = null;
+  #trace = null;
+  #from = null;
+
+  constructor(app) {
+    this.app = app;
+  }
+
+  get open() {
+    return this.#target !== null;
+  }
+
+  show(target) {
+    if (!this.open) this.#from = document.activeElement;
+    this.#target = target;
+    this.#trace = null;
+    if (target.event !== undefined) this.#fetch(target.event);
+    this.app.draw();
+    requestAnimationFrame(() => document.getElementById("inspector")?.focus());
+  }
+
+  close() {
+    this.#target = null;
+    this.app.draw();
+    this.#from?.focus?.();
+  }
+
+  draw() {
+    if (!this.open) return nothing;
+    const { node, event } = this.#target;
+    const [kind, title, body] = node === undefined ? this.#event(event) : this.#node(node);
+    return html`<aside id="inspector" tabindex="-1" aria-label="Details">
+      <header><span class="what">${kind}</span><h2><bdi>${title}</bdi></h2><button class="ghost" aria-label="Close" @click=${() => this.close()}>${icon("close")}</button></header>
+      <div class="scrolls">${body}</div>
+    </aside>`;
+  }
+
+  #node(id) {
+    const node = this.app.store.nodes.get(id);
+    if (!node) return ["gone", visible(id.split("/").at(-1)), html`<p class="empty">It is no longer there.</p>`];
+    const facts = Object.entries(node).filter(([name, value]) => !HIDDEN.has(name) && value !== null && value !== "");
+    const memory = this.app.store.figures.memory[node.pid];
+    return [node.kind, visible(node.name), html`
+      ${node.status ? html`<p>${status(node.status)}</p>` : nothing}
+      ${node.error ? html`<pre class="error">${node.error}</pre>` : nothing}
+      ${this.#actions(node)}
+      <dl class="facts long">
+        ${memory ? html`<div><dt>memory</dt><dd>${bytes(memory)}</dd></div>` : nothing}
+        ${facts.map(([name, value]) => html`<div><dt>${name.replaceAll("_", " ")}</dt><dd>${this.#value(name, value)}</dd></div>`)}
+      </dl>`];
+  }
+
+  #actions(node) {
+    if (this.app.restarts(node)) {
+      return html`<p class="buttons"><button @click=${() => this.app.restart(node)}>${icon("reload")}<span>Restart</span></button></p>`;
+    }
+    if (node.kind === "source") {
+      return html`<p class="buttons">
+        <button @click=${() => this.app.command(["pause", node.name])}>${icon("pause")}<span>Pause</span></button>
+        <button @click=${() => this.app.command(["unpause", node.name])}>${icon("play")}<span>Unpause</span></button></p>`;
+    }
+    return nothing;
+  }
+
+  #value(name, value) {
+    if (typeof value === "number" && name.endsWith("_at")) return html`${clock(value)} <span class="quiet">${age(this.app.store.now() - value)} ago</span>`;
+    if (typeof value === "number" && /^(p\d+|duration|uptime|.*_p\d+)$/.test(name)) return duration(value);
+    if (typeof value === "object") return this.#table(value) ?? html`<code class="block">${visible(JSON.stringify(value, null, 1).replace(/\n\s*/g, " "))}</code>`;
+    return html`<bdi>${visible(value)}</bdi>`;
+  }
+
+  /** Names and plain values, a line each. */
+  #table(value) {
+    const pairs = Object.entries(value);
+    if (Array.isArray(value) || !pairs.length || pairs.some(([, each]) => each !== null && typeof each === "object")) return undefined;
+    return html`<span class="pairs">${pairs.map(([name, each]) => html`<span class="quiet">${visible(name.replaceAll("_", " "))}</span><span class="number">${this.#value(name, each ?? "–")}</span>`)}</span>`;
+  }
+
+  async #fetch(id) {
+    try {
+      const trace = await told(`/api/trace/${id}`);
+      if (this.#target?.event === id) this.#trace = trace.nodes;
+    } catch (error) {
+      if (this.#target?.event === id) this.#trace = error;
+    }
+    this.app.draw();
+  }
+
+  #event(id) {
+    const entry = this.app.store.entries.get(id) ?? (Array.isArray(this.#trace) ? this.#trace.find((each) => each.id === id) : undefined);
+    if (!entry) return ["event", `#${id}`, html`<p class="empty">It is no longer kept.</p>`];
+    const facts = [
+      ["came in", clock(entry.time)], ["router", visible(entry.router)], ["route", visible(entry.pattern)],
+      ["handler", visible(entry.handler)], ["waited", duration(entry.waited)], ["took", duration(entry.duration)],
+      ["attempt", entry.attempt], ["merged into", entry.into && `#${entry.into}`], ["took in", entry.merged || null],
+      ["passed on by", entry.passed?.length ? visible(entry.passed.join(", ")) : null],
+    ].filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== "–");
+    return ["event", visible(entry.topic), html`
+      <p>${status(entry.what)} <span class="quiet">#${entry.id}</span></p>
+      ${entry.error ? html`<pre class="error">${entry.error}</pre>` : nothing}
+      ${entry.summary ? html`<code class="block">${visible(entry.summary)}</code>` : nothing}
+      <dl class="facts long">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd class="mono">${value}</dd></div>`)}</dl>
+      <h3>Trace</h3>${this.#tree(id)}`];
+  }
+
+  #tree(id) {
+    if (this.#trace === null) return html`<p class="empty">…</p>`;
+    if (this.#trace instanceof Error) return html`<p class="empty">${visible(this.#trace.message)}</p>`;
+    const nodes = this.#trace.slice(0, 500).map((each) => ({ ...each, ...this.app.store.entries.get(each.id) }));
+    return html`<ol class="trace">${repeat(nodes, (each) => each.id, (each) => html`<li .style=${`--depth:${Math.min(each.depth, 10)}`}>
+      <button class="plain ${each.id === id ? "current" : ""}" aria-current=${each.id === id} @click=${() => this.show({ event: each.id })}>
+        <i class="dot ${tone(each.what)}"></i><span class="mono clip"><bdi>${visible(each.topic)}</bdi></span><span class="quiet">${each.what}</span><span class="number">${duration(each.duration)}</span>
+      </button></li>`)}</ol>
+      ${this.#trace.length > 500 ? html`<p class="foot">${this.#trace.length - 500} more</p>` : nothing}`;
+  }
+}

@@ -1,0 +1,145 @@
+// The way to the program: requests with the token, and one stream that tells all that happens.
+
+const KEY = "lifecycle.token";
+
+export class Refused extends Error {
+  constructor(status, text) {
+    super(text);
+    this.status = status;
+  }
+}
+
+/** The token stands in the fragment, which no server is sent; it leaves the address bar at once. */
+export function takeToken() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (!given) return;
+  token.set(given);
+  history.replaceState(null, "", location.pathname);
+}
+
+// Where storage is switched off, the token is kept as long as the page is.
+let kept = "";
+
+export const token = {
+  get() {
+    try {
+      return sessionStorage.getItem(KEY) ?? kept;
+    } catch {
+      return kept;
+    }
+  },
+  set(value) {
+    kept = value;
+    try {
+      if (value) sessionStorage.setItem(KEY, value);
+      else sessionStorage.removeItem(KEY);
+    } catch { /* kept here */ }
+  },
+};
+
+export async function ask(path, { body, signal, as } = {}) {
+  const headers = {};
+  const own = as ?? token.get();
+  // A header holds bytes; anything else could not be right either.
+  if (own) headers.Authorization = `Bearer ${/^[\x21-\x7e]+$/.test(own) ? own : "-"}`;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const answer = await fetch(path, {
+    method: body === undefined ? "GET" : "POST",
+    body: body === undefined ? undefined : JSON.stringify(body),
+    headers,
+    signal,
+    cache: "no-store",
+    credentials: "omit",
+    redirect: "error",
+  });
+  if (!answer.ok) throw new Refused(answer.status, await reason(answer));
+  return answer;
+}
+
+export async function told(path, options) {
+  return (await ask(path, options)).json();
+}
+
+async function reason(answer) {
+  try {
+    return (await answer.json()).error ?? answer.statusText;
+  } catch {
+    return answer.statusText || `status ${answer.status}`;
+  }
+}
+
+/** Follows the program for as long as the page is seen; `tell` gets ("open" | "closed" | "refused" | event, data). */
+export class Live {
+  #tell;
+  #abort = null;
+  #timer = 0;
+  #wait = 250;
+
+  constructor(tell) {
+    this.#tell = tell;
+    // A page that nobody sees costs the program nothing, and leaves the browser its connections.
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.#rest() : this.start()));
+  }
+
+  start() {
+    clearTimeout(this.#timer);
+    if (!this.#abort) this.#follow();
+  }
+
+  restart() {
+    this.stop();
+    this.start();
+  }
+
+  stop() {
+    clearTimeout(this.#timer);
+    this.#abort?.abort();
+    this.#abort = null;
+  }
+
+  #rest() {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => {
+      this.stop();
+      this.#tell("closed", "resting");
+    }, 30_000);
+  }
+
+  async #follow() {
+    const abort = (this.#abort = new AbortController());
+    try {
+      const answer = await ask("/api/live", { signal: abort.signal });
+      this.#tell("open");
+      await this.#read(answer.body.pipeThrough(new TextDecoderStream()).getReader());
+      throw new Error("the stream has ended");
+    } catch (error) {
+      if (abort.signal.aborted) return;
+      this.#abort = null;
+      this.#tell(error.status === 401 ? "refused" : "closed", error.message);
+      if (error.status === 401) return;
+      this.#timer = setTimeout(() => this.start(), this.#wait);
+      this.#wait = Math.min(5000, this.#wait * 1.6);
+    }
+  }
+
+  async #read(reader) {
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      this.#wait = 250;
+      const parts = (rest + value).split("\n\n");
+      rest = parts.pop();
+      for (const part of parts) this.#message(part);
+    }
+  }
+
+  #message(text) {
+    let [name, data] = ["message", ""];
+    for (const line of text.split("\n")) {
+      if (line.startsWith("event: ")) name = line.slice(7);
+      else if (line.startsWith("data: ")) data += line.slice(6);
+    }
+    if (data) this.#tell(name, JSON.parse(data));
+  }
+}

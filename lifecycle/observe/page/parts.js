@@ -1,0 +1,116 @@
+// Small things that every panel is made of.
+
+import { html, nothing, svg } from "./vendor/lit-html/lit-html.js";
+import { repeat } from "./vendor/lit-html/directives/repeat.js";
+import { tone, visible } from "./format.js";
+
+export { html, nothing, repeat, svg };
+
+const PATHS = {
+  pause: "M5 3h2v10H5zM9 3h2v10H9z",
+  play: "M5 3l8 5-8 5z",
+  reload: "M13 8a5 5 0 1 1-1.6-3.7M13 2v3h-3",
+  stop: "M4 4h8v8H4z",
+  lock: "M4 7h8v6H4zM5.5 7V5a2.5 2.5 0 0 1 5 0v2",
+  unlock: "M4 7h8v6H4zM5.5 7V5a2.5 2.5 0 0 1 4.8-1",
+  theme: "M8 2a6 6 0 1 0 0 12zM8 2a6 6 0 0 1 0 12",
+  command: "M3 4l4 4-4 4M8.5 12H13",
+  close: "M4 4l8 8M12 4l-8 8",
+  help: "M6 6a2 2 0 1 1 2.6 1.9c-.5.2-.6.6-.6 1.1M8 11.6v.2",
+  chevron: "M6 4l4 4-4 4",
+};
+const FILLED = new Set(["play", "stop", "pause"]);
+
+export function icon(name) {
+  return html`<svg class="icon ${FILLED.has(name) ? "filled" : ""}" viewBox="0 0 16 16" aria-hidden="true">${svg`<path d=${PATHS[name]}></path>`}</svg>`;
+}
+
+/** A status by shape, colour and word: no one of them alone. */
+export function status(word, said = word) {
+  return html`<span class="status ${tone(word)}"><i class="dot"></i>${visible(said)}</span>`;
+}
+
+export function dot(word) {
+  return html`<i class="dot ${tone(word)}" title=${word}></i>`;
+}
+
+const WIDTH = 84, HEIGHT = 20;
+
+export function spark(series, { width = WIDTH, height = HEIGHT, label = "" } = {}) {
+  const values = series?.values ?? [];
+  const most = Math.max(1e-9, ...values);
+  const step = width / Math.max(1, values.length - 1);
+  const y = (value) => (height - 1.5 - (value / most) * (height - 4)).toFixed(1);
+  const line = values.map((value, place) => `${(place * step).toFixed(1)},${y(value)}`).join(" ");
+  return html`<svg class="spark" viewBox="0 0 ${width} ${height}" preserveAspectRatio="none" role="img" aria-label=${label}>${
+    svg`<polygon points=${`0,${height} ${line} ${width},${height}`}></polygon><polyline points=${line}></polyline>`}</svg>`;
+}
+
+/** Parts of a whole, as one bar. */
+export function bar(parts, label) {
+  const whole = parts.reduce((sum, [, amount]) => sum + amount, 0) || 1;
+  return html`<div class="bar" role="img" aria-label=${label}>${parts.map(
+    ([name, amount]) => (amount ? html`<i class="${name}" .style=${`flex-grow:${amount / whole}`} title="${amount} ${name}"></i>` : nothing),
+  )}</div>`;
+}
+
+export function meter(share, label) {
+  const percent = Math.round(Math.min(1, Math.max(0, share || 0)) * 100);
+  return html`<div class="meter ${percent >= 90 ? "hot" : ""}" role="meter" aria-valuenow=${percent} aria-valuemin="0" aria-valuemax="100" aria-label=${label}><i .style=${`width:${percent}%`}></i></div>`;
+}
+
+export function panel(id, title, { note = nothing, tools = nothing, body, wide = false }) {
+  return html`<section class="panel ${wide ? "wide" : ""}" id=${id} aria-labelledby="${id}-title" tabindex="-1">
+    <header><h2 id="${id}-title">${title}</h2><span class="note">${note}</span><div class="tools">${tools}</div></header>
+    ${body}
+  </section>`;
+}
+
+/** Rows of one height, of which only those that can be seen are in the document. */
+export class Rows {
+  top = 0;
+  view = 480;
+
+  constructor(id, height, changed) {
+    this.id = id;
+    this.height = height;
+    this.changed = changed;
+  }
+
+  draw(items, key, row, { role = "rowgroup", label, keys, hidden } = {}) {
+    const over = 6;
+    const last = Math.max(0, items.length * this.height - this.view);
+    const top = Math.min(this.top, last);
+    const first = Math.max(0, Math.floor(top / this.height) - over);
+    const shown = items.slice(first, first + Math.ceil(this.view / this.height) + 2 * over);
+    return html`<div class="rows" id=${this.id} role=${role} aria-label=${label ?? nothing} tabindex=${hidden ? nothing : "0"}
+        @scroll=${this.#scrolled} @keydown=${keys ?? nothing}>
+      <div class="all" .style=${`height:${items.length * this.height}px`} role="presentation">
+        <div class="seen" .style=${`transform:translateY(${first * this.height}px)`} role="presentation">${repeat(shown, key, row)}</div>
+      </div></div>`;
+  }
+
+  /** After each drawing: how much can be seen now. */
+  measure() {
+    const height = document.getElementById(this.id)?.clientHeight;
+    if (height && height !== this.view) {
+      this.view = height;
+      this.changed();
+    }
+  }
+
+  reveal(place) {
+    const element = document.getElementById(this.id);
+    if (!element) return;
+    const at = place * this.height;
+    if (at < element.scrollTop) element.scrollTop = at;
+    else if (at + this.height > element.scrollTop + element.clientHeight) {
+      element.scrollTop = at + this.height - element.clientHeight;
+    }
+  }
+
+  #scrolled = (event) => {
+    this.top = event.target.scrollTop;
+    this.changed();
+  };
+}

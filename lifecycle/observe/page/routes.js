@@ -1,0 +1,45 @@
+// Routes: how much comes to each, and how long their handlers take.
+
+import { count, duration, rate, visible } from "./format.js";
+import { html, nothing, panel, Rows, spark } from "./parts.js";
+
+export class Routes {
+  #filter = "";
+
+  constructor(app) {
+    this.app = app;
+    this.rows = new Rows("routes-rows", 30, app.draw);
+  }
+
+  draw() {
+    const routes = this.app.store.of("route");
+    const items = routes.filter((route) => `${route.pattern} ${route.handler}`.toLowerCase().includes(this.#filter));
+    return panel("routes", "Routes", {
+      note: count(routes.length),
+      tools: html`<input class="filter" type="search" placeholder="Filter by pattern" aria-label="Filter routes by pattern or handler" @input=${this.#typed}>`,
+      body: html`<div class="table routes" role="table" aria-label="Routes">
+        <div class="head" role="row">${["Pattern", "Last minute", "Per s", "p50", "p95", "Failed"].map((word) => html`<span role="columnheader">${word}</span>`)}</div>
+        ${items.length ? this.rows.draw(items, (route) => route.id, this.#row, { label: "Routes" }) : html`<p class="empty">No route${routes.length ? " fits the filter" : " yet"}.</p>`}
+      </div>`,
+    });
+  }
+
+  #typed = (event) => {
+    this.#filter = event.target.value.toLowerCase();
+    this.app.draw();
+  };
+
+  #row = (route) => {
+    const { store } = this.app;
+    const latency = store.figures.latency[route.pattern];
+    const pattern = visible(route.pattern ?? route.name);
+    return html`<div class="row" role="row" @click=${() => this.app.inspect({ node: route.id })}>
+      <span role="cell" class="name"><button class="plain"><bdi>${pattern}</bdi></button><small>${visible(route.handler)}</small></span>
+      <span role="cell">${spark(store.series.get(`${route.id}|rate`), { label: `Rate of ${pattern}` })}</span>
+      <span role="cell" class="number">${rate(store.rate(`${route.id}|rate`))}</span>
+      <span role="cell" class="number">${latency ? duration(latency.p50) : "–"}</span>
+      <span role="cell" class="number">${latency ? duration(latency.p95) : "–"}</span>
+      <span role="cell" class="number ${route.failed ? "hot" : "quiet"}">${count(route.failed)}${route.dropped ? html`<small title="given up">+${count(route.dropped)}</small>` : nothing}</span>
+    </div>`;
+  };
+}
