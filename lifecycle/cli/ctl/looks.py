@@ -84,7 +84,8 @@ def show_text(text: str) -> bool:
 def show_output(messages: Iterable[Any]) -> None:
     """Print what a program prints itself: its colours are kept, whatever else a terminal might obey is not."""
     for message in messages:
-        pieces = _COLOUR.split(message["text"]) if colourful(sys.stdout) else [message["text"]]
+        text = message.get("text") or f"\n({message.get('dropped')} characters are not shown)\n"
+        pieces = _COLOUR.split(text) if colourful(sys.stdout) else [text]
         # Those between colours, and the colours themselves.
         kept = (piece if _COLOUR.fullmatch(piece) else harmless(piece, "\n\t") for piece in pieces)
         put(sys.stdout, "".join(kept))

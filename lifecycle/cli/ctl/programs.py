@@ -10,7 +10,7 @@ from lifecycle.cli.ctl.clients import NoProgramError
 from lifecycle.cli.ctl.exchanges import Exchange, GoneError
 from lifecycle.cli.ctl.looks import Sheet, show, show_json, voice
 from lifecycle.cli.failures import DONE, CliError
-from lifecycle.cli.listing import ago, harmless
+from lifecycle.cli.listing import ago
 
 if TYPE_CHECKING:
     from lifecycle.cli.ctl.verbs import Order
@@ -33,7 +33,7 @@ def ps(order: Order) -> int:
     if order.json:
         show_json([{"name": each.name, "path": str(each.path), **answer} for each, answer in answers])
     elif answers:
-        show(Sheet(("name", "pid", "status", "since"), [_row(each, answer) for each, answer in answers]))
+        show(Sheet(("name", "pid", "since"), [_row(each, answer) for each, answer in answers]))
     else:
         voice().say("no program runs here that could be asked")
     return DONE
@@ -61,6 +61,8 @@ def _answer(exchange: Exchange) -> dict[str, Any]:
 
 
 def _row(program: Program, answer: dict[str, Any]) -> tuple[str, ...]:
-    status = "no answer" if "error" in answer else str(answer.get("status", ""))
+    pid = program.pid or answer.get("pid")
+    if "error" in answer:
+        return program.name, str(pid or ""), "no answer"
     since = answer.get("started_at")
-    return (harmless(program.name), str(answer.get("pid", "")), status, ago(since) if since else "")
+    return program.name, str(pid), ago(since) if since else ""

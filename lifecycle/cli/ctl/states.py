@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from lifecycle.cli.ctl.clients import choose
+from lifecycle.cli.ctl.details import details, is_shown
 from lifecycle.cli.ctl.entries import clock
 from lifecycle.cli.ctl.looks import Sheet, console, live, show, show_json, voice
 from lifecycle.cli.ctl.trees import Tree
 from lifecycle.cli.failures import DONE, FAILED
-from lifecycle.cli.listing import ago, harmless, short
+from lifecycle.cli.listing import harmless
 from lifecycle.cli.messages import put
 
 if TYPE_CHECKING:
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["status"]
 
 _HEADING: Final = ("name", "kind", "status", "")
-#: Of these there are many, and `lifecycle ctl routes` tells of them.
-_LEFT_OUT: Final = ("route", "tap")
-#: What has a column of its own, or is for programs.
-_SAID: Final = frozenset({"id", "kind", "parent", "name", "status"})
 
 
 def status(order: Order) -> int:
@@ -84,32 +81,13 @@ def _lines(at: float, changed: Mapping[str, Node | None]) -> str:
 
 
 def _told(node: Node | None) -> str:
-    return "gone" if node is None else f"{node.get('status') or ''} {_details(node)}".strip()
-
-
-# -- the tree ------------------------------------------------------------------------------------------------------
+    return "gone" if node is None else harmless(f"{node['status']} {details(node)}".rstrip())
 
 
 def _sheet(tree: Tree) -> Sheet:
-    return Sheet(_HEADING, [_row(depth, node) for depth, node in tree.walk() if node["kind"] not in _LEFT_OUT])
+    return Sheet(_HEADING, [_row(depth, node) for depth, node in tree.walk() if is_shown(node)])
 
 
 def _row(depth: int, node: Node) -> tuple[str, ...]:
-    name = "  " * depth + str(node["name"])
-    return name, node["kind"], str(node.get("status") or ""), _details(node)
-
-
-def _details(node: Node) -> str:
-    """What else is known of it, as far as it says something."""
-    told = (f"{name} {_value(name, value)}" for name, value in node.items() if name not in _SAID and _says(value))
-    return ", ".join(told)
-
-
-def _says(value: Any) -> bool:
-    return isinstance(value, (str, int, float)) and value not in ("", 0, False)
-
-
-def _value(name: str, value: Any) -> str:
-    if name.endswith("_at"):
-        return f"{ago(value)} ago"
-    return short(harmless(f"{value:.1f}" if isinstance(value, float) else str(value)))
+    kind = node["type"] if node["kind"] in ("worker", "item") else node["kind"]
+    return "  " * depth + node["name"], kind, node["status"], details(node)
