@@ -171,10 +171,9 @@ async def test_one_that_was_merged_points_to_its_call(clock: Clock) -> None:
 async def test_what_the_router_gives_up_at_its_end_is_dropped(clock: Clock) -> None:
     router = Router(drain_timeout=0.1)
     router.handle("a", slow)
-    async with EventLog() as log:
-        async with running(router):
-            for _ in range(3):
-                await router.emit(Event("a"))
+    async with EventLog() as log, running(router):
+        for _ in range(3):
+            await router.emit(Event("a"))
     assert fates(log) == [("a", "dropped")] * 3
 
 
@@ -402,7 +401,7 @@ async def test_what_can_not_be_followed_is_refused(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"size": 0}, {"max_bytes": 0}, {"backups": -1}])
-def test_a_log_that_could_hold_nothing_is_refused(wrong: dict[str, int]) -> None:
+def test_a_log_that_could_hold_nothing_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="give 1 event"):
         EventLog(**wrong)
 

@@ -1,0 +1,144 @@
+"""What the event log says of an event: enough to know it again, nothing that it carries, and no secrets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lifecycle.events import (
+    CommandEvent,
+    Event,
+    FileBatch,
+    FileEvent,
+    HealthEvent,
+    LineEvent,
+    SuspendEvent,
+    TickEvent,
+    WebhookEvent,
+)
+from lifecycle.observe._summaries import digest, error_text, summary
+
+
+class Colour(Enum):
+    RED = 1
+
+
+class Silent:
+    topic = "a"
+
+    def __repr__(self) -> str:
+        raise RuntimeError("never shown")
+
+    __str__ = __repr__
+
+
+@dataclass(frozen=True)
+class Order:
+    number: str
+    colour: Colour = Colour.RED
+    card: str = field(default="4111", repr=False)
+    api_key: str = "abc"
+    notes: Any = None
+    topic: str = "order/new"
+
+
+@dataclass
+class Broken:
+    topic: str = "a"
+    value: int = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "value":
+            raise RuntimeError("not today")
+        return super().__getattribute__(name)
+
+
+class Number(int):
+    def __repr__(self) -> str:
+        raise RuntimeError("never called")
+
+    bit_length = __repr__  # type: ignore[assignment]
+
+
+TOLD = {
+    "nothing": (Event("a"), ""),
+    "number": (Event("a", 3), "3"),
+    "text": (Event("a", "it's"), '"it\'s"'),
+    "mapping": (Event("a", {"n": 1, "t": [1, 2], 3: None}), "{n: 1, t: list of 2, int: None}"),
+    "much": (Event("a", dict.fromkeys(range(20))), "{int: None, …: +12}"),
+    "bytes": (Event("a", b"hidden"), "6 bytes"),
+    "large": (Event("a", 10**6000), "a large int"),
+    "long": (Event("a", "x" * 10**6), f"'{'x' * 59}…'"),
+    "object": (Event("a", Silent()), "Silent"),
+    "strange number": (Event("a", Number()), "Number"),
+    "own class": (Silent(), "Silent()"),
+    "broken": (Broken(), "Broken()"),
+    "word": (SuspendEvent(), "SuspendEvent()"),
+    "record": (Order("A-1"), "Order(number='A-1', colour=RED, api_key=***, notes=None)"),
+    "nested": (Order("A-1", notes={"secret": 1}), "Order(number='A-1', colour=RED, api_key=***, notes=dict of 1)"),
+    "command": (CommandEvent("deploy", ("prod", "--token=abc")), "CommandEvent('prod --token=***')"),
+    "line": (LineEvent("hunter2"), "LineEvent(7 characters)"),
+    "file": (FileEvent("added", Path("a/b.py")), "FileEvent(change='added', path='a/b.py')"),
+    "batch": (FileBatch({Path("a"): "added"}), "FileBatch(a added)"),
+    "files": (FileBatch({Path(c): "added" for c in "abcde"}), "FileBatch(a added, b added, c added (+2))"),
+    "health": (HealthEvent("db", healthy=True), "HealthEvent(name='db', healthy=True, message='')"),
+    "tick": (
+        TickEvent(datetime(2026, 1, 2, tzinfo=UTC), 3),
+        "TickEvent(time=2026-01-02T00:00:00+00:00, count=3, name='ticker')",
+    ),
+}
+
+
+@pytest.mark.parametrize(("event", "told"), TOLD.values(), ids=TOLD)
+def test_it_tells_the_class_and_small_values(event: Any, told: str) -> None:
+    assert summary(digest(event)) == told
+
+
+SECRETS = [
+    Event("login", {"password": "hunter2"}),
+    Event("login", {"user": "bob", "Auth-Token": "hunter2"}),
+    Event("auth/token", "hunter2"),
+    Event("a", "password=hunter2"),
+    Event("a", "Authorization: Bearer hunter2"),
+    Event("a", '{"api_key": "hunter2"}'),
+    Event("a", "postgres://bob:hunter2@db/shop"),
+    Event("a", {"deep": {"anything": "hunter2"}}),
+    Event("a", ["hunter2"]),
+    LineEvent("hunter2"),
+    CommandEvent("login", ("--password", "hunter2")),
+    WebhookEvent("POST", "/a", {"authorization": "hunter2"}, {"token": "hunter2"}, b"hunter2", "1"),
+]
+
+
+@pytest.mark.parametrize("event", SECRETS, ids=str)
+def test_it_tells_no_secrets(event: Any) -> None:
+    assert "hunter2" not in summary(digest(event))
+
+
+def test_what_is_no_secret_is_told() -> None:
+    assert summary(digest(Event("a", {"author": "bob", "compass": "north"}))) == "{author: 'bob', compass: 'north'}"
+
+
+def test_it_is_bounded_whatever_the_event_holds() -> None:
+    wide = Event("a", {"k" * 10**6 + str(number): "v" * 10**6 for number in range(20)})
+    assert len(summary(digest(wide))) <= 240
+    assert len(str(digest(wide))) < 2000, "what is kept is as small"
+
+
+def test_an_error_is_told_without_its_secrets_and_at_a_bounded_length() -> None:
+    assert error_text(ValueError("token=hunter2 is wrong")) == "ValueError: token=*** is wrong"
+    assert error_text(ValueError()) == "ValueError"
+    assert len(error_text(ValueError("x" * 10**6))) < 600
+
+
+def test_an_error_that_cannot_be_shown_is_told_by_its_class() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    assert error_text(Mute()) == "Mute: (it cannot be shown)"

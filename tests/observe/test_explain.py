@@ -1,0 +1,239 @@
+"""`explain`: why nothing happened, in words for people and fields for programs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.control import Event, NotHandled, Router
+from lifecycle.observe import EventLog, Explanation
+from lifecycle.observe._near_misses import near_misses
+from lifecycle.runtime import lifetime
+from lifecycle.testing import Clock, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+async def slow(_event: Event) -> None:
+    await asyncio.sleep(1)
+
+
+async def build(_event: Event) -> None:
+    await asyncio.sleep(1)
+
+
+def text(told: Explanation) -> str:
+    return "\n".join(told.lines)
+
+
+async def test_a_free_route_handles_it_at_once_and_the_next_has_what_it_passes_on(clock: Clock) -> None:
+    router = Router("main")
+    router.handle("file/added", build)
+    router.handle("file/*", slow)
+    async with EventLog() as log, running(router):
+        told = log.explain("file/added")
+    assert told.verdict == "it goes to build ('file/added'), and is handled at once"
+    assert [(each.router, each.pattern, each.handler) for each in told.matches] == [
+        ("main", "file/added", "build"),
+        ("main", "file/*", "slow"),
+    ]
+    assert told.lines == (
+        "file/added: it goes to build ('file/added'), and is handled at once",
+        "  if that passes it on, it goes to slow ('file/*'), and is handled at once",
+        "  no event of this topic has been seen",
+    )
+
+
+async def test_each_router_is_asked(clock: Clock) -> None:
+    one, two = Router("one"), Router("two")
+    one.handle("a", build)
+    two.handle("a", slow)
+    async with EventLog() as log, running(one), running(two):
+        told = log.explain("a")
+    assert "in router 'two' it goes to slow ('a')" in told.lines[1]
+
+
+async def test_what_it_would_meet_on_its_way(clock: Clock) -> None:
+    router = Router(buffer=1)
+    router.handle("queue", slow)
+    router.handle("drop", slow, busy="drop")
+    router.handle("restart", slow, busy="restart")
+    router.handle("window", slow, debounce=0.5)
+    topics = ("queue", "drop", "restart", "window")
+    async with EventLog() as log, running(router):
+        for topic in topics:
+            await router.emit(Event(topic))
+        await clock.advance(0.1)
+        met = {topic: log.explain(topic).matches[0].would for topic in topics}
+        await router.emit(Event("queue"))
+        full = log.explain("queue").matches[0].would
+    assert met == {
+        "queue": "waits in lane 'queue' (1 at work, 0 waiting)",
+        "drop": "is dropped, for lane 'drop' is busy (1 at work, 0 waiting)",
+        "restart": "ends the handler that is at work in lane 'restart', and takes its place",
+        "window": "is held until 500.0 ms have passed without another, which holds 1 now, then is handled at once",
+    }
+    assert full == "finds lane 'queue' full (1 at work, 1 waiting): its source has to wait"
+
+
+async def test_what_became_of_the_last_ones(clock: Clock) -> None:
+    async def fails(_event: Event) -> None:
+        raise ValueError("no disk")
+
+    router = Router()
+    router.handle("a", fails)
+    router.handle("b", slow)
+    async with EventLog() as log, running(router):
+        for _ in range(7):
+            await router.emit(Event("a"))
+        await router.emit(Event("b"))
+    async with log:
+        told = log.explain("a")
+    assert [entry.topic for entry in told.seen] == ["a"] * 5
+    assert "failed by" in text(told)
+    assert "ValueError: no disk" in text(told)
+
+
+async def test_counts_tell_of_more_than_the_log_keeps(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", slow, busy="drop")
+    async with EventLog(1) as log, running(router):
+        for _ in range(3):
+            await router.emit(Event("a"))
+        await clock.advance(2)
+        assert "  'a' so far: 1 handled, 0 failed, 2 dropped" in log.explain("a").lines
+
+
+async def test_where_nothing_fits_it_says_who_has_it_and_what_is_near(clock: Clock) -> None:
+    router = Router()
+    router.handle("file/*", slow)
+    async with EventLog() as log, running(router):
+        told = log.explain("File/added")
+        assert told.verdict == "no route fits, and there is no fallback: nobody gets it"
+        assert "  'file/*' is near (pattern): they differ in upper and lower case" in told.lines
+        router.fallback(build)
+        assert log.explain("File/added").verdict == "no route fits: the fallback, build, has it"
+
+
+async def test_topics_that_were_seen_are_near_too(clock: Clock) -> None:
+    router = Router()
+    async with EventLog() as log, running(router):
+        with pytest.raises(NotHandled):
+            await router.emit(Event("mail/new"))
+        assert [(each.kind, each.text) for each in log.explain("mail.new").near] == [("topic", "mail/new")]
+
+
+async def test_where_no_router_runs_it_says_so(clock: Clock) -> None:
+    async with EventLog() as log:
+        assert log.explain("a").lines == ("a: no router runs here",)
+    with pytest.raises(RuntimeError, match="enter it"):
+        EventLog().explain("a")
+
+
+async def test_sources_that_send_nothing_are_named(clock: Clock) -> None:
+    async def ended() -> AsyncIterator[Event]:
+        for topic in tuple[str, ...]():
+            yield Event(topic)
+
+    async def waits() -> AsyncIterator[Event]:
+        await asyncio.Event().wait()
+        yield Event("a")
+
+    async def works() -> AsyncIterator[Event]:
+        await asyncio.Event().wait()
+        yield Event("a")
+
+    async def flaps() -> AsyncIterator[Event]:
+        yield Event("a")
+        raise ValueError("no")
+
+    async def dies() -> AsyncIterator[Event]:
+        yield Event("a")
+        raise ValueError("password=hunter2")
+
+    router = Router()
+    router.handle("a", build)
+    for source in (ended, waits, works, flaps):
+        router.add_source(source)
+    router.add_source(dies, restart="never")
+    async with lifetime(signals=False), EventLog() as log, running(router):
+        await clock.settle()
+        router.pause_source(_named(router, "waits"))
+        told = {each.source.rpartition(".")[2]: each.why for each in log.explain("a").silent}
+    assert told == {
+        "ended": "it does not run",
+        "waits": "it is paused",
+        "flaps": "it has failed, and is started again in a moment: ValueError: no",
+        "dies": "it has failed, and is not started again: ValueError: password=***",
+    }
+
+
+def _named(router: Router, word: str) -> str:
+    return next(source.name for source in router.sources() if source.name.endswith(word))
+
+
+@pytest.mark.parametrize("topic", ["", "x" * 10**6])
+async def test_what_is_no_topic_is_told_so(clock: Clock, topic: str) -> None:
+    async with EventLog() as log, running(Router()):
+        told = log.explain(topic)
+    assert told.topic == topic[:1023] + "…" * bool(topic)
+    assert "give one such as" in told.verdict or "is the most" in told.verdict
+    assert len(text(told)) < 2000
+
+
+async def test_it_can_be_sent_as_json_and_printed_on_a_terminal(clock: Clock) -> None:
+    router = Router()
+    router.handle("\x1b\\[31m/*", slow)
+    async with EventLog() as log, running(router):
+        await router.emit(Event('\x1b[31m/"\n😀\ud800'))
+        told = log.explain('\x1b[31m/"\n😀\ud800')
+        await clock.advance(2)
+    assert all(line.isprintable() for line in told.lines)
+    assert "😀" in told.lines[0]
+    sent = json.loads(json.dumps(told.to_dict()))
+    assert sent["lines"] == list(told.lines)
+    assert sent["matches"][0]["pattern"] == "\x1b\\[31m/*"
+
+
+# -- what may have been meant -----------------------------------------------------------------------------------
+
+NEAR = {
+    ("File/Added", "file/*"): "they differ in upper and lower case",
+    ("file.added", "file/added"): "segments are separated by slashes",
+    ("file:added", "file/*"): "segments are separated by slashes",
+    ("/file/added", "file/*"): "they differ in a slash or a blank too many",
+    (" file/added ", "file/added"): "they differ in a slash or a blank too many",
+    ("File.added", "file/*"): "they differ in case, and in how segments are separated",
+    ("file/a/b", "file/*"): "* stands for one segment; 'file/**' would match",
+    ("shop/login", "shop/user/login"): "it has a segment more",
+    ("shop/user/login/now", "shop/user/login"): "it has a segment less",
+    ("command/deplyo", "command/deploy"): "'deploy' is not 'deplyo'",
+    ("relod", "reload"): "'reload' is not 'relod'",
+}
+
+
+@pytest.mark.parametrize(("given", "hint"), NEAR.items(), ids=map(str, NEAR))
+def test_a_pattern_that_is_missed_by_a_little_is_named_with_the_difference(given: tuple[str, str], hint: str) -> None:
+    topic, pattern = given
+    [found] = near_misses(topic, [pattern], ())
+    assert (found.kind, found.text, found.hint) == ("pattern", pattern, hint)
+
+
+@pytest.mark.parametrize(("topic", "pattern"), [("a", "b"), ("mail", "file/*"), ("x/y", "**/z"), ("a/b", "a/b")])
+def test_what_is_far_or_fits_is_not_named(topic: str, pattern: str) -> None:
+    assert near_misses(topic, [pattern], ()) == ()
+
+
+def test_a_topic_that_was_seen_is_never_read_as_a_pattern() -> None:
+    assert near_misses("a/x", (), ["a/*"]) == ()
+    assert [each.text for each in near_misses("A/*", (), ["a/*"])] == ["a/*"]
+
+
+def test_only_the_nearest_of_many_are_named() -> None:
+    many = [f"shop/{number}/order" for number in range(5000)]
+    assert [each.text for each in near_misses("shop/77/ordre", many, ())] == ["shop/77/order"]
+    assert len(near_misses("order", ["order/a", "order/b", "order/c", "order/d"], ())) == 3
