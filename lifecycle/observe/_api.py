@@ -52,6 +52,8 @@ class _Api:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        # What most readers are told next, and how that is written: it is the same object for all of them.
+        self._written: tuple[object, bytes] = (None, b"")
 
     # -- the state -------------------------------------------------------------------------------------------------
 
@@ -67,7 +69,10 @@ class _Api:
     async def _changes(self) -> AsyncGenerator[bytes]:
         async with self._console.watch() as changes:
             async for change in changes:
-                yield event({"time": change.snapshot.time, "nodes": change.nodes}, "change")
+                if self._written[0] is not change.nodes:
+                    message = event({"time": change.snapshot.time, "nodes": change.nodes}, "change")
+                    self._written = change.nodes, message
+                yield self._written[1]
 
     # -- events ----------------------------------------------------------------------------------------------------
 

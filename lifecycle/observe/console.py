@@ -30,6 +30,8 @@ __all__ = ["Console", "Outcome", "TooMany", "Verdict"]
 
 _log = logging.getLogger("lifecycle.observe")
 
+_CLOSED = "the console is closed; write `async with Console() as console`"
+
 #: Readers of streams at once.
 _READERS = 1000
 
@@ -74,7 +76,7 @@ class Console:
     ) -> None:
         """Close it; streams end, what was ordered goes on."""
         await self._held.aclose()
-        self._lifetime = None
+        self._lifetime = self._orders = None
 
     # -- what can be asked -----------------------------------------------------------------------------------------
 
@@ -86,7 +88,7 @@ class Console:
             RuntimeError: when the console is not open.
         """
         if self._lifetime is None:
-            raise RuntimeError("the console is closed; write `async with Console() as console`")
+            raise RuntimeError(_CLOSED)
         return self._lifetime
 
     @property
@@ -178,8 +180,8 @@ class Console:
 
     @property
     def _ordering(self) -> Orders:
-        assert self.lifetime, "it is open"
-        assert self._orders is not None, "it is made with the lifetime"
+        if self._orders is None:
+            raise RuntimeError(_CLOSED)
         return self._orders
 
     # -- streams ---------------------------------------------------------------------------------------------------

@@ -6,8 +6,6 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from lifecycle import hooks
 from lifecycle._steering import Steering
 from lifecycle.control import Event, Router
@@ -22,6 +20,8 @@ from lifecycle.workers.pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+    import pytest
 
 WORDS = {"emit", "pause", "reload", "restart", "resume", "status", "stop", "suspend", "terminate", "unpause"}
 HANDLED = Verdict.HANDLED
@@ -47,7 +47,7 @@ async def forever(*_: object) -> None:
 
 
 def tree(*names: str) -> Supervisor:
-    return Supervisor("root", *(Spec(name, lambda name=name: TaskWorker(name, forever)) for name in names))  # type: ignore[misc]  # a bound default
+    return Supervisor("root", *(Spec(name, lambda name=name: TaskWorker(name, forever)) for name in names))
 
 
 # -- lending ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,397 @@
+"""`Console`: what a program can be asked and told, and that asking changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import sys
+import threading
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle.control import Busy, Command, Dropped, Event, Router
+from lifecycle.interactive import new_interactive_router
+from lifecycle.observe import Console, EventLog, TooMany, Verdict
+from lifecycle.observe._console_output import Output
+from lifecycle.runtime import lifetime
+from lifecycle.testing import Recorder, running
+from lifecycle.workers import Spec, Supervisor, TaskWorker
+from tests.observe.test_steering import steered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HOSTILE = "q\"'<b>[x]{y}|`é\U0001f600\n"
+
+
+# -- outcomes ------------------------------------------------------------------------------------------------------
+
+
+async def test_an_outcome_tells_how_the_command_ended() -> None:
+    router = Router()
+
+    def fail(_: object) -> None:
+        raise ValueError("no such target")
+
+    def give_up(_: object) -> None:
+        raise Dropped("not today")
+
+    def fail_silently(_: object) -> None:
+        raise KeyError
+
+    for name, handler in (("good", print), ("bad", fail), ("up", give_up), ("mute", fail_silently)):
+        router.command(name, handler)
+    async with steered(router) as (_, console):
+        outcomes = [await console.command(line) for line in ("good", "bad", "up", "mute", "godo", "x" * 1000)]
+    assert [(each.outcome.value, each.error) for each in outcomes[:5]] == [
+        ("handled", None),
+        ("failed", "no such target"),
+        ("dropped", "not today"),
+        ("failed", "KeyError"),
+        ("unknown", "unknown command 'godo'; did you mean 'good'?"),
+    ]
+    assert all(each.delivery is not None for each in outcomes[:4])
+    assert len(outcomes[-1].error or "") < 300
+    assert json.loads(json.dumps(outcomes[0].to_dict()))["outcome"] == "handled"
+
+
+async def test_a_delivery_is_the_one_that_the_log_has() -> None:
+    router = Router()
+    router.command("deploy", print)
+    async with steered(router) as (_, console):
+        outcome = await console.command("deploy prod")
+        assert outcome.delivery is not None
+        entry = console.events.get(outcome.delivery)
+        assert entry is not None
+        assert (entry.topic, entry.what, entry.parent) == ("command/deploy", "handled", None)
+
+
+async def test_a_command_given_inside_a_handler_is_caused_by_nobody() -> None:
+    router, consoles = Router(), list[Console]()
+
+    async def relay(_: object) -> None:
+        outcome = await consoles[0].command("deploy")
+        entry = consoles[0].events.get(outcome.delivery or 0)
+        assert entry is not None
+        assert entry.parent is None
+
+    router.command("deploy", print)
+    router.handle("relay", relay)
+    async with steered(router) as (_, console):
+        consoles.append(console)
+        await (await router.emit(Event("relay")))
+
+
+async def test_what_cannot_be_made_an_event_has_failed() -> None:
+    router = Router()
+
+    def explode(_: object) -> Event:
+        raise RuntimeError("boom")
+
+    router.commands.add(Command("odd", event=explode))
+    async with steered(router) as (_, console):
+        outcome = await console.command("odd")
+    assert (outcome.outcome, outcome.error) == (Verdict.FAILED, "boom")
+
+
+@pytest.mark.parametrize("line", ["", "   ", "\n", "''"])
+async def test_a_blank_line_is_no_command(line: str) -> None:
+    async with steered(Router()) as (_, console):
+        if line == "''":
+            assert (await console.command(line)).outcome is Verdict.UNKNOWN
+        else:
+            with pytest.raises(ValueError, match="the line is blank"):
+                await console.command(line)
+
+
+@pytest.mark.parametrize("topic", ["", "a" * 2000, "\ud800", HOSTILE, "lifecycle/nobody"])
+async def test_an_event_that_nobody_can_take_has_failed(topic: str) -> None:
+    async with steered(Router()) as (_, console):
+        outcome = await console.emit(topic, {"x": 1})
+    assert outcome.outcome is Verdict.FAILED
+    assert outcome.error
+
+
+async def test_who_goes_away_cancels_nothing() -> None:
+    router, entered, go_on, done = Router(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow(_: object) -> None:
+        entered.set()
+        await go_on.wait()
+        done.set()
+
+    router.command("slow", slow)
+    async with steered(router) as (_, console):
+        asked = asyncio.create_task(console.command("slow"))
+        await entered.wait()
+        asked.cancel()
+        await asyncio.wait({asked})
+        go_on.set()
+        await asyncio.wait_for(done.wait(), 30)
+
+
+async def test_who_goes_away_while_there_is_no_room_cancels_nothing_either() -> None:
+    router, go_on, seen = Router(buffer=0), asyncio.Event(), Recorder()
+
+    async def slow(event: Any) -> None:
+        await go_on.wait()
+        seen(event)
+
+    router.handle("work", slow)
+    async with steered(router) as (_, console):
+        asked = [asyncio.create_task(console.emit("work", number)) for number in range(5)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        for each in asked:
+            each.cancel()
+        await asyncio.wait(asked)
+        go_on.set()
+        while len(seen.events) < 5:
+            await asyncio.sleep(0)
+    assert [event.data for event in seen.events] == [0, 1, 2, 3, 4]
+
+
+async def test_too_many_orders_are_refused() -> None:
+    router, go_on = Router(), asyncio.Event()
+
+    async def slow(_: object) -> None:
+        await go_on.wait()
+
+    router.command("slow", slow)
+    async with steered(router) as (_, console):
+        asked = [asyncio.create_task(console.command("slow")) for _ in range(200)]
+        await asyncio.sleep(0)
+        with pytest.raises(TooMany, match="200 orders are under way"):
+            await console.command("slow")
+        go_on.set()
+        assert {(await each).outcome for each in asked} == {Verdict.HANDLED}
+
+
+async def test_a_closed_console_waits_for_no_order() -> None:
+    router, go_on = Router(), asyncio.Event()
+
+    async def slow(_: object) -> None:
+        await go_on.wait()
+
+    router.command("slow", slow)
+    async with lifetime(signals=False), running(router):
+        async with Console() as console:
+            asked = asyncio.create_task(console.command("slow"))
+            await asyncio.sleep(0)
+        assert (await asyncio.wait({asked}))[0] == {asked}
+        assert asked.cancelled()
+        go_on.set()
+
+
+# -- answers -------------------------------------------------------------------------------------------------------
+
+
+async def test_each_gets_the_answer_to_his_own_question(capsys: pytest.CaptureFixture[str]) -> None:
+    router = new_interactive_router(input=False, signals=False)
+    async with steered(router) as (_, console):
+        helped, status = await asyncio.gather(console.command("help"), console.command("status"))
+        assert helped.answer is not None
+        assert status.answer is not None
+        assert "List the commands." in helped.answer
+        assert status.answer.startswith("program")
+        assert capsys.readouterr().out == ""
+        # The next in the same lane is somebody at the prompt.
+        event: Any = router.commands.parse("status")
+        await (await router.emit(event))
+        assert capsys.readouterr().out.startswith("program")
+    assert not hooks.handler_started.receivers
+
+
+async def test_an_event_that_is_merged_away_has_the_outcome_of_its_call(clock: Any) -> None:
+    router, seen = Router(), Recorder()
+    router.handle("file/*", seen, debounce=1)
+    async with steered(router) as (_, console):
+        asked = [asyncio.create_task(console.emit("file/a", number)) for number in range(3)]
+        await clock.advance(2)
+        assert {(await each).outcome for each in asked} == {Verdict.HANDLED}
+    assert [event.data for event in seen.events] == [2]
+
+
+async def test_one_that_is_superseded_is_dropped() -> None:
+    router, entered, go_on = Router(), asyncio.Event(), asyncio.Event()
+
+    async def build(_: object) -> None:
+        entered.set()
+        await go_on.wait()
+
+    router.handle("build", build, busy=Busy.RESTART)
+    async with steered(router) as (_, console):
+        first = asyncio.create_task(console.emit("build"))
+        await entered.wait()
+        second = asyncio.create_task(console.emit("build"))
+        assert (await first).outcome is Verdict.DROPPED
+        go_on.set()
+        assert (await second).outcome is Verdict.HANDLED
+
+
+# -- questions -----------------------------------------------------------------------------------------------------
+
+
+async def test_commands_are_listed_once_with_the_router_that_has_them() -> None:
+    first, second = Router("first"), Router("second")
+    second.command("deploy", print, help=" Deploy TARGET. \n\nMore.")
+    async with steered(first, second) as (_, console):
+        listed = {each["name"]: each for each in console.commands()}
+        assert len(listed) == len(console.commands())
+        assert listed["deploy"] == {
+            "name": "deploy",
+            "help": "Deploy TARGET. \n\nMore.",
+            "aliases": [],
+            "router": "second",
+        }
+        assert listed["stop"]["router"] == "first"
+        routes = [(each["router"], each["pattern"]) for each in console.routes()]
+        assert ("second", "command/deploy") in routes
+        json.dumps([console.commands(), console.routes()])
+
+
+async def test_words_and_arguments_are_completed() -> None:
+    router = Router()
+
+    def broken(_: str) -> list[str]:
+        raise RuntimeError("boom")
+
+    router.command("deploy", print, complete=["prod", "preview", "dev"])
+    router.command("break", print, complete=broken)
+    async with steered(router) as (_, console):
+        assert console.complete("de") == ["deploy"]
+        assert console.complete("deploy p") == ["preview", "prod"]
+        assert console.complete("deploy ") == ["dev", "preview", "prod"]
+        assert console.complete("break x") == []
+        assert console.complete("nobody x") == []
+        assert "status" in console.complete("")
+        assert console.complete("'unclosed") == []
+
+
+async def test_diagrams_are_of_the_system_the_lifetime_a_worker_or_nothing() -> None:
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    class Broken:
+        name = "broken"
+
+        def state(self) -> None:
+            raise RuntimeError("boom")
+
+    spec = Spec(HOSTILE, lambda: TaskWorker(HOSTILE, forever))
+    async with steered(Router("<b>")) as (_, console), Supervisor("root", spec):
+        broken = Broken()
+        hooks.component_opened.announce(broken, component=broken)
+        assert console.diagram().startswith("graph TD")
+        assert "stateDiagram" in console.diagram("lifetime")
+        assert console.diagram("root").startswith("graph TD")
+        assert "stateDiagram" in console.diagram(HOSTILE)
+        assert console.diagram(f"root/{HOSTILE}") == console.diagram(HOSTILE)
+        with pytest.raises(LookupError, match="no worker and no flow called 'x'"):
+            console.diagram("x")
+        hooks.component_closed.announce(broken, component=broken)
+
+
+async def test_a_dump_says_where_tasks_and_threads_stand() -> None:
+    async with steered(Router()) as (_, console):
+        text = console.dump()
+    assert "Current thread" in text
+    assert "test_a_dump_says_where" in text
+
+
+async def test_the_snapshot_is_of_the_program() -> None:
+    async with steered(Router("mine")) as (_, console):
+        state = console.snapshot().to_dict()
+        assert [each["name"] for each in state["routers"]] == ["mine"]
+        async with console.watch() as changes:
+            first = await anext(changes)
+        assert "mine" in {node["name"] for node in first.nodes.values() if node}
+
+
+async def test_the_log_of_the_program_is_used_where_there_is_one() -> None:
+    async with lifetime(signals=False):
+        async with EventLog() as log, Console() as console:
+            assert console.events is log
+        async with Console() as console:
+            own = console.events
+            assert own is not log
+            async with EventLog() as later:
+                assert console.events in (own, later)
+
+
+async def test_outside_a_lifetime_there_is_nothing_to_ask() -> None:
+    console = Console()
+    with pytest.raises(LookupError, match="no lifetime"):
+        await console.__aenter__()
+    with pytest.raises(RuntimeError, match="the console is closed"):
+        console.commands()
+    async with lifetime(signals=False), console:
+        with pytest.raises(RuntimeError, match="open already"):
+            await console.__aenter__()
+
+
+# -- what is printed -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def a_terminal() -> Iterator[io.StringIO]:
+    with redirect_stdout(io.StringIO()) as file:
+        yield file
+        assert sys.stdout is file, "it was given back"
+
+
+async def test_what_is_printed_and_logged_is_heard_and_still_printed() -> None:
+    with a_terminal() as terminal:
+        await hear_everything(terminal)
+    assert terminal.getvalue() == "before\nduring\nlogged\nfrom a thread\nafter\n"
+
+
+async def hear_everything(terminal: io.StringIO) -> None:
+    log, handler = logging.getLogger("tests.console"), logging.StreamHandler(sys.stdout)
+    log.addHandler(handler)
+    async with steered(Router()) as (_, console):
+        print("before")
+        with console.listening() as texts:
+            print("during")
+            log.warning("logged")
+            assert await anext(texts) == "during\nlogged\n"
+            thread = threading.Thread(target=print, args=("from a thread",))
+            thread.start()
+            assert (await anext(texts)).startswith("from a thread")
+            thread.join()
+        print("after")
+        assert handler.stream is terminal
+    log.removeHandler(handler)
+
+
+async def test_consoles_come_and_go_in_any_order() -> None:
+    first, second, held = Output(), Output(), ExitStack()
+    with a_terminal() as terminal:
+        with first.listening() as one:
+            two = held.enter_context(second.listening())
+            print("both")
+            assert (await anext(one), await anext(two)) == ("both\n", "both\n")
+        print("second only")
+        assert await anext(two) == "second only\n"
+        held.close()
+        print("nobody")
+    assert terminal.getvalue() == "both\nsecond only\nnobody\n"
+
+
+async def test_who_does_not_listen_loses_the_oldest_and_is_told_how_much() -> None:
+    output = Output()
+    with a_terminal() as terminal, output.listening() as texts:
+        for number in range(1000):
+            print(f"{number:>999}")
+            if number % 100 == 0:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        text = await anext(texts)
+        assert text.endswith("999\n")
+        assert (len(text) + texts.dropped, len(text) <= 256 * 1024) == (1_000_000, True)
+    assert terminal.getvalue().count("\n") == 1000
