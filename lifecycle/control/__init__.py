@@ -6,7 +6,7 @@ order. The way of an event stands in ``traffic``; which route wins in ``table`` 
 
 from lifecycle.control.commands import Command, Commands
 from lifecycle.control.deliveries import Delivery, delivery
-from lifecycle.control.lanes import Busy
+from lifecycle.control.lanes import Busy, LaneInfo
 from lifecycle.control.middleware import log, once, recover, timeout
 from lifecycle.control.patterns import Pattern
 from lifecycle.control.pumps import SourceInfo
@@ -14,7 +14,7 @@ from lifecycle.control.queues import notify
 from lifecycle.control.relays import Relay
 from lifecycle.control.router import Router
 from lifecycle.control.routes import Route, RouteInfo, RouterState
-from lifecycle.control.taps import Subscription, Tap
+from lifecycle.control.taps import Subscription, Tap, TapInfo
 from lifecycle.control.types import AsyncHandler, Emit, Handler, Middleware, Source, SourceObject, Wrapper
 from lifecycle.control.windows import Debounce, debounce, merge_files
 from lifecycle.errors import (
@@ -74,6 +74,7 @@ __all__ = [
     "InvalidPattern",
     "InvalidTopic",
     "LaneFull",
+    "LaneInfo",
     "LineEvent",
     "Middleware",
     "NotHandled",
@@ -98,6 +99,7 @@ __all__ = [
     "Subscription",
     "SuspendEvent",
     "Tap",
+    "TapInfo",
     "TerminateEvent",
     "TickEvent",
     "Topical",

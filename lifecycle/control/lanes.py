@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.routes import Route
 
-__all__ = ["Busy", "Lane", "Owner"]
+__all__ = ["Busy", "Lane", "LaneInfo", "Owner"]
 
 #: A lane whose handlers never wait gives the loop a turn after that many events.
 _TURN = 500
@@ -36,6 +37,21 @@ class Busy(StrEnum):
     DROP = "drop"
     #: The oldest running handler of its route is cancelled, and it runs next.
     RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneInfo:
+    """What can be seen of a lane; one that has never had an event is not there yet."""
+
+    name: str
+    #: Events that wait.
+    waiting: int
+    #: Handlers at work.
+    running: int
+    #: How many may wait before their source has to.
+    limit: int
+    #: How many handlers may be at work at once.
+    concurrency: int
 
 
 class Owner(Protocol):
@@ -111,6 +127,10 @@ class Lane:
     def is_full(self) -> bool:
         """Whether the next event would have to wait outside."""
         return len(self.queue) >= self.limit
+
+    def info(self) -> LaneInfo:
+        """What can be seen of it now."""
+        return LaneInfo(self.name, len(self.queue), self._handling, self.limit, self.concurrency)
 
     def put(self, delivery: Delivery) -> None:
         """Let an event wait here, also beyond the limit: the caller has looked whether there is room."""

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from lifecycle.backoff import Backoff
 from lifecycle.control.commands import Command, Commands, Completer
 from lifecycle.control.composing import as_async, name_of
-from lifecycle.control.lanes import Busy
+from lifecycle.control.lanes import Busy, LaneInfo
 from lifecycle.control.patterns import Pattern
 from lifecycle.control.pumps import Pump, RestartSource, SourceInfo, check_source
 from lifecycle.control.relays import Relay, as_relay
 from lifecycle.control.routes import Route, RouteInfo, RouterState, caller
 from lifecycle.control.running import Running
 from lifecycle.control.table import Table, as_pattern
-from lifecycle.control.taps import Subscription, Tap
+from lifecycle.control.taps import Subscription, Tap, TapInfo
 from lifecycle.control.traffic import Traffic
 from lifecycle.control.windows import Debounce
 from lifecycle.errors import Dropped, NotHandled, RouteNotFound
@@ -388,6 +388,15 @@ class Router:
     def sources(self) -> list[SourceInfo]:
         """Every source, in the order in which they were added."""
         return [pump.info() for pump in self._running.pumps]
+
+    def lanes(self) -> list[LaneInfo]:
+        """Every lane that has had an event, or that several routes share; those of taps are not among them."""
+        lanes = dict.fromkeys(self._traffic.roster.lanes())
+        return [lane.info() for lane in lanes if lane not in self._traffic.roster.tap_lanes]
+
+    def taps(self) -> list[TapInfo]:
+        """Every tap and subscription, sorted by pattern."""
+        return [tap.info() for tap in self._table.taps()]
 
     def explain(self, topic: str) -> list[RouteInfo]:
         """Who would get an event of ``topic``, in order: the first is the winner."""

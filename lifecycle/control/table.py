@@ -141,6 +141,10 @@ class Table:
             self._relays.remove(relay)
             self.forget()
 
+    def taps(self) -> list[Tap]:
+        """Who looks on, sorted by pattern."""
+        return [tap for _, taps in sorted(self._taps.items()) for tap in taps]
+
     def forget(self) -> None:
         """Resolve every topic anew: something was registered."""
         self.hot.clear()

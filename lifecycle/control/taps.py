@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from lifecycle.control.composing import is_async, name_of
@@ -20,9 +21,21 @@ if TYPE_CHECKING:
     from lifecycle.control.types import Handler
     from lifecycle.events import Topical
 
-__all__ = ["Subscription", "Tap"]
+__all__ = ["Subscription", "Tap", "TapInfo"]
 
 _log = logging.getLogger("lifecycle.control")
+
+
+@dataclass(frozen=True, slots=True)
+class TapInfo:
+    """What can be seen of a tap."""
+
+    pattern: str
+    handler: str
+    #: Events that wait for it.
+    waiting: int
+    #: Events that it was not shown, because too many waited.
+    missed: int
 
 
 class Tap:
@@ -48,6 +61,10 @@ class Tap:
     def pattern(self) -> Pattern:
         """What it looks at."""
         return self.route.pattern
+
+    def info(self) -> TapInfo:
+        """What can be seen of it now."""
+        return TapInfo(self.pattern.text, name_of(self.route.handler), len(self._lane.queue), self.missed)
 
     def remove(self) -> None:
         """Look no longer; twice is as good as once."""

@@ -2,7 +2,9 @@
 
 `mermaid` draws what ``state()`` says: a worker, a lifetime, a supervisor's tree, or all of a program; it looks at
 records that were handed to it. `EventLog` remembers events and what became of each.
-`ControlSocket` lets `lifecycle ctl` ask and steer a program; what it can be asked and told is a `Console`'s.
+`snapshot` asks everything that lives for its state, and `watch` tells what changes in it.
+`Dashboard` serves a page that shows it, and `ControlSocket` lets `lifecycle ctl` ask and steer a program; what it can be
+asked and told is a `Console`'s.
 `PrometheusMetrics`, `OpenTelemetryMetrics` and `OpenTelemetryTraces` tell systems that others run.
 """
 
@@ -14,17 +16,22 @@ from lifecycle._lazy import lazy_names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from lifecycle.observe import mermaid as mermaid
+    from lifecycle.observe._here import context
     from lifecycle.observe.console import Console, Outcome, TooMany, Verdict
     from lifecycle.observe.control import ControlSocket
+    from lifecycle.observe.dashboard import Dashboard
     from lifecycle.observe.eventlog import Entry, EventLog, EventLogState, Fate, Following, Node, Trace
     from lifecycle.observe.explaining import Explanation, Match, NearMiss, Silence
     from lifecycle.observe.labels import LabelPolicy
     from lifecycle.observe.opentelemetry import OpenTelemetryMetrics, OpenTelemetryTraces
     from lifecycle.observe.prometheus import PrometheusMetrics
+    from lifecycle.observe.snapshots import Change, Snapshot, Watch, nodes, snapshot, snapshot_schema, watch
 
 __all__ = [
+    "Change",
     "Console",
     "ControlSocket",
+    "Dashboard",
     "Entry",
     "EventLog",
     "EventLogState",
@@ -40,20 +47,30 @@ __all__ = [
     "Outcome",
     "PrometheusMetrics",
     "Silence",
+    "Snapshot",
     "TooMany",
     "Trace",
     "Verdict",
+    "Watch",
+    "context",
+    "nodes",
+    "snapshot",
+    "snapshot_schema",
+    "watch",
 ]
 
 # Module: what it offers.
 _ROOMS = {
+    "_here": "context",
     "console": "Console Outcome TooMany Verdict",
     "control": "ControlSocket",
+    "dashboard": "Dashboard",
     "eventlog": "Entry EventLog EventLogState Fate Following Node Trace",
     "explaining": "Explanation Match NearMiss Silence",
     "labels": "LabelPolicy",
     "opentelemetry": "OpenTelemetryMetrics OpenTelemetryTraces",
     "prometheus": "PrometheusMetrics",
+    "snapshots": "Change Snapshot Watch nodes snapshot snapshot_schema watch",
 }
 
 __getattr__, __dir__ = lazy_names(

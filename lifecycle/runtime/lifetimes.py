@@ -47,6 +47,11 @@ class Lifetime:
         return self._life.signum
 
     @property
+    def started_at(self) -> float:
+        """When it began, in seconds since the epoch."""
+        return self._life.started_at
+
+    @property
     def stopping(self) -> bool:
         """Whether the shutdown has begun."""
         return self._life.reason is not Reason.NONE

@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 import itertools
 import math
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,8 @@ class Life:
         self._dumps = itertools.count()
         self._alarms: list[Alarm] = []
         self._over = False
+        #: When it began, in seconds since the epoch.
+        self.started_at = time.time()
         #: Where code that the lifetime calls by itself runs.
         self.context = contextvars.copy_context()
 

@@ -1,0 +1,91 @@
+"""`snapshot`: a whole program at one moment."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from lifecycle._naming import program_name
+from lifecycle.observe._reading import Reading
+from lifecycle.observe._records import ProgramView, Snapshot
+from lifecycle.runtime.lifetimes import Lifetime, current_life
+
+if TYPE_CHECKING:
+    from lifecycle.runtime.records import LifetimeState
+
+__all__ = ["lifetime_here", "snapshot", "snapshot_of"]
+
+
+def snapshot(*components: object) -> Snapshot:
+    """The program at this moment: what lives under the current lifetime, or just ``components``.
+
+    Routers, workers, pools, flows, boards and inboxes are known by what they say; anything else with a ``state()`` is
+    among the others. One whose ``state()`` raises is shown with its error, and the rest is as it is.
+
+    Raises:
+        LookupError: without components, outside a lifetime.
+    """
+    if components:
+        life = current_life.get(None)
+        return snapshot_of(None if life is None else life.lifetime, components)
+    here = lifetime_here()
+    return snapshot_of(here, here.components())
+
+
+def lifetime_here() -> Lifetime:
+    """The current lifetime.
+
+    Raises:
+        LookupError: outside one; the message says what else to do.
+    """
+    life = current_life.get(None)
+    if life is None:
+        raise LookupError(
+            "there is no lifetime here, so nobody knows what lives; call this below run(…) or inside "
+            "`async with lifetime()`, or name what to look at: snapshot(router, supervisor)"
+        )
+    return life.lifetime
+
+
+def snapshot_of(here: Lifetime | None, components: tuple[object, ...]) -> Snapshot:
+    """A snapshot of ``components``, in a program whose lifetime is ``here``."""
+    now = time.time()
+    reading = Reading(now)
+    state: LifetimeState | None = None
+    if here is not None:
+        state = here.state()
+    reading.take(components)
+    return Snapshot(
+        now,
+        _program(here, now),
+        state,
+        tuple(reading.routers),
+        tuple(reading.workers),
+        tuple(reading.pools),
+        tuple(reading.flows),
+        tuple(reading.boards),
+        tuple(reading.inboxes),
+        tuple(reading.others),
+        tuple(reading.errors),
+    )
+
+
+def _program(here: Lifetime | None, now: float) -> ProgramView:
+    began = None if here is None else here.started_at
+    uptime = None if began is None else max(0.0, now - began)
+    return ProgramView(program_name(), os.getpid(), *_versions(), began, uptime)
+
+
+@cache
+def _versions() -> tuple[str, str, str]:
+    """Host, Python, and this library."""
+    try:
+        ours = version("lifecycle-control")
+    except PackageNotFoundError:
+        ours = "unknown"
+    return socket.gethostname(), platform.python_version(), ours
