@@ -51,8 +51,9 @@ def _router(node: Node) -> Iterator[str]:
 
 
 def _lane(node: Node) -> Iterator[str]:
-    yield from _counted(node, running="at work", waiting="waiting")
-    yield f"room for {node['limit']}"
+    yield from _counted(node, running="at work")
+    if node["waiting"]:
+        yield f"{node['waiting']} of {node['limit']} waiting"
 
 
 def _source(node: Node) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.ctl.clients import choose
 from lifecycle.cli.ctl.details import details, is_shown
@@ -15,8 +15,6 @@ from lifecycle.cli.listing import harmless
 from lifecycle.cli.messages import put
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from lifecycle.cli.ctl.clients import Client
     from lifecycle.cli.ctl.streams import Stream
     from lifecycle.cli.ctl.trees import Node
@@ -69,15 +67,16 @@ def _as_it_changes(stream: Stream) -> bool:
                 tree.update([message])
                 draw(_sheet(tree))
         return True
-    tree.update([stream.first()])
-    return show(_sheet(tree)) and all(
-        put(sys.stdout, _lines(message["time"], tree.update([message]))) for message in stream
-    )
+    said = {name: _told(node) for name, node in tree.update([stream.first()]).items()}
+    return show(_sheet(tree)) and all(put(sys.stdout, _lines(message, said)) for message in stream)
 
 
-def _lines(at: float, changed: Mapping[str, Node | None]) -> str:
-    """What has changed, a line a node."""
-    return "".join(f"{clock(at)} {harmless(name)}: {_told(node)}\n" for name, node in changed.items())
+def _lines(message: Any, said: dict[str, str]) -> str:
+    """A line for each node of which there is something to say that has not been ``said``."""
+    told = {name: _told(node) for name, node in message["nodes"].items()}
+    new = {name: text for name, text in told.items() if said.get(name) != text}
+    said |= told
+    return "".join(f"{clock(message['time'])} {harmless(name)}: {text}\n" for name, text in new.items())
 
 
 def _told(node: Node | None) -> str:
