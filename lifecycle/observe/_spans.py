@@ -47,9 +47,9 @@ class _Working:
             _context.traceparent.set(_traceparent(span)),
         )
 
-    def end(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None, outcome: str = "") -> None:
         """Where it began: it is not the current one any more."""
-        _end(self.span, error)
+        _end(self.span, error, outcome)
         contexts.detach(self._tokens[0])
         _context.traceparent.reset(self._tokens[1])
 
@@ -64,10 +64,10 @@ class _Event:
         self.context = set_span_in_context(span, above)
         self.handling: _Working | None = None
 
-    def leave(self, error: BaseException | None) -> None:
-        """The handler has ended."""
+    def leave(self, error: BaseException | None, outcome: str = "") -> None:
+        """The handler has ended, if there is one."""
         if self.handling is not None:
-            self.handling.end(error)
+            self.handling.end(error, outcome)
             self.handling = None
 
 
@@ -127,8 +127,8 @@ class Spans:
         call, merged = delivery.into, self._events.pop(delivery.id, None)
         if merged is None or call is None:
             return
-        merged.span.set_attribute(_OUTCOME, "merged")
-        merged.span.end()
+        merged.leave(None, "passed")
+        _end(merged.span, None, "merged")
         if not call.done:
             links = self._merged.setdefault(call.id, [])
             if len(links) < _LINKS:
@@ -157,9 +157,8 @@ class Spans:
 
     def _handler_passed(self, _sender: object, *, event: object, pattern: str, delivery: Delivery) -> None:
         del event, pattern
-        if (known := self._events.get(delivery.id)) is not None and known.handling is not None:
-            known.handling.span.set_attribute(_OUTCOME, "passed")
-            known.leave(None)
+        if (known := self._events.get(delivery.id)) is not None:
+            known.leave(None, "passed")
 
     def _delivery_ended(self, _sender: object, *, delivery: Delivery) -> None:
         known, error = self._known(delivery), delivery.error
@@ -202,9 +201,9 @@ class Spans:
             known.end(error)
 
 
-def _end(span: Span, error: BaseException | None) -> None:
-    """With what became of it; that something was given up is no error of it."""
-    outcome = _outcome(error)
+def _end(span: Span, error: BaseException | None, outcome: str = "") -> None:
+    """With what became of it, by its ``error`` if nothing else is said; that it was given up is no error of it."""
+    outcome = outcome or _outcome(error)
     span.set_attribute(_OUTCOME, outcome)
     if error is not None and outcome == "failed":
         span.record_exception(error)
