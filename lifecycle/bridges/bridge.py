@@ -179,11 +179,11 @@ class NatsBridge:
         session = Session(link, self._settings, self._publisher, self._counts, self._failures)
         try:
             await session.prepare()
+            await self._publisher.use(link)
         except BaseException:
             await session.abandon()
             raise
         self._session = session
-        self._publisher.use(link)
         return self
 
     async def __aexit__(
@@ -219,11 +219,11 @@ class NatsBridge:
         session, self._session = self._session, None
         if session is not None:
             await session.settle()
-        self._publisher.use(None)
+        self._publisher.leave()
 
     async def _close(self) -> None:
         session, self._session = self._session, None
-        self._publisher.use(None)
+        self._publisher.leave()
         if session is not None:
             await session.abandon()
 
@@ -232,21 +232,15 @@ class NatsBridge:
     async def _send(self, event: Topical, earlier: tuple[Pattern, ...]) -> bool:
         """Give ``event`` to the bus, and say whether it goes on here."""
         topic = event.topic
-        if self._left or self._is_from_here_or_there(event) or any(each.matches(topic) for each in earlier):
+        if self._left or _stays(event) or (earlier and any(each.matches(topic) for each in earlier)):
             raise NotHandled(f"{topic!r} does not go to the bus")
-        settings = self._settings
-        subject = as_subject(topic, settings.prefix)
+        subject = as_subject(topic, self._settings.prefix)
         headers, body = to_binary(event, self._source)
         span = _context.traceparent.get()
         if span:
             headers["traceparent"] = span
         await self._publisher.publish(subject, headers, body, message_key(subject, headers["ce-id"]))
-        return not settings.is_subscribed(topic)
-
-    @staticmethod
-    def _is_from_here_or_there(event: Topical) -> bool:
-        """Whether it came from a bus, or tells of one."""
-        return isinstance(event, BusEvent) or (isinstance(event, HealthEvent) and event.name.startswith("bridge/"))
+        return not self._settings.is_subscribed(topic)
 
     # -- health ------------------------------------------------------------------------------------------------------
 
@@ -264,3 +258,8 @@ class NatsBridge:
                 await emit(HealthEvent(f"bridge/{self.name}", change.up, change.reason))
             self._stirred.clear()
             await self._stirred.wait()
+
+
+def _stays(event: Topical) -> bool:
+    """Whether it came from a bus, or tells of the way to one."""
+    return isinstance(event, BusEvent) or (isinstance(event, HealthEvent) and event.name.startswith("bridge/"))

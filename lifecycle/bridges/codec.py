@@ -10,7 +10,8 @@ import base64
 import json
 import re
 import uuid
-from datetime import datetime, timezone
+from datetime import UTC, datetime
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote
@@ -28,6 +29,9 @@ __all__ = ["attributes_of", "from_binary", "from_json", "to_binary", "to_json"]
 
 JSON, BYTES, STRUCTURED = "application/json", "application/octet-stream", "application/cloudevents"
 
+#: Characters of an id.
+_LONGEST_ID = 1024
+
 #: What stands in a header as it is; the rest is percent-encoded.
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 _IS_SAFE = re.compile(r"[!#$&-~]*").fullmatch
@@ -37,17 +41,44 @@ _KNOWN = {"specversion", "id", "source", "type", "subject", "time", "datacontent
 
 
 def attributes_of(event: Topical, source: str) -> dict[str, str]:
-    """The attributes that every event has; an ``id`` is made for one that has none."""
-    own, at = getattr(event, "id", None), getattr(event, "time", None)
-    if not (isinstance(at, datetime) and at.tzinfo):
-        at = datetime.now(timezone.utc)  # noqa: UP017  # one look-up less than datetime.UTC
+    """The attributes that every event has; an ``id`` is made for one that has none.
+
+    Raises:
+        Unpublishable: for an id of more than 1,024 characters.
+    """
     return {
         "specversion": "1.0",
-        "id": own if isinstance(own, str) and own else uuid.uuid4().hex,
+        "id": _id_of(event),
         "source": source,
         "type": type(event).__name__,
         "subject": event.topic,
-        "time": at.isoformat().replace("+00:00", "Z"),
+        "time": _time_of(event),
+    }
+
+
+def _id_of(event: Topical) -> str:
+    own = getattr(event, "id", None)
+    if not isinstance(own, str) or not own:
+        return uuid.uuid4().hex
+    if len(own) > _LONGEST_ID:
+        raise Unpublishable(f"the id {own[:40]!r}… has {len(own):,} characters, and {_LONGEST_ID:,} is the most")
+    return own
+
+
+def _time_of(event: Topical) -> str:
+    own = getattr(event, "time", None)
+    at = own if isinstance(own, datetime) and own.tzinfo else datetime.now(UTC)
+    return at.isoformat().replace("+00:00", "Z")
+
+
+@lru_cache(4096)
+def _fixed_headers(topic: str, type: str, source: str) -> dict[str, str]:  # noqa: A002  # the attribute's name
+    """What is the same for every event of a topic and class."""
+    return {
+        "ce-specversion": "1.0",
+        "ce-source": _header(source),
+        "ce-type": _header(type),
+        "ce-subject": _header(topic),
     }
 
 
@@ -57,15 +88,16 @@ def to_binary(event: Topical, source: str) -> tuple[dict[str, str], bytes]:
     Raises:
         Unpublishable: for data that is no JSON.
     """
-    attributes = attributes_of(event, source)
+    headers = _fixed_headers(event.topic, type(event).__name__, source).copy()
+    headers["ce-id"], headers["ce-time"] = _header(_id_of(event)), _time_of(event)
     data = payload_of(event)
     if isinstance(data, bytes):
-        attributes["datacontenttype"], body = BYTES, data
+        headers["ce-datacontenttype"], body = BYTES, data
     elif data is None:
         body = b""
     else:
-        attributes["datacontenttype"], body = JSON, as_json(event, data).encode()
-    return {f"ce-{name}": _header(value) for name, value in attributes.items()}, body
+        headers["ce-datacontenttype"], body = JSON, as_json(event, data).encode()
+    return headers, body
 
 
 def from_binary(topic: str, headers: Mapping[str, str], body: bytes, *, id: str = "", attempt: int = 1) -> BusEvent:  # noqa: A002  # the attribute's name

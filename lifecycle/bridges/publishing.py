@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lifecycle.backoff import Backoff
+from lifecycle.bridges.acknowledging import Acks
 from lifecycle.errors import NotPublished, Unpublishable
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ _log = logging.getLogger("lifecycle.bridges")
 #: Seconds until an event is given up: a cluster that lost its leader takes up to seven, a server that starts less.
 PATIENCE = 30.0
 
-#: Seconds for one acknowledgement.
-_ANSWER = 3.0
+#: More bytes than the headers of an event have: topics and ids are bounded.
+_HEADERS = 16_384
 
 _BACKOFF = Backoff(initial=0.1, maximum=2.0, jitter=0.5)
 
@@ -30,15 +31,23 @@ class Publisher:
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
-        self._link: Link | None = None
+        self._acks: Acks | None = None
         self._waiting: list[asyncio.Future[None]] = []
         #: Acknowledged ones, and those among them that the server had already.
         self.published = self.duplicates = 0
 
-    def use(self, link: Link | None) -> None:
+    async def use(self, link: Link) -> None:
         """Publish through ``link`` from now on."""
-        self._link = link
+        acks = Acks(link)
+        await acks.open()
+        self._acks = acks
         self.stir()
+
+    def leave(self) -> None:
+        """There is no link any more."""
+        acks, self._acks = self._acks, None
+        if acks is not None:
+            acks.close()
 
     def stir(self) -> None:
         """The link may have come up."""
@@ -54,7 +63,11 @@ class Publisher:
             NotPublished: when it did not say so within 30 seconds, or refuses it.
             Unpublishable: for more than a message may hold.
         """
-        headers["Nats-Msg-Id"], headers["Nats-Expected-Stream"] = key, self._stream
+        headers["Nats-Msg-Id"] = key
+        acks = self._acks
+        # The usual case costs no timer.
+        if acks is not None and acks.link.is_up and await self._tried(acks, subject, headers, body):
+            return
         patience = asyncio.timeout(PATIENCE)
         try:
             async with patience:
@@ -69,46 +82,57 @@ class Publisher:
     async def _insist(self, subject: str, headers: dict[str, str], body: bytes) -> None:
         tries = 0
         while True:
-            link = await self._line()
-            _check_size(link, subject, headers, body)
-            if await self._tried(link, subject, headers, body):
-                return
             await asyncio.sleep(_BACKOFF.delay(tries))
             tries += 1
+            if await self._tried(await self._line(), subject, headers, body):
+                return
 
-    async def _tried(self, link: Link, subject: str, headers: dict[str, str], body: bytes) -> bool:
+    async def _tried(self, acks: Acks, subject: str, headers: dict[str, str], body: bytes) -> bool:
         """Whether the server has it now."""
-        from nats.errors import BadSubjectError, MaxPayloadError
-        from nats.errors import Error as NatsError
-        from nats.js.errors import BadRequestError
-
+        _check_size(acks.link, subject, headers, body)
         try:
-            answer = await link.js.publish(subject, body, timeout=_ANSWER, headers=headers)
-        except (BadSubjectError, MaxPayloadError, ValueError) as error:
-            raise Unpublishable(f"an event on {subject!r} cannot be sent: {error}") from error
-        except BadRequestError as error:
-            raise NotPublished(f"the bus refuses an event on {subject!r}: {error.description}") from error
-        except (NatsError, OSError) as error:
-            _log.debug("an event on %s was not acknowledged: %r", subject, error)
+            answer = await acks.publish(subject, body, headers)
+        except Exception as error:  # noqa: BLE001  # told apart where nats-py is known
+            _judge(error, subject)
+            return False
+        if answer.final or (answer.stream and answer.stream != self._stream):
+            what = answer.refusal or f"it went into the stream {answer.stream!r}"
+            raise NotPublished(f"an event on {subject!r} is not in the stream {self._stream!r}: {what}")
+        if not answer.stream:
+            _log.debug("an event on %s was not taken: %s", subject, answer.refusal)
             return False
         self.published += 1
         if answer.duplicate:
             self.duplicates += 1
-            _log.debug("the bus had the event %s on %s already", headers["Nats-Msg-Id"], subject)
+            _log.debug("the bus had the event %s already", headers["Nats-Msg-Id"])
         return True
 
-    async def _line(self) -> Link:
+    async def _line(self) -> Acks:
         """A link that is up."""
-        while self._link is None or not self._link.is_up:
+        while self._acks is None or not self._acks.link.is_up:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)
             await waiter
-        return self._link
+        return self._acks
 
 
-def _check_size(link: Link, subject: str, headers: dict[str, Any], body: bytes) -> None:
+def _judge(error: Exception, subject: str) -> None:
+    """Raise what another try would meet again."""
+    from nats.errors import BadHeaderError, BadSubjectError, MaxPayloadError
+    from nats.errors import Error as NatsError
+
+    if isinstance(error, (BadHeaderError, BadSubjectError, MaxPayloadError)):
+        raise Unpublishable(f"an event on {subject!r} cannot be sent: {error}") from error
+    if not isinstance(error, (NatsError, OSError)):
+        raise error
+    _log.debug("an event on %s was not acknowledged: %r", subject, error)
+
+
+def _check_size(link: Link, subject: str, headers: dict[str, str], body: bytes) -> None:
     """The server counts headers too, and ends the connection of who sends more; nats-py looks at the body alone."""
     most: int = link.client.max_payload
+    if len(body) + _HEADERS < most:
+        return
     size = len(body) + sum(len(name) + len(value) + 4 for name, value in headers.items()) + 12
     if size > most:
         raise Unpublishable(

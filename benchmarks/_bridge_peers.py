@@ -1,0 +1,215 @@
+"""Both ends of a bus for the benchmark, each in a process of its own: ``python -m benchmarks._bridge_peers PEER ROLE …``.
+
+``lifecycle`` goes from router to router, ``raw`` is the same by hand with nats-py (an id for each event, JSON, each
+publication awaited, each event acknowledged after its handler), ``faststream`` is what its own documentation shows.
+A consumer prints that it is up, and in the end seconds from the first event to the last and the latencies in order; a
+publisher prints the seconds in which the server has acknowledged everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+__all__ = ["IN_FLIGHT", "main"]
+
+IN_FLIGHT = 64
+SUBJECT = "ev.bench.event"
+STREAM = "EVENTS"
+TEXT = "x" * 1000
+
+#: Seconds that an event may take until it is taken for lost.
+LIMIT = 60.0
+
+
+class Tally:
+    """What a consumer saw."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._latencies: list[float] = []
+        self._first = self._last = 0.0
+        self._all = asyncio.Event()
+
+    def note(self, data: dict[str, Any]) -> None:
+        """One event was handled."""
+        now = time.time()
+        self._first = self._first or now
+        self._last = now
+        self._latencies.append(now - data["at"])
+        self._left -= 1
+        if not self._left:
+            self._all.set()
+
+    async def wait(self) -> None:
+        """Until the last one has come."""
+        async with asyncio.timeout(LIMIT):
+            await self._all.wait()
+
+    def tell(self) -> None:
+        """Print it."""
+        latencies = sorted(self._latencies)
+        p50, p99 = latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]
+        print(json.dumps({"seconds": self._last - self._first, "p50": p50, "p99": p99}), flush=True)
+
+
+async def _paced(count: int, rate: float, send: Callable[[dict[str, Any]], Awaitable[Any]]) -> None:
+    """Send ``count`` events: ``IN_FLIGHT`` at a time, or ``rate`` a second."""
+    numbers = iter(range(count))
+    began = time.perf_counter()
+
+    async def work() -> None:
+        for number in numbers:
+            if rate:
+                await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
+            await send({"number": number, "at": time.time(), "text": TEXT})
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(1 if rate else IN_FLIGHT):
+            group.create_task(work())
+    print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
+
+
+# -- by hand ------------------------------------------------------------------------------------------------------------
+
+
+async def raw_publish(url: str, count: int, rate: float) -> None:
+    """With nats-py alone."""
+    import nats
+
+    client = await nats.connect(url)
+    js = client.jetstream()
+
+    async def send(data: dict[str, Any]) -> None:
+        body = json.dumps(data).encode()
+        await js.publish(SUBJECT, body, headers={"Nats-Msg-Id": uuid.uuid4().hex})
+
+    await _paced(count, rate, send)
+    await client.drain()
+
+
+async def raw_consume(url: str, count: int) -> None:
+    """With nats-py alone."""
+    import nats
+    from nats.errors import TimeoutError as NatsTimeout
+    from nats.js.api import AckPolicy, ConsumerConfig
+
+    client = await nats.connect(url)
+    js = client.jetstream()
+    config = ConsumerConfig(
+        durable_name="raw", ack_policy=AckPolicy.EXPLICIT, ack_wait=15, filter_subject=SUBJECT, max_ack_pending=1000
+    )
+    await js.add_consumer(STREAM, config)
+    pull = await js.pull_subscribe_bind(durable="raw", stream=STREAM)
+    tally = Tally(count)
+    print("up", flush=True)
+    left = count
+    while left:
+        try:
+            messages = await pull.fetch(IN_FLIGHT, timeout=5)
+        except NatsTimeout:
+            continue
+        for message in messages:
+            tally.note(json.loads(message.data))
+            await message.ack()
+            left -= 1
+    tally.tell()
+    await client.drain()
+
+
+# -- ours ---------------------------------------------------------------------------------------------------------------
+
+
+async def lifecycle_publish(url: str, count: int, rate: float) -> None:
+    """Router to JetStream."""
+    from lifecycle.bridges import NatsBridge
+    from lifecycle.control import Event, Router
+
+    router = Router()
+    router.add_source(NatsBridge(url, stream=STREAM, group="publisher", publish=("bench/**",)))
+
+    async def send(data: dict[str, Any]) -> None:
+        await (await router.emit(Event("bench/event", data)))
+
+    running = asyncio.create_task(router.run())
+    await router.wait_running()
+    await _paced(count, rate, send)
+    router.stop()
+    await running
+
+
+async def lifecycle_consume(url: str, count: int) -> None:
+    """JetStream to router."""
+    from lifecycle.bridges import BusEvent, NatsBridge
+    from lifecycle.control import Router
+
+    router, tally = Router(), Tally(count)
+    router.add_source(NatsBridge(url, stream=STREAM, group="consumer", subscribe=("bench/**",)))
+
+    @router.on("bench/*")
+    async def handle(event: BusEvent) -> None:
+        tally.note(event.data)
+
+    running = asyncio.create_task(router.run())
+    await router.wait_running()
+    print("up", flush=True)
+    await tally.wait()
+    tally.tell()
+    router.stop()
+    await running
+
+
+# -- faststream -----------------------------------------------------------------------------------------------------------
+
+
+async def faststream_publish(url: str, count: int, rate: float) -> None:
+    """Its broker."""
+    from faststream.nats import NatsBroker
+
+    async with NatsBroker(url) as broker:
+
+        async def send(data: dict[str, Any]) -> None:
+            await broker.publish(data, SUBJECT, stream=STREAM, headers={"Nats-Msg-Id": uuid.uuid4().hex})
+
+        await _paced(count, rate, send)
+
+
+async def faststream_consume(url: str, count: int) -> None:
+    """Its subscriber."""
+    from faststream.nats import JStream, NatsBroker, PullSub
+
+    broker, tally = NatsBroker(url), Tally(count)
+
+    async def handle(data: dict[str, Any]) -> None:
+        tally.note(data)
+
+    pull = PullSub(batch_size=IN_FLIGHT)
+    broker.subscriber(SUBJECT, stream=JStream(STREAM, declare=False), durable="faststream", pull_sub=pull)(handle)
+    await broker.start()
+    print("up", flush=True)
+    await tally.wait()
+    tally.tell()
+    await broker.stop()
+
+
+def main() -> None:
+    """Be one end."""
+    peer, role, url, count, rate = sys.argv[1:]
+    end: Callable[..., Awaitable[None]] = globals()[f"{peer}_{role}"]
+    arguments: list[Any] = [url, int(count)] + ([float(rate)] if role == "publish" else [])
+
+    async def be() -> None:
+        await end(*arguments)
+
+    asyncio.run(be())
+
+
+if __name__ == "__main__":
+    main()
