@@ -3,8 +3,8 @@
 `mermaid` draws what ``state()`` says: a worker, a lifetime, a supervisor's tree, or all of a program; it looks at
 records that were handed to it. `EventLog` remembers events and what became of each.
 `snapshot` asks everything that lives for its state, and `watch` tells what changes in it.
-`Dashboard` serves a page that shows it, and `ControlSocket` lets `lifecycle ctl` ask and steer a program; what it can be
-asked and told is a `Console`'s.
+`Dashboard` serves a page that shows it, and `ControlSocket` lets `lifecycle ctl` ask and steer a program; what it can
+be asked and told is a `Console`'s.
 `PrometheusMetrics`, `OpenTelemetryMetrics` and `OpenTelemetryTraces` tell systems that others run.
 """
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lifecycle.observe.eventlog import Entry, EventLog, EventLogState, Fate, Following, Node, Trace
     from lifecycle.observe.explaining import Explanation, Match, NearMiss, Silence
     from lifecycle.observe.labels import LabelPolicy
+    from lifecycle.observe.logs import ContextFilter, JsonFormatter, structlog_context
     from lifecycle.observe.opentelemetry import OpenTelemetryMetrics, OpenTelemetryTraces
     from lifecycle.observe.prometheus import PrometheusMetrics
     from lifecycle.observe.snapshots import Change, Snapshot, Watch, nodes, snapshot, snapshot_schema, watch
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Change",
     "Console",
+    "ContextFilter",
     "ControlSocket",
     "Dashboard",
     "Entry",
@@ -38,6 +40,7 @@ __all__ = [
     "Explanation",
     "Fate",
     "Following",
+    "JsonFormatter",
     "LabelPolicy",
     "Match",
     "NearMiss",
@@ -56,6 +59,7 @@ __all__ = [
     "nodes",
     "snapshot",
     "snapshot_schema",
+    "structlog_context",
     "watch",
 ]
 
@@ -68,6 +72,7 @@ _ROOMS = {
     "eventlog": "Entry EventLog EventLogState Fate Following Node Trace",
     "explaining": "Explanation Match NearMiss Silence",
     "labels": "LabelPolicy",
+    "logs": "ContextFilter JsonFormatter structlog_context",
     "opentelemetry": "OpenTelemetryMetrics OpenTelemetryTraces",
     "prometheus": "PrometheusMetrics",
     "snapshots": "Change Snapshot Watch nodes snapshot snapshot_schema watch",

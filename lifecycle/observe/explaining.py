@@ -146,7 +146,7 @@ class _View:
     def __init__(self, router: Any) -> None:
         self._router = router
         self.state = router.state()
-        self._lanes = {lane.name: lane for lane in getattr(router, "lanes", tuple)()}
+        self._lanes = {lane.name: lane for lane in router.lanes()}
 
     def matches(self, topic: str) -> Iterator[Match]:
         """Who gets it, in order."""
