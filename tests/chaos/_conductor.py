@@ -9,10 +9,11 @@ import signal
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
+from lifecycle.errors import JournalError
 from lifecycle.flows import Board, Flows, JobState, current_task, linear, task
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ async def _step() -> str:
 DEPLOY = linear("deploy", *[task(_step, name=f"step{number}") for number in range(STEPS)])
 
 
-async def main(directory: str, life: str) -> None:
+async def main(directory: str, where: str, life: str) -> None:
     log = os.open(f"{directory}/{life}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 
     def write(_: object, *, machine: Machine[Any], transition: Transition[Any]) -> None:
@@ -48,12 +49,23 @@ async def main(directory: str, life: str) -> None:
             os.write(log, f"{transition.new} {machine.name} {time.monotonic()}\n".encode())
 
     hooks.state_changed.connect(write)
-    async with Flows(f"{directory}/jobs.db", stop_timeout=1.0) as flows:
+    async with AsyncExitStack() as stack:
+        flows = await _entered(stack, where)
         work = asyncio.create_task(Board(flows).work({"deploy": DEPLOY}, concurrency=40, lease=LEASE))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
         print("up", flush=True)
         with suppress(asyncio.CancelledError):
             await work
+
+
+async def _entered(stack: AsyncExitStack, where: str) -> Flows:
+    """Flows on a server that may be away just now: what a program says then, and that it is started again."""
+    while True:
+        try:
+            return await stack.enter_async_context(Flows(where, stop_timeout=1.0))
+        except JournalError as error:
+            print(error, file=sys.stderr)
+            await asyncio.sleep(0.1)
 
 
 if __name__ == "__main__":

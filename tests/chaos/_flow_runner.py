@@ -1,4 +1,4 @@
-"""What carries out flows until it is killed: ``python -m tests.chaos._flow_runner DIRECTORY``.
+"""What carries out flows until it is killed: ``python -m tests.chaos._flow_runner DIRECTORY STORE``.
 
 For each line ``LIFE LAST`` that it reads it forks a process, for that is quicker than to start one, and says how that
 ended. Such a process goes on with what the lives before it left, by turns with `Flows.recover` and with `Flows.start`,
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import ClaimLost, InvalidState, JournalError
-from lifecycle.flows import Flows, Options, SQLiteStore, current_task
+from lifecycle.flows import Flows, Options, current_task
 from tests.flows.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -64,18 +64,18 @@ class _Runner:
                 continue
 
 
-async def _live(directory: Path, life: int, last: int) -> None:
+async def _live(directory: Path, where: str, life: int, last: int) -> None:
     effects = os.open(directory / "effects", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     options = Options(concurrency=_CONCURRENCY[life % len(_CONCURRENCY)])
     try:
-        async with Flows(store=SQLiteStore(directory / "flows.db"), options=options) as flows:
+        async with Flows(where, options=options) as flows:
             _say("up")
             await _Runner(flows, life, effects).live(last)
     finally:
         os.close(effects)
 
 
-def _fork(directory: Path, life: int, last: int) -> None:
+def _fork(directory: Path, where: str, life: int, last: int) -> None:
     if pid := os.fork():
         _, status = os.waitpid(pid, 0)
         _say(f"ended {os.waitstatus_to_exitcode(status)}")
@@ -84,7 +84,7 @@ def _fork(directory: Path, life: int, last: int) -> None:
     try:
         _say(f"born {os.getpid()}")
         random.seed()
-        asyncio.run(_live(directory, life, last))
+        asyncio.run(_live(directory, where, life, last))
         status = 0
     except BaseException:  # noqa: BLE001  # nothing may return into what was forked from
         traceback.print_exc()
@@ -99,4 +99,4 @@ def _say(words: str) -> None:
 if __name__ == "__main__":
     logging.getLogger("lifecycle").setLevel(logging.ERROR)
     for line in sys.stdin:
-        _fork(Path(sys.argv[1]), *map(int, line.split()))
+        _fork(Path(sys.argv[1]), sys.argv[2], *map(int, line.split()))

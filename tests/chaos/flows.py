@@ -3,7 +3,8 @@
 Random flows, with reverts, retries and deciders, run in a process that is killed with SIGKILL at random moments, also
 while it starts, and followed by another. In the end each flow must be where it would be if nobody had been killed: same
 states, same data. No task whose success was stored may have been executed again, and each stored change must be one
-that the tables have. The last line says how it went; the exit status is 0 if it went well.
+that the tables have. With ``--store postgres`` they are kept on a server, which is killed as well, or all of whose
+connections are cut, while flows are at work. The last line says how it went; the exit status is 0 if it went well.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import logging
 import os
 import random
 import signal
-import sqlite3
 import sys
 import tempfile
 import time
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.flows import Flows
+from tests.chaos._databases import STORES, OnServer, database
 from tests.flows.legality import illegal
 from tests.flows.recipes import Recipe, left_of
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
     from lifecycle.flows import Run
+    from tests.chaos._databases import File
 
 __all__ = ["Tally", "storm"]
 
@@ -62,8 +64,8 @@ class Tally:
 class Storm:
     """The lives of a process, and what is known of them."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, seed: int, database: File | OnServer) -> None:
+        self.directory, self.database = directory, database
         self.chance = random.Random(seed)
         self.tally = Tally()
         # The process from which each life is forked, and that life.
@@ -91,7 +93,7 @@ class Storm:
     # -- lives -----------------------------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        argv = [sys.executable, "-m", "tests.chaos._flow_runner", str(self.directory)]
+        argv = [sys.executable, "-m", "tests.chaos._flow_runner", str(self.directory), self.database.where]
         with (self.directory / "log").open("a") as log:
             self.runner = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=log)
 
@@ -133,11 +135,14 @@ class Storm:
         else:
             await self._heard("up")
             await asyncio.sleep(self.chance.random() ** 2 * 0.6)
+            if await asyncio.to_thread(self.database.trouble, self.chance):
+                await asyncio.sleep(self.chance.random() * 0.6)
         self._kill()
         status = await self._heard("ended")
         self.pid = 0
         assert status == str(-signal.SIGKILL), self._log()
         self.tally.kills += 1
+        self.database.forget_the_dead()
 
     async def _last_life(self) -> None:
         """In peace: what was begun is brought to its end."""
@@ -160,25 +165,16 @@ class Storm:
             if key in self.stored:
                 self.tally.add(int(key.split("/")[0]), f"{key} was executed again")
         self.read = len(lines)
-        file = self.directory / "flows.db"
-        if file.exists():
-            with closing(sqlite3.connect(file)) as db:
-                self._take_in(db)
-
-    def _take_in(self, db: sqlite3.Connection) -> None:
-        if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'lifecycle_flow_atoms'").fetchone():
-            return
-        done = db.execute(
-            "SELECT flow || '/' || name || '/' || round FROM lifecycle_flow_atoms WHERE state = 'SUCCESS'"
-        )
+        rows = self.database.rows
+        done = rows("SELECT flow || '/' || name || '/' || round FROM lifecycle_flow_atoms WHERE state = 'SUCCESS'")
         self.stored |= {key for (key,) in done}
-        begun = db.execute("SELECT max(CAST(id AS INTEGER)) + 1 FROM lifecycle_flows").fetchone()[0]
-        self.tally.flows = max(self.tally.flows, begun or 0)
-        working = db.execute("SELECT 1 FROM lifecycle_flow_atoms WHERE state IN ('RUNNING', 'REVERTING')").fetchone()
+        for (begun,) in rows("SELECT max(CAST(id AS INTEGER)) + 1 FROM lifecycle_flows"):
+            self.tally.flows = max(self.tally.flows, begun or 0)
+        working = rows("SELECT 1 FROM lifecycle_flow_atoms WHERE state IN ('RUNNING', 'REVERTING') LIMIT 1")
         self.tally.interrupted += bool(working)
 
     async def _compare(self) -> None:
-        async with Flows() as undisturbed, Flows(self.directory / "flows.db") as killed:
+        async with Flows() as undisturbed, Flows(self.database.where) as killed:
             for number in range(self.tally.flows):
                 recipe = Recipe(number)
                 wanted, got = [
@@ -200,20 +196,26 @@ async def _end(run: Run, *, exactly: bool) -> tuple[Any, ...]:
     return run.state, left_of(run.atoms, exactly=exactly), given
 
 
-async def storm(seconds: float, *, seed: int, kills: int = 0) -> Tally:
+async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqlite") -> Tally:
     """Blow for ``seconds``, and until as many ``kills`` interrupted something."""
     with tempfile.TemporaryDirectory() as directory:
-        return await Storm(Path(directory), seed).blow(seconds, kills)
+        with closing(database(store, Path(directory) / "flows.db")) as kept:
+            tally = await Storm(Path(directory), seed, kept).blow(seconds, kills)
+            if isinstance(kept, OnServer):
+                print(f"the server was killed {kept.kills} times, and all connections cut {kept.cuts} times")
+        return tally
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.flows", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--store", choices=STORES, default="sqlite")
+    given = parser.parse_args()
     seed = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
     print(f"LIFECYCLE_SEED={seed}")
     # That flows fail is as it should be.
     logging.getLogger("lifecycle").setLevel(logging.ERROR)
-    tally = asyncio.run(storm(parser.parse_args().seconds, seed=seed))
+    tally = asyncio.run(storm(given.seconds, seed=seed, store=given.store))
     for number, found in sorted(tally.lost.items()):
         print(f"flow {number}:", *found, sep="\n  ")
     print(f"kills that found something at work: {tally.interrupted}")

@@ -2,7 +2,8 @@
 
 Jobs are posted to one file, and four processes work on them. At random moments one is killed with SIGKILL and another
 takes its place, or it is stopped with SIGSTOP for longer than its lease and goes on as if nothing had been. In the end
-every job must have been completed once, and in no flow may somebody have written after another had claimed it. The last
+every job must have been completed once, and in no flow may somebody have written after another had claimed it. With
+``--store postgres`` they are kept on a server, which is killed as well, or all of whose connections are cut. The last
 line says how it went; the exit status is 0 if it went well.
 """
 
@@ -13,7 +14,6 @@ import asyncio
 import os
 import random
 import signal
-import sqlite3
 import sys
 import tempfile
 import time
@@ -27,9 +27,12 @@ from typing import TYPE_CHECKING
 
 from lifecycle.flows import Board, Flows, JobState, Priority
 from tests.chaos._conductor import LEASE, STEPS
+from tests.chaos._databases import STORES, OnServer, database
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
+
+    from tests.chaos._databases import File
 
 __all__ = ["Tally", "storm"]
 
@@ -72,8 +75,8 @@ class Tally:
 class Storm:
     """Who posts, who works, and who kills."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, seed: int, database: File | OnServer) -> None:
+        self.directory, self.database = directory, database
         self.chance = random.Random(seed)
         self.tally = Tally()
         self.ids: list[str] = []
@@ -85,7 +88,7 @@ class Storm:
         self.killed: dict[str, float] = {}
 
     async def blow(self, seconds: float, kills: int) -> Tally:
-        async with Flows(self.directory / "jobs.db") as flows:
+        async with Flows(self.database.where) as flows:
             board = Board(flows, max_attempts=10**6)
             posting = asyncio.create_task(self._post(board))
             try:
@@ -113,7 +116,7 @@ class Storm:
     async def _start(self) -> tuple[str, Process]:
         self.lives += 1
         life = f"life-{self.lives}"
-        argv = [sys.executable, "-m", "tests.chaos._conductor", str(self.directory), life]
+        argv = [sys.executable, "-m", "tests.chaos._conductor", str(self.directory), self.database.where, life]
         with (self.directory / "errors").open("a") as errors:
             process = await asyncio.create_subprocess_exec(
                 *argv, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=errors
@@ -129,6 +132,7 @@ class Storm:
             if self.chance.random() < 0.9:
                 await self._up(life, process)
             await asyncio.sleep(self.chance.random() * 0.4)
+            await asyncio.to_thread(self.database.trouble, self.chance)
             if self.chance.random() < 0.2:
                 self._stop(process)
             else:
@@ -213,12 +217,9 @@ class Storm:
 
     def _in_order(self, job: str) -> bool:
         """Whether each task succeeded once, and each claim wrote only before the next one did."""
-        with closing(sqlite3.connect(self.directory / "jobs.db")) as db:
-            told = list(
-                db.execute(
-                    "SELECT seq, kind, new, result FROM lifecycle_flow_changes WHERE flow = ? ORDER BY seq", (job,)
-                )
-            )
+        told = self.database.rows(
+            "SELECT seq, kind, new, result FROM lifecycle_flow_changes WHERE flow = %s ORDER BY seq", job
+        )
         claims = [result for _, kind, new, result in told if kind == "task" and new == "SUCCESS"]
         ends = [new for _, kind, new, _ in told if kind == "flow" and new == "SUCCESS"]
         turns = [claim for place, claim in enumerate(claims) if not place or claim != claims[place - 1]]
@@ -230,19 +231,24 @@ def _go_on(process: Process) -> None:
         process.send_signal(signal.SIGCONT)
 
 
-async def storm(seconds: float, *, seed: int, kills: int = 0) -> Tally:
+async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqlite") -> Tally:
     """Let it blow for ``seconds``, and until ``kills`` conductors were killed."""
     with tempfile.TemporaryDirectory() as directory:
-        return await Storm(Path(directory), seed).blow(seconds, kills)
+        with closing(database(store, Path(directory) / "jobs.db")) as kept:
+            tally = await Storm(Path(directory), seed, kept).blow(seconds, kills)
+            if isinstance(kept, OnServer):
+                print(f"the server was killed {kept.kills} times, and all connections cut {kept.cuts} times")
+        return tally
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--store", choices=STORES, default="sqlite")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4)))
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
-    tally = asyncio.run(storm(arguments.seconds, seed=arguments.seed))
+    tally = asyncio.run(storm(arguments.seconds, seed=arguments.seed, store=arguments.store))
     for what in ("lost", "double"):
         if getattr(tally, what):
             print(f"{what}: {getattr(tally, what)[:20]}")

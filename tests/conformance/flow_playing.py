@@ -16,7 +16,9 @@ from lifecycle.errors import InvalidState
 from lifecycle.flows import JSON, AtomState, Batch, Failure, FlowRow, FlowState, MemoryStore, Options, Snapshot
 from lifecycle.flows.engines import Engine
 from lifecycle.flows.plans import compile_flow
+from lifecycle.flows.postgres import PostgresStore
 from lifecycle.flows.sqlite import SQLiteStore
+from tests import postgres
 from tests.conformance.flow_building import Unknown, World, only
 
 if TYPE_CHECKING:
@@ -29,10 +31,11 @@ __all__ = ["STORES", "Crash", "Outcome", "Stage"]
 
 Json = Any
 
-#: The kinds of store, each made from a directory that it may use.
+#: The kinds of store, each made from a directory that it may use, or else on a server.
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda _: MemoryStore(),
     "sqlite": lambda directory: SQLiteStore(directory / "flows.db"),
+    "postgres": lambda _: PostgresStore(postgres.server().cleared()),
 }
 
 _ID = "case"

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests import postgres
 from tests.conformance.flow_betterment import bettered
 from tests.conformance.flow_building import only
 from tests.conformance.flow_comparing import EACH_EVENT_WRITTEN, compared, ended_alike, same_error, same_events
@@ -161,4 +162,7 @@ if __name__ == "__main__":
     parser.add_argument("file")
     parser.add_argument("--store", choices=sorted(STORES), default="memory")
     given = parser.parse_args()
-    sys.exit(bool(main(given.file, given.store)))
+    try:
+        sys.exit(bool(main(given.file, given.store)))
+    finally:
+        postgres.stop()

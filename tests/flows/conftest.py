@@ -22,7 +22,7 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], S
     if request.param == "sqlite":
         return lambda: SQLiteStore(tmp_path / "flows.db")
     if request.param == "postgres":
-        url = postgres.server().url()
+        url = postgres.server().cleared()
         return lambda: PostgresStore(url)
     store = MemoryStore()
     return lambda: store

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.errors import ClaimLost, FlowError
-from lifecycle.flows import Board, Flows, FlowState, MemoryStore, current_task, linear, task, unordered
+from lifecycle.flows import Board, Flows, FlowState, MemoryStore, PostgresStore, current_task, linear, task, unordered
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -161,13 +161,19 @@ async def test_they_are_done_in_order_and_no_more_at_once_than_was_said(board: B
     async with working(board, doing("f", work), concurrency=2):
         assert await asyncio.gather(*jobs) == ["SUCCESS"] * 6
     assert most == 2
-    assert order == ["high-0", "high-1", "high-2", "low-0", "low-1", "low-2"]
+    # Of two that begin at once, either may be the first.
+    assert [sorted(order[place : place + 2]) for place in (0, 2, 4)] == [
+        ["high-0", "high-1"],
+        ["high-2", "low-0"],
+        ["low-1", "low-2"],
+    ]
 
 
 async def test_who_waits_in_another_session_hears_of_the_end(board: Board, other: Board) -> None:
     async with working(board, GROW):
         job = await other.post("grow", size=1)
-        async with asyncio.timeout(2):
+        # News that come over a network are not waited for by a clock that jumps: then all look for themselves.
+        async with asyncio.timeout(30 if isinstance(board.flows.store, PostgresStore) else 2):
             assert await job == "SUCCESS"
 
 

@@ -356,6 +356,7 @@ async def test_all_that_runs_is_suspended_and_resumed_together(flows: Flows) -> 
     runs = [flows.start(linear("f", held.task, step(f"s{n}", log))) for n, held in enumerate(helds)]
     for held in helds:
         await held.begun.wait()
+    for held in helds:
         held.go_on.set()
     await flows.suspend()
     assert [run.state for run in runs] == ["SUSPENDED", "SUSPENDED"]

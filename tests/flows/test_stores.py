@@ -30,7 +30,10 @@ async def store(make_store: Callable[[], Store]) -> AsyncIterator[Store]:
 
 
 def test_a_store_says_what_it_is(store: Store) -> None:
-    assert re.fullmatch(r"<(MemoryStore: 0 flows|SQLiteStore .*flows\.db|PostgresStore postgresql://lifecycle@.*/postgres)>", repr(store))
+    assert re.fullmatch(
+        r"<(MemoryStore: 0 flows|SQLiteStore .*flows\.db|PostgresStore postgresql://lifecycle@.*/postgres)>",
+        repr(store),
+    )
 
 
 async def test_what_is_created_is_there_and_its_id_is_taken(store: Store) -> None:

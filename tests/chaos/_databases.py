@@ -1,0 +1,99 @@
+"""Where a storm keeps its flows, and how its judge reads what is there: a file, or a server that is killed as well."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from tests.postgres import Postgres
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["STORES", "File", "OnServer", "database"]
+
+STORES = ("sqlite", "postgres")
+_LIMIT = 60.0
+
+
+class File:
+    """A SQLite file."""
+
+    def __init__(self, path: Path) -> None:
+        #: What `Flows` is given.
+        self.where = str(path)
+        self._path = path
+
+    def rows(self, query: str, *values: Any) -> Sequence[tuple[Any, ...]]:
+        """What is there; nothing before there are tables."""
+        with closing(sqlite3.connect(self._path)) as db:
+            if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'lifecycle_flow_changes'").fetchone():
+                return []
+            return db.execute(query.replace("%s", "?"), values).fetchall()
+
+    def trouble(self, chance: random.Random) -> bool:
+        """Nothing but the processes can be hurt."""
+        del chance
+        return False
+
+    def forget_the_dead(self) -> None:
+        """The system has."""
+
+    def close(self) -> None:
+        """The file goes with its directory."""
+
+
+class OnServer:
+    """A PostgreSQL server of its own."""
+
+    def __init__(self) -> None:
+        self._server = Postgres()
+        self._server.start()
+        self.where = self._server.url()
+        #: How often it was killed, and how often all connections were cut.
+        self.kills = self.cuts = 0
+
+    def rows(self, query: str, *values: Any) -> Sequence[tuple[Any, ...]]:
+        """What is there; nothing before there are tables."""
+        with psycopg.connect(self.where, autocommit=True, application_name="judge") as db:
+            if db.execute("SELECT to_regclass('lifecycle_outbox')").fetchone() == (None,):
+                return []
+            return db.execute(query.encode(), values or None).fetchall()
+
+    def trouble(self, chance: random.Random) -> bool:
+        """Now and then kill the server and start it again, or cut all connections; whether something was done."""
+        dice = chance.random()
+        if dice < 0.1:
+            self._server.kill()
+            time.sleep(chance.random() * 0.1)
+            self._server.start()
+            self.kills += 1
+        elif dice < 0.25:
+            self._server.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lifecycle'"
+            )
+            self.cuts += 1
+        return dice < 0.25
+
+    def forget_the_dead(self) -> None:
+        """Wait until the server has missed who was killed."""
+        end = time.monotonic() + _LIMIT
+        asked = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'lifecycle'"
+        while self._server.execute(asked):
+            assert time.monotonic() < end
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        """Leave nothing."""
+        self._server.close()
+
+
+def database(store: str, path: Path) -> File | OnServer:
+    """One of those kinds."""
+    return OnServer() if store == "postgres" else File(path)
