@@ -31,6 +31,7 @@ __all__ = [
     "call_queued",
     "call_started",
     "circuit_opened",
+    "component_changed",
     "component_closed",
     "component_opened",
     "critical_finished",
@@ -158,6 +159,9 @@ router_stopped = _hook("router_stopped", "A router has come to rest. ``router``.
 component_opened = _hook(
     "component_opened",
     "Something with a ``state()`` lives here from now on, such as a worker that starts. ``component``.",
+)
+component_changed = _hook(
+    "component_changed", "Its state says something else, and no other hook tells of it. ``component``."
 )
 component_closed = _hook("component_closed", "It does not any more. ``component``.")
 

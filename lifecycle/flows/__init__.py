@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         InvalidState,
         MissingDependencies,
     )
-    from lifecycle.flows.boards import Board
+    from lifecycle.flows.boards import Board, BoardState
     from lifecycle.flows.codecs import JSON, Codec
     from lifecycle.flows.contexts import TaskContext, current_task
     from lifecycle.flows.failures import Failure
@@ -64,6 +64,7 @@ __all__ = [
     "Attempt",
     "Batch",
     "Board",
+    "BoardState",
     "Change",
     "Claim",
     "ClaimLost",
@@ -127,6 +128,7 @@ __getattr__, __dir__ = lazy_names(
         "Attempt": "lifecycle.flows.retries",
         "Batch": "lifecycle.flows.records",
         "Board": "lifecycle.flows.boards",
+        "BoardState": "lifecycle.flows.boards",
         "Change": "lifecycle.flows.records",
         "Claim": "lifecycle.flows.postings",
         "ClaimLost": "lifecycle.errors",

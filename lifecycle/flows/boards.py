@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
+from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.errors import FlowError
 from lifecycle.flows.bells import within
@@ -15,6 +17,7 @@ from lifecycle.flows.jobs import Job, JobRow, rank_of
 from lifecycle.flows.postings import ended, freed
 from lifecycle.flows.stores import clock_of, id_for
 from lifecycle.flows.tables import JobState
+from lifecycle.journal import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -23,12 +26,23 @@ if TYPE_CHECKING:
     from lifecycle.flows.postings import JobStore
     from lifecycle.flows.sessions import Flows
 
-__all__ = ["Board"]
+__all__ = ["Board", "BoardState"]
 
 #: Seconds after which who waits for the end of a job looks even if nobody rang.
 _LOOK = 5.0
 
 _BACKOFF = Backoff(initial=1.0, maximum=300.0)
+
+
+@dataclass(frozen=True, slots=True)
+class BoardState:
+    """What can be seen of a `Board`."""
+
+    #: Where its jobs are kept.
+    name: str
+    #: How many jobs are in each state, but for those that are complete; empty before the first count.
+    depths: dict[str, int]
+    kind: str = "board"
 
 
 class Board:
@@ -52,6 +66,8 @@ class Board:
         self._store = flows.store.jobs(flows.owners)
         self._claims = Claims(self)
         self._max_attempts, self._backoff = max_attempts, backoff
+        #: How many jobs there are, as long as this works.
+        self.tally = Tally(self._store.counts, lambda: hooks.component_changed.announce(self, component=self))
 
     def __repr__(self) -> str:
         return f"<Board in {self.flows.store!r}>"
@@ -70,6 +86,11 @@ class Board:
     def now(self) -> Callable[[], float]:
         """What tells the time that all go by who have the store open, in seconds since the epoch."""
         return clock_of(self.flows.store)
+
+    def state(self) -> BoardState:
+        """What can be seen of it now; how many jobs there are was counted a second ago or less, while this works."""
+        self.tally.renew()
+        return BoardState(repr(self.flows.store), dict(self.tally.figures))
 
     # -- for who has work -------------------------------------------------------------------------------------------
 

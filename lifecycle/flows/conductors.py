@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
 from lifecycle.flows.bells import within
@@ -70,12 +71,17 @@ class Conductor:
             FlowError: once the flows are left.
         """
         owners = self._board.flows.owners
+        tally = self._board.tally
         silences = [owners.listen(news, self._news.set) for news in (JOBS_TO_CLAIM, GONE)]
+        silences.append(owners.listen(JOBS_TO_CLAIM, tally.renew))
+        tally.open()
+        hooks.component_opened.announce(self._board, component=self._board)
         looking = asyncio.create_task(self._look(), name="look for jobs")
         keeping = asyncio.create_task(self._leases.keep(), name="keep claims")
         try:
             ended, _ = await asyncio.wait([looking, keeping], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            hooks.component_closed.announce(self._board, component=self._board)
             for silence in silences:
                 silence()
             try:
@@ -83,6 +89,7 @@ class Conductor:
             finally:
                 keeping.cancel()
                 await asyncio.wait([keeping])
+                await tally.close()
         for task in ended:
             task.result()
 
@@ -141,6 +148,7 @@ class Conductor:
             self._board.store.doubt()
 
     def _begin(self, job: Job) -> None:
+        self._board.tally.renew()
         before = self._working.get(job.id)
         lease = self._leases.add(job)
         task = asyncio.create_task(self._carry_out(lease, before), name=f"job {job.id}")
@@ -149,6 +157,7 @@ class Conductor:
 
     def _done(self, lease: Lease, task: asyncio.Task[None]) -> None:
         self._leases.remove(lease)
+        self._board.tally.renew()
         if self._working.get(lease.job.id) is task:
             del self._working[lease.job.id]
         self._seats.release()

@@ -126,6 +126,10 @@ class MemoryJobs:
             await self._flows.delete(each)
         return len(old)
 
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in each state, but for those that are complete."""
+        return {"UNCLAIMED": len(self._waiting), "CLAIMED": len(self._claimed)}
+
     def doubt(self) -> None:
         """Who could die takes this with it."""
 

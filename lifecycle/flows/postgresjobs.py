@@ -168,6 +168,13 @@ class PostgresJobs:
         ((count,),) = await self._server.run(ask(_PURGE, before=before))
         return int(count)
 
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in each state, but for those that are complete."""
+        found = await self._server.run(
+            ask("SELECT state, count(*) FROM lifecycle_jobs WHERE state != 'COMPLETE' GROUP BY state")
+        )
+        return {"UNCLAIMED": 0, "CLAIMED": 0} | {str(state): int(count) for state, count in found}
+
     def doubt(self) -> None:
         """Each method looks at the leases anyway."""
 

@@ -77,6 +77,10 @@ class JobStore(Protocol):
         """Forget the jobs that were completed before then, with their flows; how many that were."""
         ...
 
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in each state, but for those that are complete."""
+        ...
+
     def doubt(self) -> None:
         """Ask of all owners whether they live, before anything else is done."""
         ...

@@ -67,6 +67,12 @@ _UPDATE = (
     " outcome = ?, error = ?, ended = ? WHERE id = ? AND state = ? AND epoch = ? AND (state != 'CLAIMED' OR until > ?)"
 )
 _FENCE = "UPDATE lifecycle_flows SET epoch = epoch + 1, owner = ? WHERE id = ?"
+# Each of them has an index.
+_COUNTS = (
+    "SELECT 'UNCLAIMED', (SELECT count(*) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due = 0)"
+    " + (SELECT count(*) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > 0)"
+    " UNION ALL SELECT 'CLAIMED', (SELECT count(*) FROM lifecycle_jobs WHERE state = 'CLAIMED')"
+)
 _NUMBER = JobRow._fields.index("number")
 
 
@@ -175,6 +181,10 @@ class SQLiteJobs:
             return db.execute("DELETE FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended < ?", (before,)).rowcount
 
         return await self._journal.run(write)
+
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in each state, but for those that are complete."""
+        return await self._journal.run(lambda db: dict(db.execute(_COUNTS)))
 
     def doubt(self) -> None:
         """Ask of all owners whether they live, before anything else is done."""

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from lifecycle.journal.locks import FileLock
     from lifecycle.journal.queues import QUEUES, Entry, Queue
     from lifecycle.journal.schemas import Schema
+    from lifecycle.journal.tallies import Tally
     from lifecycle.journal.writing import Journal
 
-__all__ = ["QUEUES", "Entry", "FileLock", "Journal", "JournalError", "Queue", "Schema"]
+__all__ = ["QUEUES", "Entry", "FileLock", "Journal", "JournalError", "Queue", "Schema", "Tally"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -29,5 +30,6 @@ __getattr__, __dir__ = lazy_names(
         "JournalError": "lifecycle.errors",
         "Queue": "lifecycle.journal.queues",
         "Schema": "lifecycle.journal.schemas",
+        "Tally": "lifecycle.journal.tallies",
     },
 )

@@ -175,6 +175,13 @@ class Queue:
         ).fetchone()
         return None if row is None else _entry(row)
 
+    def counts(self, db: sqlite3.Connection) -> dict[str, int]:
+        """How many entries are ``waiting``, leased ones too, and how many are ``dead``."""
+        # Two counts that an index and the first columns answer: whether one is dead stands behind its body.
+        every = db.execute("SELECT count(*) FROM lifecycle_queue WHERE queue = ?", (self.name,)).fetchone()[0]
+        live = db.execute("SELECT count(*) FROM lifecycle_queue WHERE queue = ? AND dead = 0", (self.name,)).fetchone()
+        return {"waiting": live[0], "dead": every - live[0]}
+
     def entries(self, db: sqlite3.Connection) -> list[Entry]:
         """All that is there, dead letters too, the oldest first."""
         rows = db.execute(

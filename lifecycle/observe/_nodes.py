@@ -41,9 +41,11 @@ def nodes(snapshot: Snapshot) -> dict[str, _Node]:
         parent = table.add("flows", "component", program, _well(flows.error), own, error=flows.error)
         for run in flows.runs:
             _flow(table, parent, run)
-    for kind, queues in (("board", snapshot.boards), ("inbox", snapshot.inboxes)):
-        for queue in queues:
-            table.add(f"{kind}:{queue.name}", kind, program, _well(queue.error), unpacked(queue), error=queue.error)
+    for board in snapshot.boards:
+        # Its name says what its store says, which need not stay the same.
+        table.add("board", "board", program, _well(board.error), unpacked(board), error=board.error)
+    for inbox in snapshot.inboxes:
+        table.add(f"inbox:{inbox.name}", "inbox", program, _well(inbox.error), unpacked(inbox), error=inbox.error)
     for other in snapshot.others:
         own = {"name": other.name, "class": other.kind, "state": other.state}
         table.add(f"component:{other.name}", "component", program, _well(other.error), own, error=other.error)

@@ -20,7 +20,8 @@ _DEPTH, _TEXT, _ITEMS = 8, 10_000, 1000
 
 def unpacked(record: Any, *, without: str = "") -> dict[str, Any]:
     """A record whose fields have what their types say, as a dictionary; its field ``without`` is left as it is."""
-    names, values_of, nested = _plan(type(record))
+    kind: Any = type(record)
+    names, values_of, nested = _plan(kind)
     values: dict[str, Any] = dict(zip(names, values_of(record), strict=True))
     for name, convert in nested:
         value = values[name]

@@ -11,10 +11,13 @@ import logging
 import math
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lifecycle import hooks
 from lifecycle.errors import Dropped, JournalError, NotHandled
+from lifecycle.journal import Tally
 from lifecycle.sources._inbox_keeping import Keeper, Letter
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from lifecycle.events import WebhookEvent
     from lifecycle.sources.inbox import Inbox
 
-__all__ = ["Deliverer"]
+__all__ = ["Deliverer", "InboxState"]
 
 _log = logging.getLogger("lifecycle.sources")
 
@@ -49,6 +52,20 @@ _LAST_WRITES = 4.0
 
 #: Characters of an error that are kept.
 _LONGEST_ERROR = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class InboxState:
+    """What can be seen of an inbox that is open."""
+
+    #: Its file.
+    name: str
+    #: Letters in the file that wait or are ``under_way``, and dead ones; empty before the first count.
+    depths: dict[str, int]
+    #: Whether it is this process that delivers from it.
+    delivers: bool
+    suspended: bool
+    kind: str = "inbox"
 
 
 class Deliverer:
@@ -80,11 +97,31 @@ class Deliverer:
         self._stirred = asyncio.Event()
         # Whether the file could not be written the last time: said once.
         self._in_trouble = False
+        self._tally = Tally(
+            lambda: self._keeper.counts(),  # noqa: PLW0108  # there is a new keeper now and then
+            lambda: hooks.component_changed.announce(self, component=self),
+        )
+        self._is_open = False
 
     @property
     def waiting(self) -> int:
         """How many letters wait for room in a lane."""
         return len(self._ready)
+
+    def state(self) -> InboxState:
+        """What can be seen of it now; what is in the file was counted a second ago or less."""
+        self._tally.renew()
+        counted, under_way = self._tally.figures, len(self._under_way)
+        depths = (
+            {}
+            if not counted
+            else counted
+            | {
+                "waiting": max(0, counted["waiting"] - under_way),
+                "under_way": under_way,
+            }
+        )
+        return InboxState(self._keeper.path, depths, self._is_ours, self._suspended)
 
     async def open(self) -> None:
         """Accept from now on.
@@ -96,6 +133,10 @@ class Deliverer:
             self._stirred = asyncio.Event()
         await self._keeper.open()
         self._users += 1
+        if not self._is_open:
+            self._is_open = True
+            self._tally.open()
+            hooks.component_opened.announce(self, component=self)
 
     async def accept(self, event: WebhookEvent, key: str) -> None:
         """Return when ``event`` is on disk, or was before.
@@ -110,6 +151,7 @@ class Deliverer:
             self._say(error)
             raise
         self._in_trouble = False
+        self._tally.renew()
         if number is not None and ours:
             self._ready.append(Letter(number, event))
             self._stirred.set()
@@ -165,7 +207,13 @@ class Deliverer:
         self._ready.clear()
         self._is_ours = False
         keeper, self._keeper = self._keeper, Keeper(self._inbox)
-        await keeper.close()
+        try:
+            if self._is_open:
+                self._is_open = False
+                hooks.component_closed.announce(self, component=self)
+                await self._tally.close()
+        finally:
+            await keeper.close()
 
     # -- to the handlers -------------------------------------------------------------------------------------------
 
@@ -210,6 +258,7 @@ class Deliverer:
             self._look_at = clock() + _PAUSE
             return
         self._look_at = clock() + min(wait, _LOOK_EVERY)
+        self._tally.renew()
         self._found.extend(letters)
 
     async def _send(self, emit: Emit, letters: deque[Letter]) -> None:
@@ -276,6 +325,7 @@ class Deliverer:
                 self._say(error)
                 await asyncio.sleep(_PAUSE)
             else:
+                self._tally.renew()
                 return
 
     def _say(self, trouble: JournalError) -> None:

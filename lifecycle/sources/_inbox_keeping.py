@@ -132,6 +132,10 @@ class Keeper:
 
         return await self._journal.run(look)
 
+    async def counts(self) -> dict[str, int]:
+        """How many letters wait or are under way, and how many are dead."""
+        return await self._journal.run(LETTERS.counts)
+
     async def done(self, numbers: list[int]) -> None:
         """They were handled."""
         await self._journal.run(lambda db: LETTERS.done(db, *numbers))

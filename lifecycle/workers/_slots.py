@@ -105,9 +105,12 @@ class Slot:
         name = self.spec.name
         if isinstance(self.worker, BaseWorker):
             return self.worker.state_as(name, **known)
-        if self.worker is not None:
-            return replace(self.worker.state(), name=name, **known)
         error = None if self.exit is None or self.exit.error is None else told(self.exit.error)
+        if self.worker is not None:
+            try:
+                return replace(self.worker.state(), name=name, **known)
+            except Exception as failure:  # noqa: BLE001  # of others: one that cannot tell does not hide its siblings
+                error = f"state() failed: {told(failure)}"
         at = self._created_at
         return WorkerState(name, self.spec.kind, error=error, created_at=at, updated_at=at, **known)
 
