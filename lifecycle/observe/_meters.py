@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lifecycle import hooks
-from lifecycle.observe._readings import FLOWS, INBOXES, LANES, SATURATION, WORKERS
+from lifecycle.observe._readings import FLOWS, INBOXES, JOBS, LANES, SATURATION, WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -238,4 +238,5 @@ READ: Final = (
     Read(SATURATION, "The share of a pool's seats that is taken.", ("pool",), max),
     Read(FLOWS, "Flows that have not come to their end.", ("flow", "state")),
     Read(INBOXES, "Webhooks that were accepted and not handled.", ("inbox", "state")),
+    Read(JOBS, "Jobs on a board that this program works off.", ("board", "state")),
 )

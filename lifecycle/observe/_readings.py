@@ -1,7 +1,7 @@
 """What is read of the things that live under a lifetime when somebody asks for figures.
 
-Each is known by its shape: a router has lanes, `Flows` has runs, a worker has a status. One that cannot be read is
-logged, and the others are read all the same.
+Each is known by its shape: a router has lanes, `Flows` has runs, a worker has a status, an inbox and a board have
+depths. One that cannot be read is logged, and the others are read all the same.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
     from lifecycle.runtime.lifetimes import Lifetime
 
-__all__ = ["FLOWS", "INBOXES", "LANES", "SATURATION", "WORKERS", "Look", "Readings", "take"]
+__all__ = ["FLOWS", "INBOXES", "JOBS", "LANES", "SATURATION", "WORKERS", "Look", "Readings", "take"]
 
 _log = logging.getLogger("lifecycle.observe")
 
 FLOWS: Final = "lifecycle.flows"
 INBOXES: Final = "lifecycle.inbox.letters"
+JOBS: Final = "lifecycle.board.jobs"
 LANES: Final = "lifecycle.lane.waiting"
 SATURATION: Final = "lifecycle.pool.saturation"
 WORKERS: Final = "lifecycle.workers"
@@ -36,7 +37,7 @@ _PATIENCE: Final = 2.0
 
 def take(components: Iterable[object]) -> Readings:
     """What ``components`` are at."""
-    readings: Readings = {FLOWS: {}, INBOXES: {}, LANES: {}, SATURATION: {}, WORKERS: {}}
+    readings: Readings = {FLOWS: {}, INBOXES: {}, JOBS: {}, LANES: {}, SATURATION: {}, WORKERS: {}}
     for each in components:
         try:
             _read(each, readings)
@@ -77,6 +78,14 @@ def _read(component: Any, into: Readings) -> None:
             _add(into[FLOWS], (run.name, run.state), 1)
     elif hasattr(component, "status"):
         _read_worker(component.state(), component, into)
+    else:
+        _read_queue(component.state(), into)
+
+
+def _read_queue(state: Any, into: Readings) -> None:
+    """An inbox or a board; what has no depths is neither."""
+    for name, depth in getattr(state, "depths", {}).items():
+        _add(into[INBOXES if state.kind == "inbox" else JOBS], (state.name, name), depth)
 
 
 def _read_worker(state: Any, worker: Any, into: Readings) -> None:

@@ -10,11 +10,12 @@ __all__ = ["LABELS", "LabelPolicy"]
 
 #: The labels that meters have, and what each says.
 LABELS: Final[Mapping[str, str]] = {
+    "board": "Where the jobs of a board are kept.",
     "child": "The name of a worker in its supervisor.",
     "error": "The type of an error.",
     "flow": "The name that a flow was defined with.",
     "function": "What a pool was asked to call.",
-    "inbox": "The name of a source that keeps what it accepts.",
+    "inbox": "The file of an inbox.",
     "lane": "The name of a lane.",
     "pattern": "The pattern of a route; never the topic that it matched.",
     "pool": "The name of a pool.",

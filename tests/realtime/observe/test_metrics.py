@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -18,13 +19,15 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 from lifecycle import Event, Router, Spec, Supervisor, lifetime, run, shutdown
 from lifecycle.errors import PoolBusy, RemoteError
+from lifecycle.flows import Board, Flows, linear, task
 from lifecycle.observe import OpenTelemetryMetrics, PrometheusMetrics
-from lifecycle.sources import ProbeServer
+from lifecycle.sources import Inbox, ProbeServer, WebhookSource
 from lifecycle.testing import running
 from lifecycle.workers.pool import Pool, Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from typing import Any
 
     from opentelemetry.sdk.metrics.export import MetricsData
@@ -141,6 +144,39 @@ async def test_a_pool_is_seen_alone_and_in_a_supervisor() -> None:
         'lifecycle_workers{status="running",worker_type="pool"} 2.0',
     ):
         assert line in text.splitlines()
+
+
+def nothing() -> None: ...
+
+
+async def test_what_is_on_disk_and_waits_is_seen(tmp_path: Path) -> None:
+    """Of an inbox and of a board; counted beside the loop, so a moment late."""
+    router, release = Router(), asyncio.Event()
+    hook = WebhookSource(port=0, inbox=Inbox(tmp_path / "hooks.db"))
+
+    @router.on("webhook/**")
+    async def hold(_event: object) -> None:
+        await release.wait()
+
+    router.add_source(hook)
+    async with lifetime(), PrometheusMetrics() as metrics, running(router), Flows(tmp_path / "flows.db") as flows:
+        await Board(flows).post("nobody")
+        for _ in range(3):
+            assert (await ask(hook.url + "/a", "POST"))[0] == 202
+        working = asyncio.create_task(Board(flows).work({"other": linear("other", task(nothing))}))
+        async with asyncio.timeout(LIMIT):
+            while not {("lifecycle_inbox_letters", 3), ("lifecycle_board_jobs", 1)} <= _depths(metrics):
+                await asyncio.sleep(0.02)
+        release.set()
+        working.cancel()
+        await asyncio.wait({working})
+
+
+def _depths(metrics: PrometheusMetrics) -> set[tuple[str, float]]:
+    """Each gauge, over all states."""
+    families = {family.name: family.samples for family in plain(metrics.expose()[0].decode())}
+    names = ("lifecycle_inbox_letters", "lifecycle_board_jobs")
+    return {(name, sum(sample.value for sample in families[name])) for name in names}
 
 
 class Kept(MetricExporter):
