@@ -65,11 +65,19 @@ class Postgres:
         done = self._run("initdb", *options, f"--pgdata={self.home / 'data'}", stdout=subprocess.PIPE)
         output, _ = done.communicate(timeout=_LIMIT)
         assert done.returncode == 0, output.decode()
+        rules = self.home / "data" / "pg_hba.conf"
+        # One role has to say its password.
+        rules.write_text("local all locked scram-sha-256\nlocal all all trust\n")
 
     @property
     def admin(self) -> str:
         """The URL of its first database, with all rights."""
         return f"postgresql://lifecycle@/postgres?host={self.home}"
+
+    def role(self, name: str, password: str = "") -> None:
+        """Let there be a role that may nothing."""
+        if not self.execute(f"SELECT 1 FROM pg_roles WHERE rolname = '{name}'"):
+            self.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")
 
     def url(self) -> str:
         """The URL of a schema where nothing is yet."""

@@ -47,8 +47,7 @@ _CLOSED_DOORS = {
 
 #: SQLSTATE, or its first two characters: what is wrong that another try would not change; and what to do.
 _TROUBLES = {
-    "42501": "the server does not let us; give the role of the URL the right to (CREATE and USAGE on the schema)",
-    "3F000": "there is no schema to be in; make that of the search_path, or give another",
+    "42501": "the server does not let us; give the role of the URL the right to (CREATE on the schema)",
     "42P01": "a table of ours is gone; enter the flows again, and it is made",
     "42703": "a table has other columns than ours; give the URL a schema of its own (?options=-csearch_path%3Dname)",
     "53100": "the server's disk is full; make room",

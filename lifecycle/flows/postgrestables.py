@@ -101,7 +101,8 @@ TABLES = Schema(
 
 _ALONE = "SELECT pg_advisory_xact_lock(hashtext('lifecycle tables'), hashtext(current_schema()))"
 _VERSIONS = "CREATE TABLE IF NOT EXISTS lifecycle_schemas (name text PRIMARY KEY, version integer NOT NULL)"
-_FOUND = "SELECT to_regclass(format('%I.lifecycle_schemas', current_schema())) IS NOT NULL"
+_FOUND = """SELECT current_schema(),
+    to_regclass(quote_ident(current_schema()) || '.lifecycle_schemas') IS NOT NULL"""
 _VERSION = "SELECT version FROM lifecycle_schemas WHERE name = %s"
 _KEEP = "INSERT INTO lifecycle_schemas VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET version = excluded.version"
 
@@ -127,7 +128,11 @@ def prepare(db: psycopg.Connection[Row], schema: Schema = TABLES) -> None:
 
 
 def _version(db: psycopg.Connection[Row], schema: Schema) -> int:
-    ((there,),) = db.execute(_FOUND)
+    ((place, there),) = db.execute(_FOUND)
+    if place is None:
+        raise JournalError(
+            "there is no schema to be in; make that of the search_path, and let the role of the URL use it (GRANT USAGE)"
+        )
     row = db.execute(_VERSION, (schema.name,)).fetchone() if there else None
     found, known = (row[0] if row else 0), len(schema.steps)
     if found > known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ FILE = Path(__file__).parents[1] / "data" / "taskflow_conformance.json"
 DATA = json.loads(FILE.read_text())
 CASES = {case["id"]: case for case in DATA["cases"]}
 PLAYS = dict(flows.plays(DATA))
+#: All of them with `make soak`: on a server each takes longer, and the store promises the same.
+ON_SERVER = list(PLAYS)[:: 1 if "LIFECYCLE_SOAK" in os.environ else 5]
 #: One of each kind, with several steps.
 SIMPLE, CRASH, RESET = (
     "A12-run-twice-after-success-does-nothing",
@@ -30,6 +33,12 @@ SIMPLE, CRASH, RESET = (
 @pytest.mark.parametrize("name", PLAYS)
 def test_a_recorded_case_comes_out_the_same(name: str, store: str) -> None:
     assert PLAYS[name](store) == []
+
+
+@pytest.mark.engine("postgres")
+@pytest.mark.parametrize("name", ON_SERVER)
+def test_a_recorded_case_comes_out_the_same_on_a_server(name: str) -> None:
+    assert PLAYS[name]("postgres") == []
 
 
 def test_all_that_was_recorded_is_played_but_what_a_conductor_of_ours_cannot_be_given() -> None:

@@ -1,0 +1,272 @@
+"""What a task sends goes out if the task is done, and only then; once it is stored, until somebody has handled it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import Event, Router
+from lifecycle.errors import FlowError, InvalidTopic
+from lifecycle.flows import Flows, Options, SentEvent, Times, current_task, linear, send, task
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from lifecycle.flows import Flow, OutboxStore, Store
+    from lifecycle.testing import Clock
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+def sends(*topics: str, name: str = "a") -> Flow:
+    async def work() -> None:
+        for topic in topics:
+            send(topic, {"by": current_task().name})
+
+    return linear("f", task(work, name=name))
+
+
+async def waiting(flows: Flows) -> list[tuple[str, str, str]]:
+    """What is stored and was not delivered."""
+    rows = await flows.store.outbox().take(100, now=0.0, until=0.0)
+    return [row[:3] for row in rows]
+
+
+@asynccontextmanager
+async def routed(flows: Flows, handler: Callable[[Any], Any]) -> AsyncIterator[Router]:
+    """A router that delivers what is sent to ``handler``."""
+    router = Router()
+    router.add_source(flows.outbox())
+    router.handle("**", handler, concurrency=8)
+    running = asyncio.create_task(router.run())
+    try:
+        yield router
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+# -- what is sent ----------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_task_sends_is_stored_with_its_success_in_order(flows: Flows) -> None:
+    await flows.start(sends("deploy/done", "mail/out"), id="one")
+    assert await waiting(flows) == [
+        ("one/a/1/1", "deploy/done", '{"by":"a"}'),
+        ("one/a/1/2", "mail/out", '{"by":"a"}'),
+    ]
+
+
+async def test_send_returns_the_id_that_the_event_will_have(flows: Flows) -> None:
+    run = flows.start(linear("f", task(lambda: send("x"), name="a")), id="one")
+    assert await run == {"a": "one/a/1/1"}
+
+
+async def test_a_task_that_fails_has_sent_nothing_and_what_undoes_others_may_send(flows: Flows) -> None:
+    @task
+    async def begun() -> None:
+        send("begun")
+
+    @begun.revert
+    async def undo() -> None:
+        send("undone")
+
+    @task
+    async def fails() -> None:
+        send("never")
+        raise ValueError("woot")
+
+    with pytest.raises(ValueError, match="woot"):
+        await flows.start(linear("f", begun, fails), id="one")
+    assert await waiting(flows) == [
+        ("one/begun/1/1", "begun", "null"),
+        ("one/begun/1/revert/1", "undone", "null"),
+    ]
+
+
+async def test_a_task_that_is_tried_again_sends_another_event(flows: Flows) -> None:
+    rounds = 0
+
+    async def work() -> None:
+        nonlocal rounds
+        rounds += 1
+        send("tried", rounds)
+        if rounds < 2:
+            raise ValueError("woot")
+
+    await flows.start(linear("f", task(work, name="a"), retry=Times(3)), id="one")
+    assert await waiting(flows) == [("one/a/2/1", "tried", "2")]
+
+
+async def test_a_task_that_was_interrupted_sends_under_the_same_id_when_it_is_done_again(
+    reopened: Callable[[], Flows],
+) -> None:
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        send("x", current_task().attempt)
+        begun.set()
+        if current_task().attempt == 1:
+            await asyncio.Event().wait()
+
+    flow = linear("f", task(work, name="a"))
+    async with reopened() as flows:
+        flows.start(flow, id="one")
+        await begun.wait()
+    async with reopened() as flows:
+        assert await waiting(flows) == []
+        (run,) = await flows.recover(flow)
+        await run
+        assert await waiting(flows) == [("one/a/1/1", "x", "2")]
+
+
+async def test_what_cannot_be_kept_fails_the_task_that_sends_it(flows: Flows) -> None:
+    with pytest.raises(FlowError, match="cannot be kept as JSON"):
+        await flows.start(linear("f", task(lambda: send("x", {1, 2}), name="a")))
+    assert await waiting(flows) == []
+
+
+@pytest.mark.parametrize("topic", ["", "x" * 1025, 5, None])
+async def test_a_topic_that_no_router_takes_is_refused(flows: Flows, topic: Any) -> None:
+    with pytest.raises(InvalidTopic, match="has no topic that a router takes"):
+        await flows.start(linear("f", task(lambda: send(topic), name="a")))
+
+
+def test_outside_of_a_task_nothing_can_be_sent() -> None:
+    with pytest.raises(LookupError, match="no task of a flow runs here"):
+        send("x")
+
+
+async def test_what_comes_after_the_task_has_ended_is_refused(flows: Flows) -> None:
+    late: list[asyncio.Task[str]] = []
+
+    async def lag() -> str:
+        await asyncio.sleep(1)
+        return send("x")
+
+    async def work() -> None:
+        late.append(asyncio.create_task(lag()))
+
+    await flows.start(linear("f", task(work, name="a")), id="one")
+    with pytest.raises(FlowError, match="came after one/a/1 had ended"):
+        await late[0]
+
+
+# -- what is delivered -------------------------------------------------------------------------------------------------
+
+
+async def test_a_router_gets_what_was_sent_before_and_what_is_sent_later_in_order(flows: Flows) -> None:
+    got: list[SentEvent] = []
+    await flows.start(sends("one", "two"), id="before")
+    async with routed(flows, got.append):
+        await flows.start(sends("three"), id="later")
+        while len(got) < 3:
+            await asyncio.sleep(0.1)
+    assert got == [
+        SentEvent("one", {"by": "a"}, "before/a/1/1"),
+        SentEvent("two", {"by": "a"}, "before/a/1/2"),
+        SentEvent("three", {"by": "a"}, "later/a/1/1"),
+    ]
+    assert await waiting(flows) == []
+
+
+async def test_what_fails_or_nobody_takes_comes_again_with_the_same_id(flows: Flows) -> None:
+    got: list[str] = []
+
+    async def fails_twice(event: SentEvent) -> None:
+        got.append(event.id)
+        if len(got) < 3:
+            raise ValueError("woot")
+
+    await flows.start(sends("one"), id="x")
+    async with routed(flows, fails_twice):
+        while len(got) < 3:
+            await asyncio.sleep(0.1)
+    assert got == ["x/a/1/1"] * 3
+    assert await waiting(flows) == []
+
+
+async def test_one_that_fails_does_not_hold_up_the_others(flows: Flows) -> None:
+    got: list[str] = []
+
+    async def handle(event: SentEvent) -> None:
+        if event.topic == "bad":
+            raise ValueError("woot")
+        got.append(event.topic)
+
+    await flows.start(sends("bad", "one", "bad", "two"))
+    async with routed(flows, handle):
+        while len(got) < 2:
+            await asyncio.sleep(0.1)
+    assert got == ["one", "two"]
+    assert [topic for _, topic, _ in await flows_later(flows)] == ["bad", "bad"]
+
+
+async def flows_later(flows: Flows) -> list[tuple[str, str, str]]:
+    """What will come again, by then."""
+    rows = await flows.store.outbox().take(100, now=1e12, until=0.0)
+    return [row[:3] for row in rows]
+
+
+async def test_what_is_under_way_when_the_router_ends_is_kept_and_comes_again(flows: Flows) -> None:
+    begun = asyncio.Event()
+
+    async def never(_: SentEvent) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    await flows.start(sends("one"), id="x")
+    async with routed(flows, never):
+        await begun.wait()
+    assert await flows_later(flows) == [("x/a/1/1", "one", '{"by":"a"}')]
+
+
+async def test_an_outbox_of_flows_that_are_not_entered_says_so(reopened: Callable[[], Flows]) -> None:
+    async def emit(_: object) -> Any: ...
+
+    with pytest.raises(FlowError, match="not open"):
+        await reopened().outbox().run(emit)
+
+
+# -- what every store promises ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def outbox(make_store: Callable[[], Store]) -> AsyncIterator[OutboxStore]:
+    async with Flows(store=make_store(), options=Options()) as flows:
+        await flows.start(sends("a", "b", "c"))
+        yield flows.store.outbox()
+
+
+async def test_what_one_has_nobody_else_gets_before_its_time_is_over(outbox: OutboxStore) -> None:
+    (first,) = await outbox.take(1, now=10.0, until=20.0)
+    assert first.topic == "a"
+    assert [row.topic for row in await outbox.take(9, now=10.0, until=30.0)] == ["b", "c"]
+    assert [row.topic for row in await outbox.take(9, now=20.0, until=30.0)] == ["a"]
+
+
+async def test_what_is_held_longer_or_given_back_is_free_at_that_time(outbox: OutboxStore) -> None:
+    numbers = [row.number for row in await outbox.take(3, now=10.0, until=20.0)]
+    await outbox.hold(numbers[:1], until=40.0)
+    await outbox.hold(numbers[1:2], until=0.0)
+    assert [row.topic for row in await outbox.take(9, now=11.0, until=12.0)] == ["b"]
+    assert [row.topic for row in await outbox.take(9, now=30.0, until=31.0)] == ["b", "c"]
+    assert [row.topic for row in await outbox.take(9, now=40.0, until=41.0)] == ["a", "b", "c"]
+
+
+async def test_what_is_forgotten_is_gone_and_to_forget_or_hold_it_again_is_nothing(outbox: OutboxStore) -> None:
+    numbers = [row.number for row in await outbox.take(3, now=10.0, until=20.0)]
+    await outbox.forget(numbers[:2])
+    await outbox.forget(numbers[:2])
+    await outbox.hold(numbers[:2], until=0.0)
+    assert [row.topic for row in await outbox.take(9, now=30.0, until=31.0)] == ["c"]
+
+
+async def test_events_look_like_those_of_the_library(clock: Clock) -> None:
+    del clock
+    event = SentEvent("a/b", 5, "x")
+    assert (event.topic, event.data) == (Event("a/b", 5).topic, 5)

@@ -1,0 +1,199 @@
+"""A server with which something is wrong: away, too old, not ours, shut to us, or changed behind our back."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from lifecycle.errors import FlowError, JournalError
+from lifecycle.flows import Board, FlowRow, Flows, PostgresStore, linear, send, task
+from lifecycle.flows.postgreslines import check_version
+from tests import postgres
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.engine("postgres")
+
+ONE = linear("one", task(lambda: 1, name="a"))
+
+
+@pytest.fixture
+def server() -> postgres.Postgres:
+    return postgres.server()
+
+
+async def opened(url: str) -> None:
+    async with Flows(url) as flows:
+        assert await flows.start(ONE) == {"a": 1}
+
+
+# -- being let in ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path) -> None:
+    url = f"postgresql://me:geheim@/jobs?host={tmp_path}"
+    with pytest.raises(JournalError, match=r"postgresql://me@.*/jobs: is the server running, and is this") as caught:
+        await opened(url)
+    assert "geheim" not in str(caught.value)
+    assert "geheim" not in repr(Flows(url))
+
+
+async def test_a_wrong_password_is_said_to_be_and_not_shown(server: postgres.Postgres) -> None:
+    server.role("locked", "right")
+    for given, words in ((":wrong", "give the right password"), ("", "give the password")):
+        with pytest.raises(JournalError, match=words) as caught:
+            await opened(f"postgresql://locked{given}@/postgres?host={server.home}")
+        assert "wrong" not in str(caught.value)
+
+
+async def test_a_database_that_is_not_there_is_named(server: postgres.Postgres) -> None:
+    with pytest.raises(JournalError, match=r'make it, or name another .*"nowhere" does not exist'):
+        await opened(f"postgresql://lifecycle@/nowhere?host={server.home}")
+
+
+async def test_a_schema_that_is_not_there_is_said_to_be(server: postgres.Postgres) -> None:
+    with pytest.raises(JournalError, match="there is no schema to be in"):
+        await opened(f"{server.admin}&options=-csearch_path%3Dnowhere")
+
+
+async def test_who_may_not_make_tables_is_told_what_he_lacks(server: postgres.Postgres) -> None:
+    server.role("nobody")
+    url = server.url().replace("//lifecycle@", "//nobody@")
+    with pytest.raises(JournalError, match=r"let the role of the URL use it \(GRANT USAGE"):
+        await opened(url)
+    server.execute(f"GRANT USAGE ON SCHEMA {url.rpartition('%3D')[2]} TO nobody")
+    with pytest.raises(JournalError, match=r"give the role of the URL the right to \(CREATE on the schema"):
+        await opened(url)
+
+
+@pytest.mark.parametrize("url", ["postgresql://[", "postgresql://me:geheim@here/x?y", "postgresql://?nonsense=1"])
+def test_what_is_no_url_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ValueError, match="is no URL of a PostgreSQL server") as caught:
+        Flows(url)
+    assert "geheim" not in str(caught.value)
+
+
+def test_without_a_connection_nothing_can_be_reached() -> None:
+    with pytest.raises(ValueError, match="connections=0 cannot reach"):
+        PostgresStore("postgresql://here", connections=0)
+
+
+def test_a_server_that_is_too_old_is_refused() -> None:
+    check_version("here", 150000)
+    with pytest.raises(JournalError, match="here is PostgreSQL 14; 15 or newer is needed"):
+        check_version("here", 140011)
+
+
+def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(JournalError, match=r"install the extra 'postgres': pip install"):
+        Flows("postgresql://here")
+
+
+# -- the tables --------------------------------------------------------------------------------------------------------
+
+
+async def test_tables_of_somebody_else_are_left_alone(server: postgres.Postgres) -> None:
+    url = server.url()
+    with psycopg.connect(url) as db:
+        db.execute("CREATE TABLE lifecycle_jobs (mine text)")
+    with pytest.raises(JournalError, match=r"is called as a table of ours and is none .*give the URL a schema"):
+        await opened(url)
+    with psycopg.connect(url) as db:
+        tables = db.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()").fetchall()
+    assert tables == [("lifecycle_jobs",)]
+
+
+async def test_tables_of_a_newer_program_are_refused(server: postgres.Postgres) -> None:
+    url = server.url()
+    await opened(url)
+    with psycopg.connect(url) as db:
+        db.execute("UPDATE lifecycle_schemas SET version = 99")
+    with pytest.raises(JournalError, match=r"'flows' are of version 99.*use the newer program"):
+        await opened(url)
+
+
+async def test_of_many_that_open_an_empty_schema_one_makes_the_tables(server: postgres.Postgres) -> None:
+    url = server.url()
+    await asyncio.gather(*[opened(url) for _ in range(5)])
+    await opened(url)
+
+
+async def test_two_schemas_know_nothing_of_each_other(server: postgres.Postgres) -> None:
+    async with Flows(server.url()) as flows, Flows(server.url()) as others:
+        await flows.start(ONE, id="x")
+        assert await others.store.flows() == []
+
+
+async def test_a_table_that_is_gone_is_said_to_be_and_made_when_the_flows_are_entered_again(
+    server: postgres.Postgres,
+) -> None:
+    url = server.url()
+    async with Flows(url) as flows:
+        with psycopg.connect(url) as db:
+            db.execute("DROP TABLE lifecycle_jobs, lifecycle_schemas")
+        with pytest.raises(JournalError, match="a table of ours is gone"):
+            await Board(flows).post("one")
+    with pytest.raises(JournalError, match="is called as a table of ours"):
+        await opened(url)
+
+
+# -- what is asked of it -----------------------------------------------------------------------------------------------
+
+
+async def test_text_that_it_cannot_keep_is_refused_and_costs_nobody_else_anything(server: postgres.Postgres) -> None:
+    async with Flows(server.cleared()) as flows:
+        for id_ in ("a\0b", "\ud800"):
+            with pytest.raises(FlowError, match="cannot keep a text with NUL or half a surrogate"):
+                await flows.store.create(FlowRow(id_, "f"))
+            with pytest.raises(FlowError, match="cannot keep a text"):
+                await flows.start(ONE, id=id_)
+        assert await flows.start(ONE, id="good") == {"a": 1}
+
+
+async def test_values_and_errors_with_such_text_are_kept(server: postgres.Postgres) -> None:
+    def fails() -> None:
+        raise ValueError("\0 and \ud800")
+
+    async with Flows(server.cleared()) as flows:
+        given = flows.start(linear("f", task(lambda: "a\0b\ud800", name="a")))
+        assert await given == {"a": "a\0b\ud800"}
+        board = Board(flows)
+        job = await board.post("fails", id="x")
+        work = asyncio.create_task(board.work({"fails": linear("fails", task(fails, name="a"))}))
+        assert await job == "REVERTED"
+        assert job.error == "ValueError: \\x00 and \\ud800"
+        work.cancel()
+        await asyncio.wait([work])
+
+
+async def test_an_event_whose_topic_it_cannot_keep_stops_the_flow_where_it_can_go_on(
+    server: postgres.Postgres,
+) -> None:
+    async with Flows(server.cleared()) as flows:
+        run = flows.start(linear("f", task(lambda: send("a\0b"), name="a")), id="x")
+        with pytest.raises(FlowError, match="cannot keep a text"):
+            await run
+        assert run.stopped
+
+
+async def test_a_standing_wait_of_the_server_is_an_error_that_says_so(server: postgres.Postgres) -> None:
+    url = server.cleared()
+    async with Flows(f"{url}%20-cstatement_timeout%3D50") as flows:
+        with psycopg.connect(url) as db:
+            db.execute("LOCK TABLE lifecycle_flows")
+            with pytest.raises(JournalError, match="longer statement_timeout"):
+                await flows.store.load("x")
+        with pytest.raises(FlowError, match="there is no flow 'x' here"):
+            await flows.store.load("x")
+
+
+async def test_a_store_that_is_not_entered_says_so() -> None:
+    store = PostgresStore("postgresql://here")
+    with pytest.raises(JournalError, match="is not open; enter"):
+        await store.load("x")
