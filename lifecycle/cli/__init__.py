@@ -19,13 +19,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command line and return the exit status: 0 done, 1 failure, 2 usage, 3 bad configuration."""
     from lifecycle.cli.commandline import parse
     from lifecycle.cli.failures import DONE, CliError
-    from lifecycle.cli.messages import Voice, colourful
 
     parsed = parse(sys.argv[1:] if argv is None else argv)
     try:
         return parsed.main(parsed)
     except CliError as error:
-        Voice(colourful(sys.stderr)).bad(str(error))
+        from lifecycle.cli.logs import voice_of
+
+        voice_of(vars(parsed).get("log_format")).bad(str(error))
         return error.status
     except KeyboardInterrupt:
         return DONE

@@ -163,7 +163,7 @@ def _add_up(commands: Any) -> None:
 
     parser = commands.add_parser(
         "up",
-        usage="lifecycle up [-f FILE] [--log-dir DIR] [NAME ...]",
+        usage="lifecycle up [-f FILE] [--log-dir DIR] [--log-format FORMAT] [NAME ...]",
         help="run the processes of a Procfile, or of tables in a TOML file",
         description="Run the processes of FILE, or those called NAME, and stop them together. Without -f: the "
         "Procfile, else lifecycle.toml with [up.NAME], else pyproject.toml with [tool.lifecycle.up.NAME].",
@@ -177,6 +177,7 @@ def _add_up(commands: Any) -> None:
     parser.add_argument(
         "--log-dir", type=typed(values.path), metavar="DIR", help="write the lines of each to DIR/NAME.log as well"
     )
+    _add_log_format(parser)
 
 
 def _add_run(commands: Any) -> None:
@@ -189,6 +190,14 @@ def _add_run(commands: Any) -> None:
     parser.set_defaults(main=_run)
     parser.add_argument("target", metavar="MODULE:ATTRIBUTE", help="such as app:main or shop.app:router")
     parser.add_argument("--factory", action="store_true", help="ATTRIBUTE is a function that returns what to run")
+    _add_log_format(parser)
+
+
+def _add_log_format(parser: argparse.ArgumentParser) -> None:
+    """The option that `watch` has in its table."""
+    from lifecycle.cli.options import LOG_FORMAT
+
+    parser.add_argument(f"--{LOG_FORMAT.name}", **_with_value(LOG_FORMAT))
 
 
 def _add_webhook(commands: Any) -> None:
@@ -227,7 +236,7 @@ def _up(parsed: Parsed) -> int:
 
     if parsed.command:
         raise UsageError(f"lifecycle up takes no command; write {' '.join(parsed.command)!r} into a Procfile")
-    return up(parsed.file, parsed.names, parsed.log_dir)
+    return up(parsed.file, parsed.names, parsed.log_dir, log_format=parsed.log_format)
 
 
 def _run(parsed: Parsed) -> int:
@@ -235,7 +244,7 @@ def _run(parsed: Parsed) -> int:
 
     if parsed.command:
         raise UsageError(f"lifecycle run takes no command; {' '.join(parsed.command)!r} would be for lifecycle watch")
-    return run_target(parsed.target, factory=parsed.factory)
+    return run_target(parsed.target, factory=parsed.factory, log_format=parsed.log_format)
 
 
 def _webhook_send(parsed: Parsed) -> int:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Voice", "at_terminal", "brief", "colourful", "painted", "put"]
+__all__ = ["PREFIX", "Voice", "at_terminal", "brief", "colourful", "painted", "put"]
 
-_PREFIX = "[lifecycle]"
+#: Before each line, where nobody speaks for us by another name.
+PREFIX = "[lifecycle]"
 #: What keeps a file from growing.
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 _DIM, _RED, _GREEN, _YELLOW = "2", "31", "32", "33"
@@ -82,7 +83,7 @@ class Voice:
 
     colour: bool = False
     stream: TextIO | None = None
-    prefix: str = _PREFIX
+    prefix: str = PREFIX
 
     def say(self, text: str) -> None:
         """What happens."""

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from lifecycle.cli import values
 
-__all__ = ["OPTIONS", "Flag", "Option"]
+__all__ = ["LOG_FORMAT", "OPTIONS", "Flag", "Option"]
 
 _Read: TypeAlias = Callable[[str], Any]
 
@@ -53,6 +53,11 @@ class Flag:
         """The form that changes the default."""
         return f"no-{self.name}" if self.default else self.name
 
+
+#: Other commands have it too.
+LOG_FORMAT = Option(
+    "log-format", "FORMAT", "how to say what there is to say: text, or json, an object a line", values.log_format
+)
 
 OPTIONS: tuple[Option | Flag, ...] = (
     Option("ext", "py,toml", "only files with these endings", values.extensions, many=True),
@@ -98,4 +103,5 @@ OPTIONS: tuple[Option | Flag, ...] = (
     Option("secret-env", "NAME", "the variable with the secret that signs the POSTs (as GitHub does)", values.variable),
     Flag("prompt", "leave the terminal to the command (for pdb)", default=True),
     Flag("check", "restart even if a changed Python file has a syntax error", default=True),
+    LOG_FORMAT,
 )

@@ -5,17 +5,19 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle.cli.failures import DONE, FAILED, UsageError
-from lifecycle.cli.messages import Voice, colourful
+from lifecycle.cli.logs import configured, failure_shown, voice_of
 from lifecycle.cli.steered import Steered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import ModuleType
+
+    from lifecycle.cli.messages import Voice
+    from lifecycle.cli.settings import LogFormat
 
 __all__ = ["find", "load", "run_target"]
 
@@ -23,7 +25,7 @@ __all__ = ["find", "load", "run_target"]
 _SIGNALLED = 128
 
 
-def run_target(target: str, *, factory: bool) -> int:
+def run_target(target: str, *, factory: bool, log_format: LogFormat | None = None) -> int:
     """Run what ``target`` names, and return the status to exit with.
 
     That is the code of a process worker that ended by itself, as a shell would give it; 1 after an error; else 0.
@@ -32,16 +34,20 @@ def run_target(target: str, *, factory: bool) -> int:
         UsageError: when there is no such module or attribute, or nothing there that can be run.
     """
     sys.path.insert(0, str(Path.cwd()))
-    mains = load(target, factory=factory)
+    voice = voice_of(log_format)
+    with configured(voice):
+        return _run(target, load(target, factory=factory), voice)
+
+
+def _run(target: str, mains: tuple[Any, ...], voice: Voice) -> int:
     from lifecycle.runtime import run
 
-    voice = Voice(colourful(sys.stderr))
     try:
         run(Steered(target.partition(":")[0], voice), *mains)
     except Exception as error:  # noqa: BLE001  # shown to the user whole: it is their program
         status = _own_code(mains)
         if status is None:
-            traceback.print_exc()
+            failure_shown(voice, error)
             return FAILED
         voice.bad(str(error))
         return status

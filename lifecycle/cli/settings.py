@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from lifecycle.cli.globs import Glob
 
-__all__ = ["Action", "Address", "Busy", "Policy", "Rule", "Settings"]
+__all__ = ["Action", "Address", "Busy", "LogFormat", "Policy", "Rule", "Settings"]
 
 #: What to do while the command still runs: stop it, wait for its end, or let the change go.
 Busy: TypeAlias = Literal["restart", "queue", "drop"]
@@ -25,6 +25,10 @@ Policy: TypeAlias = Literal["never", "on_failure", "always"]
 
 #: What a changed file leads to.
 Action: TypeAlias = Literal["restart", "reload", "ignore"]
+
+
+#: How the commands say what they say: for people, or as JSON.
+LogFormat: TypeAlias = Literal["text", "json"]
 
 
 class Address(NamedTuple):
@@ -113,6 +117,7 @@ class Settings:
     prompt: bool = True
     #: Whether changed Python files are compiled before the old process is stopped.
     check: bool = True
+    log_format: LogFormat = "text"
 
     def __post_init__(self) -> None:
         if self.socket and self.ready == f"port:{self.socket.port}":

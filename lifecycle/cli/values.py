@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, get_args
 
-from lifecycle.cli.settings import Action, Address, Busy, Policy, Rule
+from lifecycle.cli.settings import Action, Address, Busy, LogFormat, Policy, Rule
 
 if TYPE_CHECKING:
     from lifecycle.cli.globs import Glob
@@ -22,6 +22,7 @@ __all__ = [
     "extensions",
     "globs",
     "interval",
+    "log_format",
     "path",
     "policy",
     "port",
@@ -34,6 +35,7 @@ __all__ = [
 
 _BUSY: dict[str, Busy] = {each: each for each in get_args(Busy)}
 _POLICIES: dict[str, Policy] = {each.replace("_", "-"): each for each in get_args(Policy)}
+_LOG_FORMATS: dict[str, LogFormat] = {each: each for each in get_args(LogFormat)}
 _HIGHEST_PORT = 65535
 _ACTIONS: dict[str, Action] = {each: each for each in get_args(Action)}
 
@@ -93,6 +95,13 @@ def busy(text: str) -> Busy:
     if text not in _BUSY:
         raise ValueError("give restart, queue or drop")
     return _BUSY[text]
+
+
+def log_format(text: str) -> LogFormat:
+    """How to say what is said."""
+    if text not in _LOG_FORMATS:
+        raise ValueError("give text or json")
+    return _LOG_FORMATS[text]
 
 
 def policy(text: str) -> Policy:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,7 @@ from lifecycle.cli.failures import DONE, FAILED, ConfigError, UsageError
 from lifecycle.cli.generations import Generations
 from lifecycle.cli.gitignore import available, has_rules
 from lifecycle.cli.live import LiveReload
-from lifecycle.cli.logs import heard
-from lifecycle.cli.messages import Voice, colourful
+from lifecycle.cli.logs import heard, voice_of
 from lifecycle.cli.programs import interpreter
 from lifecycle.cli.rules import PathRules, own_output
 from lifecycle.cli.session import Session
@@ -31,6 +29,7 @@ from lifecycle.handlers import SuspendHandler
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Mapping
 
+    from lifecycle.cli.messages import Voice
     from lifecycle.cli.settings import Settings
     from lifecycle.cli.sockets import Handover
     from lifecycle.cli.terminal import Foreground
@@ -61,7 +60,7 @@ def watch(typed: Mapping[str, Any]) -> int:
     here = Path.cwd()
     settings = watch_settings(typed, find_table(here))
     _require_paths(settings, typed=bool(typed.get("paths")))
-    voice = Voice(colourful(sys.stderr))
+    voice = voice_of(settings.log_format)
     with handover(settings.socket) as socket, heard(voice):
         return _prepare(settings, here, voice, socket).run()
 

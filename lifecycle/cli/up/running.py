@@ -27,6 +27,7 @@ from lifecycle.workers.status import FINAL
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from lifecycle.cli.settings import LogFormat
     from lifecycle.cli.up.processes import Process
     from lifecycle.events import StatusEvent
     from lifecycle.workers import WorkerState
@@ -39,7 +40,9 @@ _NAME: Final = "lifecycle up"
 _MARGIN: Final = 2.0
 
 
-def up(file: Path | None, names: Sequence[str], log_dir: Path | None = None) -> int:
+def up(
+    file: Path | None, names: Sequence[str], log_dir: Path | None = None, *, log_format: LogFormat | None = None
+) -> int:
     """Run the processes of ``file``, or those called ``names``, to their end; the status to exit with.
 
     Raises:
@@ -47,7 +50,8 @@ def up(file: Path | None, names: Sequence[str], log_dir: Path | None = None) -> 
     """
     file = find_file(Path.cwd()) if file is None else Path.cwd() / file
     processes = selected(read_file(file), names, file)
-    with Screen([each.name for each in processes], log_dir=log_dir, gone=_shut_down) as screen, heard(screen.voice):
+    screen = Screen([each.name for each in processes], log_dir=log_dir, gone=_shut_down, log_format=log_format)
+    with screen, heard(screen.voice):
         program = _Program(processes, file.parent, screen)
         screen.voice.say(f"{file.name}: {', '.join(each.name for each in processes)}")
         return program.run()

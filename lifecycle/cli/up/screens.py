@@ -8,7 +8,8 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.cli.failures import UsageError
-from lifecycle.cli.messages import Voice, colourful, painted, put
+from lifecycle.cli.logs import json_line, voice_of
+from lifecycle.cli.messages import colourful, painted, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import BinaryIO, Self
 
+    from lifecycle.cli.settings import LogFormat
     from lifecycle.workers.stdio import Output
 
 __all__ = ["Screen"]
@@ -33,7 +35,14 @@ class Screen:
     As a context manager it also writes the lines of each to ``log_dir``/NAME.log, at the end of what is there.
     """
 
-    def __init__(self, names: Sequence[str], *, log_dir: Path | None, gone: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        log_dir: Path | None,
+        gone: Callable[[], object],
+        log_format: LogFormat | None = None,
+    ) -> None:
         width = max(map(len, (*names, _OURSELVES)))
         colour = colourful(sys.stdout)
         self._prefixes = {
@@ -41,7 +50,8 @@ class Screen:
             for name, code in zip(names, cycle(_COLOURS), strict=False)
         }
         #: For what we say ourselves.
-        self.voice = Voice(colourful(sys.stderr), prefix=f"{_OURSELVES:<{width}} |")
+        self.voice = voice_of(log_format, prefix=f"{_OURSELVES:<{width}} |")
+        self._is_json = log_format == "json"
         #: Whether somebody reads it.
         self.read = True
         self._gone = gone
@@ -75,8 +85,8 @@ class Screen:
         """Takes the lines of the process ``name``."""
         prefix, log = self._prefixes[name], self._logs.get(name)
 
-        def take(line: str, _: str) -> None:
-            self._show(prefix, line)
+        def take(line: str, stream: str) -> None:
+            self._print(json_line(line, process=name, stream=stream) if self._is_json else _shown(prefix, line))
             if log is not None:
                 self._keep(name, log, line)
 
@@ -87,10 +97,8 @@ class Screen:
         """The descriptors of the files."""
         return tuple(log.fileno() for log in self._logs.values())
 
-    def _show(self, prefix: str, line: str) -> None:
-        # A line that begins anew, as progress bars do, begins behind the name; colours end with the line.
-        shown = line.replace("\r", f"\r{prefix} ") + (_RESET if _ESCAPE in line else "")
-        if not put(sys.stdout, f"{prefix} {shown}\n"):
+    def _print(self, text: str) -> None:
+        if not put(sys.stdout, text):
             self.read = False
             self._gone()
 
@@ -105,3 +113,9 @@ class Screen:
     def _open(self, file: Path) -> BinaryIO:
         # Without a buffer: what cannot be written now does not come up again later.
         return self._files.enter_context(file.open("ab", buffering=0))
+
+
+def _shown(prefix: str, line: str) -> str:
+    # A line that begins anew, as progress bars do, begins behind the name; colours end with the line.
+    shown = line.replace("\r", f"\r{prefix} ") + (_RESET if _ESCAPE in line else "")
+    return f"{prefix} {shown}\n"
