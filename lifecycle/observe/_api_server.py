@@ -26,6 +26,9 @@ _QUEUE = 1024
 #: Seconds that requests under way have for their answers when it ends; streams have none.
 _LAST_ANSWERS = 0.5
 
+#: Seconds that a client has to end a body of which nobody wants to know more.
+_LINGER = 1.0
+
 
 class _Refusals(logging.LoggerAdapter[logging.Logger]):
     """What is no HTTP is no failure of ours: who sent it is told, and the log only where everything is."""
@@ -41,6 +44,7 @@ async def serving(app: web.Application, console: Console, at: socket.socket) -> 
         app,
         access_log=None,
         handler_cancellation=True,
+        lingering_time=_LINGER,
         logger=_Refusals(logging.getLogger("lifecycle.observe")),
         shutdown_timeout=_LAST_ANSWERS,
     )

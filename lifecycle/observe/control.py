@@ -26,8 +26,8 @@ __all__ = ["ControlSocket"]
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Bytes of a name: a file's has 255, and some are for what is added to it.
-_LONGEST = 200
+#: Bytes of a name: the address of a socket has about a hundred, with what is added to it.
+_LONGEST = 64
 
 
 class ControlSocket:

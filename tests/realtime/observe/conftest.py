@@ -1,0 +1,21 @@
+"""A runtime directory of the test's own: its path is short, as the address of a socket has to be."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="lifecycle-"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(made))
+    yield made
+    shutil.rmtree(made, ignore_errors=True)

@@ -1,0 +1,447 @@
+"""`ControlSocket` over real sockets: who may connect, who finds it, what it answers, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.control import Event, Router
+from lifecycle.observe import ControlSocket, sockets
+from lifecycle.runtime import Lifetime, lifetime
+from lifecycle.testing import running
+from lifecycle.workers import Spec, Supervisor, TaskWorker
+from tests.programs import LIMIT, Running
+from tests.realtime.observe.asking import ask, sent, streaming, tell
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+HOSTILE = "q\"'<b>[x]{y}|`é\U0001f600\n"
+NOBODY = 65_534
+
+PROGRAM = """
+import asyncio, sys
+from lifecycle import Router, run
+from lifecycle.observe import ControlSocket
+from lifecycle.runtime import on_shutdown
+
+async def main():
+    on_shutdown(lambda: print("the hook ran", flush=True))
+    print("up", flush=True)
+    await asyncio.Event().wait()
+
+run(ControlSocket(*sys.argv[1:]), Router(), main)
+"""
+
+
+@asynccontextmanager
+async def opened(name: str | None = "api", router: Router | None = None) -> AsyncGenerator[tuple[Lifetime, Path]]:
+    async with lifetime(signals=False) as life, running(router or Router()), ControlSocket(name) as control:
+        assert control.path is not None
+        yield life, control.path
+
+
+# -- where it is -------------------------------------------------------------------------------------------------
+
+
+async def test_the_socket_is_for_its_user_alone_and_gone_afterwards(runtime: Path) -> None:
+    async with opened() as (_, path):
+        assert path == runtime / "lifecycle" / "api.sock"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert list(path.parent.iterdir()) == []
+
+
+async def test_it_can_be_opened_again_and_not_twice(runtime: Path) -> None:
+    control = ControlSocket("api")
+    async with lifetime(signals=False):
+        for _ in range(2):
+            async with control:
+                assert control.path == runtime / "lifecycle" / "api.sock"
+                with pytest.raises(RuntimeError, match="listens already"):
+                    await control.__aenter__()
+            assert control.path is None
+    with pytest.raises(LookupError, match="no lifetime"):
+        await control.__aenter__()
+
+
+async def test_what_a_program_that_was_killed_left_behind_is_replaced(runtime: Path) -> None:
+    directory = runtime / "lifecycle"
+    directory.mkdir(0o700)
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(directory / "api.sock"))
+    assert sockets.find() == []
+    async with opened() as (_, path):
+        assert path.name == "api.sock"
+        assert (await ask(path, "/api/commands"))[0] == 200
+
+
+async def test_programs_of_one_name_have_their_numbers_added(runtime: Path) -> None:
+    async with opened() as (_, path), AsyncExitStack() as held:
+        second = await held.enter_async_context(ControlSocket("api"))
+        assert second.name == f"api-{os.getpid()}"
+        with pytest.raises(OSError, match="another program listens") as taken:
+            await held.enter_async_context(ControlSocket("api"))
+        assert taken.value.errno == errno.EADDRINUSE
+        assert [each.name for each in sockets.find()] == ["api", second.name]
+        assert [each.path for each in sockets.find("api")] == [path]
+        path.unlink()
+        assert [each.name for each in sockets.find("api")] == [second.name]
+        assert sockets.find("ap") == []
+
+
+async def test_another_socket_in_its_place_is_left_there(runtime: Path) -> None:
+    async with opened() as (_, path):
+        path.unlink()
+        path.write_text("somebody else's")
+    assert path.read_text() == "somebody else's"
+
+
+async def test_a_directory_whose_path_is_too_long_for_an_address_will_do(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = runtime / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    async with opened() as (_, path):
+        assert path == deep / "lifecycle" / "api.sock"
+        [program] = sockets.find("api")
+        assert program.pid == os.getpid()
+        with program.connect(LIMIT):
+            pass
+    assert not path.exists()
+
+
+async def test_without_a_directory_of_the_session_there_is_one_in_tmp(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fallback = Path(f"/tmp/lifecycle-{os.geteuid()}")
+    for useless in ("", "relative", str(runtime / "missing")):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", useless)
+        assert sockets.directories() == (fallback,)
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert sockets.directories() == (fallback,)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    assert sockets.directories() == (runtime / "lifecycle", fallback)
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+    assert sockets.directories() == (Path(f"/tmp/lifecycle-{NOBODY}"),)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a\0b", ".hidden", "-p", "é" * 33])
+def test_a_name_that_no_file_could_have_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot name a socket; give printable text without slashes"):
+        ControlSocket(name)
+
+
+async def test_other_names_are_taken_as_they_are(runtime: Path) -> None:
+    for name in ("api v1.2", 'q"<b>[x]é\U0001f600', "é" * 32):
+        async with opened(name) as (_, path):
+            assert path.name == f"{name}.sock"
+            assert [each.name for each in sockets.find(name)] == [name]
+
+
+def test_what_is_no_text_is_no_name() -> None:
+    with pytest.raises(TypeError, match="7 is no name"):
+        ControlSocket(7)  # type: ignore[arg-type]  # what users do
+
+
+def test_without_a_name_it_has_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = type(sys)("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    for argv, name in (["/srv/api.py"], "api"), (["-c"], "python"), ([""], "python"), ([], "python"), (["x/y\n"], "y_"):
+        monkeypatch.setattr(sys, "argv", argv)
+        assert ControlSocket().name == name
+    main.__spec__ = type("Spec", (), {"name": "shop.api.__main__"})()
+    assert ControlSocket().name == "shop.api"
+
+
+# -- tricks --------------------------------------------------------------------------------------------------------
+
+
+async def refused(match: str) -> None:
+    async with lifetime(signals=False):
+        with pytest.raises(OSError, match=match) as error:
+            await ControlSocket("api").__aenter__()
+    assert "XDG_RUNTIME_DIR may name another directory" in str(error.value)
+
+
+async def test_a_directory_that_others_may_use_is_refused(runtime: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = runtime / "lifecycle"
+    directory.mkdir()
+    directory.chmod(0o750)
+    await refused(r"others may use it \(mode 750\); chmod 700 makes it private")
+    with caplog.at_level(logging.WARNING):
+        assert sockets.find() == []
+    assert "is not searched for programs" in caplog.text
+
+
+async def test_a_link_to_a_directory_is_refused(runtime: Path) -> None:
+    (runtime / "mine").mkdir(0o700)
+    (runtime / "lifecycle").symlink_to(runtime / "mine")
+    await refused("it is no directory; remove it")
+    assert list((runtime / "mine").iterdir()) == []
+
+
+async def test_a_file_in_place_of_the_directory_is_refused(runtime: Path) -> None:
+    (runtime / "lifecycle").write_text("")
+    await refused("no control socket in .*lifecycle")
+
+
+async def test_what_is_no_socket_is_not_removed(runtime: Path) -> None:
+    (runtime / "lifecycle").mkdir(0o700)
+    target, link = runtime / "precious", runtime / "lifecycle" / "api.sock"
+    target.write_text("precious")
+    link.symlink_to(target)
+    async with lifetime(signals=False):
+        with pytest.raises(OSError, match="is there and no socket; remove it"):
+            await ControlSocket("api").__aenter__()
+    assert target.read_text() == "precious"
+    assert link.is_symlink()
+
+
+async def test_a_directory_that_belongs_to_somebody_else_is_refused(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (runtime / "lifecycle").mkdir(0o700)
+    own, lstat = os.geteuid(), Path.lstat
+
+    def foreign(path: Path) -> Any:
+        found = lstat(path)
+        owner = NOBODY if path.name == "lifecycle" else found.st_uid
+        return os.stat_result((*found[:4], owner, *found[5:10]))
+
+    monkeypatch.setattr(Path, "lstat", foreign)
+    assert own != NOBODY
+    await refused(rf"it belongs to another user \(uid {NOBODY}\)")
+    assert sockets.find() == []
+
+
+async def test_another_user_is_refused_even_where_the_file_would_let_him_in(runtime: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    ask_as_nobody = (
+        "import os, socket, sys\n"
+        f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
+        "peer = socket.socket(socket.AF_UNIX)\n"
+        "peer.settimeout(30)\n"
+        "try: peer.connect(sys.argv[1])\n"
+        "except OSError as error: sys.exit(f'no way in: {error.errno}')\n"
+        "peer.sendall(b'GET /api/routes HTTP/1.0\\r\\n\\r\\n')\n"
+        "while piece := peer.recv(4096): sys.stdout.write(piece.decode())\n"
+    )
+
+    async def as_nobody(path: Path) -> tuple[str, str]:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", ask_as_nobody, str(path)],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        return done.stdout, done.stderr
+
+    async with opened() as (_, path):
+        assert await as_nobody(path) == ("", f"no way in: {errno.EACCES}\n")
+        for each in (runtime, path.parent, path):
+            each.chmod(0o777)
+        answered, _ = await as_nobody(path)
+        assert answered.startswith("HTTP/1.0 403 ")
+        assert '{"error": "this program belongs to another user"}' in answered
+        assert (await ask(path, "/api/routes"))[0] == 200
+
+
+# -- what it answers -------------------------------------------------------------------------------------------------
+
+
+async def test_every_question_has_an_answer(runtime: Path) -> None:
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    router = Router("shop")
+    router.handle("order/*", print)
+    async with opened(router=router) as (_, path), Supervisor("root", Spec("w", lambda: TaskWorker("w", forever))):
+        status, outcome = await tell(path, "/api/emit", {"topic": "order/new", "data": {"n": 1}})
+        assert (status, outcome["outcome"], outcome["error"]) == (200, "handled", None)
+        answers = {target: await ask(path, f"/api/{target}") for target in GETS}
+        assert {target: status for target, (status, _) in answers.items() if status != 200} == {}
+        found = {target: body for target, (_, body) in answers.items()}
+        assert found["program"]["pid"] == os.getpid()
+        assert [each["name"] for each in found["state"]["routers"]] == ["shop"]
+        assert [each["topic"] for each in found["events?pattern=order/*&limit=1"]] == ["order/new"]
+        assert found["explain?topic=order/new"]["matches"][0]["pattern"] == "order/*"
+        assert ("shop", "order/*") in {(each["router"], each["pattern"]) for each in found["routes"]}
+        assert "restart" in {each["name"] for each in found["commands"]}
+        assert found["complete?line=restart%20r"] == ["root/w"]
+        status, trace = await ask(path, f"/api/trace/{outcome['delivery']}")
+        assert (status, trace["nodes"][0]["topic"]) == (200, "order/new")
+        for target, begins in (
+            ("diagram", b"graph TD"),
+            ("diagram?of=w", b"stateDiagram"),
+            ("dump", b"Current thread"),
+        ):
+            received = await sent(path, f"GET /api/{target} HTTP/1.0\r\n\r\n".encode())
+            assert begins in received
+
+
+GETS = [
+    "program",
+    "state",
+    "events",
+    "events?pattern=order/*&limit=1",
+    "explain?topic=order/new",
+    "routes",
+    "commands",
+    "complete?line=restart%20r",
+]
+
+
+async def test_names_may_be_anything(runtime: Path) -> None:
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    router = Router(HOSTILE)
+    router.handle("**", lambda _: None)
+    async with (
+        opened(router=router) as (_, path),
+        Supervisor("root", Spec(HOSTILE, lambda: TaskWorker(HOSTILE, forever))) as root,
+    ):
+        before = root[HOSTILE]
+        quoted = HOSTILE.replace("'", "'\\''")
+        _, outcome = await tell(path, "/api/command", {"line": f"restart '{quoted}'"})
+        assert outcome["outcome"] == "handled", outcome
+        assert root[HOSTILE] is not before
+        _, outcome = await tell(path, "/api/emit", {"topic": HOSTILE})
+        assert outcome["outcome"] == "handled", outcome
+        _, events = await ask(path, "/api/events?pattern=q*")
+        assert [each["topic"] for each in events] == [HOSTILE]
+        _, state = await ask(path, "/api/state")
+        assert state["routers"][0]["name"] == HOSTILE
+
+
+async def test_the_state_is_told_as_it_changes(runtime: Path) -> None:
+    broken = asyncio.Event()
+
+    async def work() -> None:
+        await broken.wait()
+        broken.clear()
+        raise RuntimeError("the disk is full")
+
+    async with (
+        opened() as (_, path),
+        Supervisor("root", Spec("w", lambda: TaskWorker("w", work))),
+        streaming(path, "/api/state/stream") as stream,
+        streaming(path, "/api/state/stream") as second,
+    ):
+        first = await stream.next()
+        assert {"w", "root"} <= {node["name"] for node in first["nodes"].values()}
+        broken.set()
+        for each in (stream, second):
+            await each.until(lambda message: any(node and node.get("restarts") for node in message["nodes"].values()))
+
+
+async def test_events_are_told_as_they_come(runtime: Path) -> None:
+    router = Router()
+    router.handle("**", lambda _: None)
+    async with opened(router=router) as (_, path), streaming(path, "/api/events/stream?pattern=a/*") as stream:
+        for topic in ("b/1", "a/1", "a/2"):
+            await (await router.emit(Event(topic)))
+        assert (await stream.until(lambda entry: entry["what"] == "handled"))["topic"] == "a/1"
+        assert (await stream.until(lambda entry: entry["what"] == "handled"))["topic"] == "a/2"
+
+
+async def test_what_is_printed_is_told_who_is_attached(runtime: Path) -> None:
+    router = Router()
+    router.command("greet", lambda event: print("hello", *event.args))
+    async with opened(router=router) as (_, path), streaming(path, "/api/attach") as stream:
+        _, outcome = await tell(path, "/api/command", {"line": "greet 'a b'"})
+        assert outcome["outcome"] == "handled"
+        assert (await stream.next())["text"] == "hello a b\n"
+
+
+async def test_a_stream_in_which_nothing_happens_shows_signs_of_life(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lifecycle.observe._api_streams._KEEP_ALIVE", 0.05)
+    async with opened() as (_, path), streaming(path, "/api/events/stream") as stream:
+        assert await stream.comment() == b": still there\n"
+
+
+# -- how it ends -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stop_is_answered_before_the_end(runtime: Path) -> None:
+    async with opened() as (life, path):
+        status, outcome = await tell(path, "/api/command", {"line": "stop"})
+        assert (status, outcome["outcome"]) == (200, "handled")
+        assert life.stopping
+
+
+async def test_streams_end_with_the_program(runtime: Path) -> None:
+    async with AsyncExitStack() as held:
+        async with opened() as (_, path):
+            streams = [await held.enter_async_context(streaming(path, f"/api/{each}")) for each in STREAMS]
+        for stream in streams:
+            await stream.until(lambda message: message is None)
+
+
+STREAMS = ("state/stream", "events/stream", "attach")
+
+
+async def test_who_connects_and_says_nothing_holds_nobody_up(runtime: Path) -> None:
+    async with AsyncExitStack() as held, opened() as (_, path):
+        for _ in range(20):
+            _, writer = await asyncio.open_unix_connection(path)
+            held.callback(writer.close)
+        assert (await ask(path, "/api/routes"))[0] == 200
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_program_ends_on_a_signal_and_leaves_nothing(runtime: Path, signum: signal.Signals) -> None:
+    program = Running("-c", PROGRAM, "demo", env={"XDG_RUNTIME_DIR": str(runtime)})
+    try:
+        program.until("up")
+        [found] = sockets.find("demo")
+        assert found.pid == program.process.pid
+        with found.connect(LIMIT) as connection:
+            connection.sendall(b"GET /api/state/stream HTTP/1.0\r\n\r\n")
+            assert connection.recv(4096).startswith(b"HTTP/1.0 200 OK")
+            assert "the hook ran" in program.stop(signum)
+    finally:
+        program.close()
+    assert list((runtime / "lifecycle").iterdir()) == []
+
+
+def test_a_program_that_was_killed_is_not_found_and_its_name_is_free(runtime: Path) -> None:
+    for _ in range(2):
+        program = Running("-c", PROGRAM, "demo", env={"XDG_RUNTIME_DIR": str(runtime)})
+        try:
+            program.until("up")
+            assert [each.name for each in sockets.find()] == ["demo"]
+        finally:
+            program.process.kill()
+            program.close()
+        assert (runtime / "lifecycle" / "demo.sock").exists()
+        assert sockets.find() == []
+
+
+def test_who_asks_needs_nothing_heavy() -> None:
+    code = "import json, sys; from lifecycle.observe import sockets; print(json.dumps(sorted(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True)
+    rooms = {each.split(".")[0] for each in json.loads(loaded.stdout)}
+    assert not rooms & {"aiohttp", "asyncio", "prompt_toolkit", "watchfiles"}
+    assert not [each for each in json.loads(loaded.stdout) if re.match(r"lifecycle\.(control|runtime|workers)", each)]
