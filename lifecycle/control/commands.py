@@ -5,6 +5,7 @@ A command turns the words after its name into an event; what handles the event i
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
     from lifecycle.control.patterns import Pattern
 
-__all__ = ["Command", "Commands", "Completer", "lifecycle_commands", "split"]
+__all__ = ["Command", "Commands", "Completer", "completions", "lifecycle_commands", "split"]
+
+_log = logging.getLogger("lifecycle.control")
 
 #: Candidates for the argument that is being typed: words, or a function from what is typed to words.
 Completer: TypeAlias = Iterable[str] | Callable[[str], Iterable[str]]
@@ -170,6 +173,24 @@ def split(line: str) -> list[str]:
     if word:
         words.append("".join(word))
     return words
+
+
+def completions(line: str, names: Iterable[str], find: Callable[[str], Command | None]) -> tuple[str, list[str]]:
+    """The last word of ``line``, as far as it is there, and what it could become, sorted.
+
+    The first word is one of ``names``; the others are up to the command that ``find`` has for it. Where that one's
+    own function fails, this is logged, and there is nothing.
+    """
+    typed = "" if line[-1:].isspace() else (line.split() or [""])[-1]
+    words = split(line[: len(line) - len(typed)])
+    if not words:
+        return typed, sorted(name for name in names if name.startswith(typed))
+    command = find(words[0])
+    try:
+        return typed, command.candidates(typed) if command else []
+    except Exception:  # noqa: BLE001  # whatever a user's function raises
+        _log.exception("completing the arguments of %.60r failed", words[0])
+        return typed, []
 
 
 def lifecycle_commands() -> tuple[Command, ...]:

@@ -24,7 +24,7 @@ from lifecycle.events import CommandEvent, Event
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
 
-    from lifecycle.control import Delivery
+    from lifecycle.control import Command, Delivery
     from lifecycle.events import Topical
     from lifecycle.runtime import Lifetime
 
@@ -96,6 +96,11 @@ class Orders:
         """Which of them has the command: the one that registered it, then one that the program lets carry it out."""
         known = [each for each in self.routers() if word in each.commands]
         return min(known, key=lambda router: _distance(router, word), default=None)
+
+    def command_of(self, word: str) -> Command | None:
+        """The command of that name or alias."""
+        router = self.router_for(word)
+        return None if router is None else router.commands.get(word)
 
     # -- orders ----------------------------------------------------------------------------------------------------
 

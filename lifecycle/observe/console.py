@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._steering import Steering
-from lifecycle.control.commands import split
+from lifecycle.control.commands import completions
 from lifecycle.observe._console_orders import Orders, Outcome, TooMany, Verdict
 from lifecycle.observe._console_output import Output
 from lifecycle.observe.eventlog import EventLog
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from lifecycle.runtime import Lifetime
 
 __all__ = ["Console", "Outcome", "TooMany", "Verdict"]
-
-_log = logging.getLogger("lifecycle.observe")
 
 _CLOSED = "the console is closed; write `async with Console() as console`"
 
@@ -128,18 +125,9 @@ class Console:
 
     def complete(self, line: str) -> list[str]:
         """Candidates for the last word of ``line``."""
-        typed = "" if line[-1:].isspace() else (line.split() or [""])[-1]
-        words = split(line[: len(line) - len(typed)])
-        if not words:
-            names = {each.name for router in self._ordering.routers() for each in router.commands}
-            return sorted(name for name in names if name.startswith(typed))
-        router = self._ordering.router_for(words[0])
-        command = router.commands.get(words[0]) if router else None
-        try:
-            return command.candidates(typed) if command else []
-        except Exception:  # noqa: BLE001  # whatever a user's function raises
-            _log.exception("completing the arguments of %.60r failed", words[0])
-            return []
+        orders = self._ordering
+        names = {each.name for router in orders.routers() for each in router.commands}
+        return completions(line, names, orders.command_of)[1]
 
     def diagram(self, of: str = "system") -> str:
         """The text for Mermaid of ``"system"``, ``"lifetime"``, a worker (its name or path) or a flow (its id).

@@ -15,7 +15,7 @@ from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.shortcuts import CompleteStyle
 
-from lifecycle.control.commands import split
+from lifecycle.control.commands import completions
 from lifecycle.sources._keyboard import terminal
 from lifecycle.sources._output import output_above
 
@@ -105,18 +105,8 @@ class _Words(Completer):
         self._vocabulary = vocabulary
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:  # noqa: ARG002  # prompt_toolkit's signature
-        before = document.text_before_cursor
-        typed = "" if before[-1:].isspace() else (before.split() or [""])[-1]
-        for word in self._candidates(before[: len(before) - len(typed)], typed):
+        vocabulary = self._vocabulary
+        names = (each.name for each in vocabulary.commands())
+        typed, candidates = completions(document.text_before_cursor, names, vocabulary.get)
+        for word in candidates:
             yield Completion(word, start_position=-len(typed))
-
-    def _candidates(self, before: str, typed: str) -> list[str]:
-        words = split(before)
-        if not words:
-            return sorted(each.name for each in self._vocabulary.commands() if each.name.startswith(typed))
-        command = self._vocabulary.get(words[0])
-        try:
-            return command.candidates(typed) if command else []
-        except Exception:  # noqa: BLE001  # whatever a user's function raises
-            _log.exception("completing the arguments of %r failed", words[0])
-            return []
