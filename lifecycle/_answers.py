@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from lifecycle.control.deliveries import current
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lifecycle.control import Delivery
 
 __all__ = ["Answer", "asker", "reply", "say"]
@@ -46,13 +48,10 @@ def say(text: str) -> None:
     print(text, flush=True)  # noqa: T201  # to talk is its purpose
 
 
-def reply(text: str) -> None:
-    """What only the one wants to know who asked: it is printed, or told whoever asked from outside."""
+def reply(text: str, otherwise: Callable[[str], object] = say) -> None:
+    """What only the one wants to know who asked: it is told whoever asked from outside, or said at the prompt."""
     answer = _asked()
-    if answer is not None:
-        answer.add(text)
-    else:
-        print(text, flush=True)  # noqa: T201  # as above
+    (otherwise if answer is None else answer.add)(text)
 
 
 def _asked() -> Answer | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._answers import reply
 from lifecycle.cli.children import Children, manner
 from lifecycle.cli.commandline import watch_settings
 from lifecycle.cli.config import find_table
@@ -91,7 +92,7 @@ class _Program:
         """Say how the command does."""
         watched = ", ".join(str(path) for path in self.settings.paths)
         then = "; paused, what changes waits for unpause" if self.session.paused else ""
-        self.voice.say(f"{self.children.name}: {self.generations.describe()}\nwatching {watched}{then}")
+        reply(f"{self.children.name}: {self.generations.describe()}\nwatching {watched}{then}", self.voice.say)
 
     async def _main(self) -> None:
         """Begins when the sources have started: from the first start on no change is missed."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["ps"]
 
 #: Seconds after which one that does not answer is shown as that.
-_PATIENCE: Final = 2.0
+_PATIENCE: Final = 1.0
 
 
 def ps(order: Order) -> int:
@@ -31,7 +31,7 @@ def ps(order: Order) -> int:
         raise NoProgramError(f"no program called {order.program!r} runs here")
     answers = _asked(programs)
     if order.json:
-        show_json([{"name": each.name, "path": str(each.path), **answer} for each, answer in answers])
+        show_json([{**answer, "name": each.name, "path": str(each.path)} for each, answer in answers])
     elif answers:
         show(Sheet(("name", "pid", "since"), [_row(each, answer) for each, answer in answers]))
     else:

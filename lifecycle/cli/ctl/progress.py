@@ -15,7 +15,7 @@ from lifecycle.cli.ctl.bars import bar
 from lifecycle.cli.ctl.clients import choose
 from lifecycle.cli.ctl.exchanges import GoneError
 from lifecycle.cli.ctl.looks import voice
-from lifecycle.cli.ctl.orders import line_of, patiently, told
+from lifecycle.cli.ctl.orders import command, line_of, patiently, told
 from lifecycle.cli.ctl.trees import Tree
 from lifecycle.cli.failures import DONE
 
@@ -64,6 +64,8 @@ def _stopped(client: Client, line: str, stream: Stream) -> dict[str, Any] | None
 
 def restart(order: Order) -> int:
     """Start a worker anew, and show how far that has come."""
+    if order.given["name"] is None:  # a program's own word may take none
+        return command(order)
     client = choose(order.program)
     tree = Tree()
     with patiently(client), client.stream("/api/state/stream") as stream:

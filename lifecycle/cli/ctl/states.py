@@ -15,7 +15,6 @@ from lifecycle.cli.listing import harmless
 from lifecycle.cli.messages import put
 
 if TYPE_CHECKING:
-    from lifecycle.cli.ctl.clients import Client
     from lifecycle.cli.ctl.streams import Stream
     from lifecycle.cli.ctl.trees import Node
     from lifecycle.cli.ctl.verbs import Order
@@ -34,23 +33,15 @@ def status(order: Order) -> int:
         return DONE
     with client.stream("/api/state/stream", sys.stdout) as stream:
         if not watching:
-            _once(stream)
+            tree = Tree()
+            tree.update([stream.first()])
+            show(_sheet(tree))
             return DONE
         read = _as_json(stream) if order.json else _as_it_changes(stream)
         if not read or stream.unread:
             return DONE
-    return _ended(client)
-
-
-def _ended(client: Client) -> int:
     voice().warn(f"{client.name} has ended")
     return FAILED
-
-
-def _once(stream: Stream) -> None:
-    tree = Tree()
-    tree.update([stream.first()])
-    show(_sheet(tree))
 
 
 def _as_json(stream: Stream) -> bool:

@@ -86,7 +86,7 @@ class Screen:
         prefix, log = self._prefixes[name], self._logs.get(name)
 
         def take(line: str, stream: str) -> None:
-            self._print(json_line(line, process=name, stream=stream) if self._is_json else _shown(prefix, line))
+            self._print(json_line(line, worker=name, stream=stream) if self._is_json else _shown(prefix, line))
             if log is not None:
                 self._keep(name, log, line)
 

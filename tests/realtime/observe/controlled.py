@@ -1,0 +1,117 @@
+"""A program that can be asked and told, and what a shell does to it: `lifecycle ctl` as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.programs import LIMIT, Running
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+__all__ = ["PROGRAM", "ROOT", "ctl", "environment", "home", "started"]
+
+ROOT = Path(__file__).parents[3]
+
+#: Everything that the tests ask for, or tell it to do.
+PROGRAM = '''
+import asyncio, os, signal
+from lifecycle import CommandEvent, Event, Router, SuspendHandler, run
+from lifecycle.observe import ControlSocket
+from lifecycle.workers import Spec, Supervisor, TaskWorker
+
+NAME = "odd\\n\\x1b[31m'\\"<b>[red]🐙"
+router = Router("main")
+suspender = SuspendHandler()
+router.handle("lifecycle/suspend", suspender)
+router.handle("lifecycle/resume", suspender)
+released = asyncio.Event()
+
+async def letters():
+    await asyncio.Event().wait()
+    yield
+
+router.add_source(letters)
+
+@router.on("deploy/*")
+async def deployed(event):
+    print("deployed", event.topic, event.data)
+
+@router.on("hold/*")
+async def hold(event):
+    await released.wait()
+
+@router.command
+async def deploy(event: CommandEvent):
+    """Deploy TARGET."""
+    print("deploying", *event.args)
+    await router.emit(Event("deploy/done", list(event.args)))
+
+@router.command
+def fail(event):
+    raise ValueError("no such \\x1b[31mtarget")
+
+def targets(typed):
+    return ["alpha", "beta"]
+
+router.command("ship", lambda event: print("shipped", *event.args), help="Ship it.", complete=targets)
+if "STOP" in os.environ:
+    router.command("stop", lambda event: print("not I"))
+
+async def forever():
+    await asyncio.Event().wait()
+
+web = Supervisor("web", *(Spec(name, lambda name=name: TaskWorker(name, forever)) for name in ("one", NAME)))
+
+async def main():
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, released.set)
+    loop.add_signal_handler(signal.SIGUSR2, os.kill, os.getpid(), signal.SIGSTOP)
+    print("up", flush=True)
+    await asyncio.Event().wait()
+
+run(ControlSocket(os.environ.get("NAMED", "shop")), router, web, main)
+'''
+
+
+@contextmanager
+def home() -> Generator[dict[str, str]]:
+    """The environment of programs that find each other, and nobody else; of a short path, as sockets need it."""
+    with tempfile.TemporaryDirectory(prefix="ctl") as directory:
+        yield {"XDG_RUNTIME_DIR": directory, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
+
+
+@contextmanager
+def started(env: Mapping[str, str], *argv: str, until: str = "up", cwd: Path | None = None) -> Generator[Running]:
+    """A program that is up; without ``argv`` the one above."""
+    program = Running(*(argv or ("-c", PROGRAM)), env=env, cwd=cwd)
+    try:
+        program.until(until)
+        yield program
+    finally:
+        program.close()
+
+
+def environment(env: Mapping[str, str]) -> dict[str, str]:
+    return {**os.environ, **env}
+
+
+def ctl(env: Mapping[str, str], *argv: str, given: str | None = None) -> tuple[int, str, str]:
+    """The status, and what it wrote."""
+    done = subprocess.run(
+        [sys.executable, "-m", "lifecycle", "ctl", *argv],
+        input=given,
+        stdin=subprocess.DEVNULL if given is None else None,
+        capture_output=True,
+        text=True,
+        env=environment(env),
+        timeout=LIMIT,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr

@@ -1,0 +1,365 @@
+"""`lifecycle ctl` from a shell, against a program that runs: every word, its status, and what scripts read."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from lifecycle.cli import main
+from tests.programs import LIMIT
+from tests.realtime.observe.controlled import ctl, environment, home, started
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.programs import Running
+
+Env = dict[str, str]
+Ask = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def everywhere() -> Iterator[Env]:
+    with home() as env:
+        yield env
+
+
+@pytest.fixture(scope="module")
+def shop(everywhere: Env) -> Iterator[Running]:
+    """Is asked a lot, and stays as it is."""
+    with started(everywhere) as program:
+        yield program
+
+
+@pytest.fixture
+def ask(
+    everywhere: Env, shop: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Asks `shop` without a process for each question; the status, and what was written."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", everywhere["XDG_RUNTIME_DIR"])
+    assert shop.process.poll() is None
+
+    def asked(*argv: str) -> tuple[int, str, str]:
+        try:
+            status: Any = main(["ctl", *argv])
+        except SystemExit as end:
+            status = end.code
+        return status, *capsys.readouterr()
+
+    return asked
+
+
+# -- what is asked -------------------------------------------------------------------------------------------------
+
+
+def test_ps_shows_the_program_and_its_process(ask: Ask, everywhere: Env, shop: Running) -> None:
+    status, out, err = ctl(everywhere, "ps")
+    assert (status, err) == (0, "")
+    assert [line.split()[:2] for line in out.splitlines()] == [["name", "pid"], ["shop", str(shop.process.pid)]]
+    [told] = json.loads(ask("ps", "--json")[1])
+    assert (told["name"], told["pid"]) == ("shop", shop.process.pid)
+
+
+def test_status_shows_what_lives_there_and_no_name_is_obeyed(ask: Ask) -> None:
+    status, out, err = ask("status")
+    assert (status, err) == (0, "")
+    assert re.search(r"^  main +router +running", out, re.MULTILINE)
+    assert re.search(r"^    letters +source +running$", out, re.MULTILINE)
+    assert re.search(r"^    one +task +running", out, re.MULTILINE)
+    assert "    odd\\n\\x1b[31m'\"<b>[red]🐙" in out
+    assert "\x1b" not in out
+
+
+def test_status_for_programs_is_the_snapshot(ask: Ask, shop: Running) -> None:
+    state = json.loads(ask("status", "--json")[1])
+    assert state["program"]["pid"] == shop.process.pid
+    assert [worker["name"] for worker in state["workers"]] == ["web"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["routes"], r"main +deploy/\* +deployed "),
+        (["commands"], r"deploy +Deploy TARGET\."),
+        (["commands"], r"restart +"),
+        (["explain", "deploi/done"], r"deploy"),
+        (["diagram"], r"graph TD"),
+        (["diagram", "lifetime"], r"lifetime"),
+        (["diagram", "web/one"], r"one"),
+        (["dump"], r"forever"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_asked_is_answered(ask: Ask, argv: list[str], told: str) -> None:
+    status, out, err = ask(*argv)
+    assert (status, err) == (0, "")
+    assert re.search(told, out)
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("argv", [["routes"], ["commands"], ["explain", "a/b"]], ids=" ".join)
+def test_what_is_asked_can_be_had_as_json(ask: Ask, argv: list[str]) -> None:
+    status, out, err = ask(*argv, "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["trace", "4711"], "4711"),
+        (["trace", "first"], "first"),
+        (["diagram", "nobody\x1b"], r"'nobody\x1b'"),
+        (["tail", "a/[b"], "a/[b"),
+        (["restart", "nobody"], "nobody is called 'nobody'"),
+        (["pause", "nothing"], "no source is called 'nothing'"),
+        (["emit", "nobody/takes"], "no route matches 'nobody/takes'"),
+        (["shipp", "alpha"], "shipp"),
+        (["fail"], r"no such \x1b[31mtarget"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_had_ends_with_1_and_a_line(ask: Ask, argv: list[str], told: str) -> None:
+    status, out, err = ask(*argv)
+    assert (status, out) == (1, "")
+    assert told in err
+    assert "\x1b" not in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("argv", [[], ["tail", "a", "b"], ["emit"], ["emit", "a/b", "{"], ["ps", "--jsn"]])
+def test_what_cannot_be_understood_ends_with_2(ask: Ask, argv: list[str]) -> None:
+    assert ask(*argv)[0] == 2
+
+
+# -- what is told --------------------------------------------------------------------------------------------------
+
+
+def test_a_command_is_carried_out_and_leaves_a_trace(ask: Ask, everywhere: Env, shop: Running) -> None:
+    status, out, _ = ask("deploy", "to prod", "--json")
+    assert (status, out) == (0, "")
+    shop.until("deploying to prod --json")
+    shop.until("deployed deploy/done ['to prod', '--json']")
+
+    entries = [json.loads(line) for line in tailed(everywhere, "tail", "--json", "command/deploy", until="handled")]
+    status, out, _ = ask("trace", f"#{entries[-1]['id']}")
+    assert status == 0
+    first, second = out.splitlines()
+    assert re.search(r" #\d+ +handled +command/deploy ", first)
+    assert re.search(r" #\d+ +handled +  deploy/done ", second)
+
+
+def test_an_event_is_sent_and_its_outcome_told(ask: Ask, shop: Running) -> None:
+    assert ask("emit", "deploy/now", '{"ref": "v2"}')[0] == 0
+    shop.until("deployed deploy/now {'ref': 'v2'}")
+    outcome = json.loads(ask("emit", "deploy/again", "--json")[1])
+    assert outcome["outcome"] == "handled"
+    shop.until("deployed deploy/again None")
+
+
+def test_a_word_of_the_program_answers_who_asked(ask: Ask) -> None:
+    status, out, _ = ask("--", "status")
+    assert status == 0
+    assert re.search(r"^program +running", out, re.MULTILINE)
+
+
+def test_a_program_is_suspended_and_goes_on(ask: Ask) -> None:
+    assert ask("suspend")[0] == 0
+    assert ask("resume")[0] == 0
+
+
+def test_a_source_is_paused_and_goes_on(ask: Ask) -> None:
+    assert ask("pause", "letters")[0] == 0
+    assert "paused" in ask("status")[1]
+    assert ask("unpause", "letters")[0] == 0
+    assert "paused" not in ask("status")[1]
+
+
+def test_a_worker_is_started_anew(ask: Ask) -> None:
+    status, out, err = ask("restart", "web/one")
+    assert (status, out) == (0, "")
+    assert "restart web/one: done" in err
+
+
+def tailed(env: Env, *argv: str, until: str) -> list[str]:
+    """The lines up to the one with ``until``; who reads no further does not have to wait for another."""
+    command = [sys.executable, "-m", "lifecycle", "ctl", *argv]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(env)) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline()]
+        while until not in lines[-1]:
+            lines.append(process.stdout.readline())
+        process.stdout.close()
+        assert process.wait(LIMIT) == 0
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("argv", "until"),
+    [(["tail", "deploy/**"], "deploy/now"), (["status", "--watch"], "one "), (["status", "--watch", "--json"], "{")],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_who_reads_no_further_does_not_wait_for_more(ask: Ask, everywhere: Env, argv: list[str], until: str) -> None:
+    ask("emit", "deploy/now")
+    tailed(everywhere, *argv, until=until)
+
+
+# -- ends ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def env() -> Iterator[Env]:
+    with home() as env:
+        yield env
+
+
+class Asking:
+    """A `lifecycle ctl` that goes on; both streams in one."""
+
+    def __init__(self, env: Env, *argv: str) -> None:
+        self.argv = argv
+        self._held = started(env, "-m", "lifecycle", "ctl", *argv, until="")
+        self.program = self._held.__enter__()
+
+    def __enter__(self) -> Running:
+        return self.program
+
+    def __exit__(self, *_: object) -> None:
+        self._held.__exit__(None, None, None)
+
+
+def test_ctrl_c_ends_tail_and_leaves_the_program_alone(ask: Ask, everywhere: Env) -> None:
+    ask("emit", "deploy/now")
+    with Asking(everywhere, "tail", "deploy/now") as tail:
+        tail.until("deploy/now")
+        assert "Traceback" not in tail.stop(signal.SIGINT)
+    assert ask("commands")[0] == 0
+
+
+def test_ctrl_c_leaves_a_command_to_the_program(env: Env) -> None:
+    with started(env) as program, Asking(env, "emit", "hold/it") as waiting:
+        while "hold/*" not in ctl(env, "status")[1]:
+            pass
+        waiting.process.send_signal(signal.SIGINT)
+        assert "not waited for any longer; shop goes on with it" in waiting.rest(1)
+        program.process.send_signal(signal.SIGUSR1)
+        assert tailed(env, "tail", "hold/it", until="handled")
+
+
+def test_who_watches_a_program_that_is_killed_is_told(env: Env) -> None:
+    with (
+        started(env) as program,
+        Asking(env, "tail") as tail,
+        Asking(env, "status", "--watch") as watching,
+        Asking(env, "emit", "hold/it") as waiting,
+    ):
+        tail.until("hold/it")
+        watching.until("hold/*")
+        program.process.kill()
+        assert "shop has ended" in tail.rest(1)
+        assert "shop has ended" in watching.rest(1)
+        assert "the program ended before it had answered" in waiting.rest(1)
+        program.rest(-signal.SIGKILL)
+    assert ctl(env, "status")[0] == 4
+
+
+def test_stop_shows_what_is_left_and_waits_for_the_process(env: Env) -> None:
+    with started(env) as program, Asking(env, "emit", "hold/it"):
+        while "hold/*" not in ctl(env, "status")[1]:
+            pass
+        with Asking(env, "stop") as stop:
+            stop.until("stopping shop: 1 event")
+            program.process.send_signal(signal.SIGUSR1)
+            assert "shop has ended" in stop.rest()
+        # Its parent, which is the test, has not asked for its end yet.
+        assert psutil.Process(program.process.pid).status() == psutil.STATUS_ZOMBIE
+        program.rest()
+
+
+def test_a_stop_that_is_the_program_s_own_is_not_waited_for(env: Env) -> None:
+    with started({**env, "STOP": "mine"}) as program:
+        assert ctl(env, "stop")[0] == 0
+        program.until("not I")
+        assert ctl(env, "terminate")[0] == 0
+        program.rest()
+
+
+def test_of_two_programs_one_has_to_be_named(env: Env) -> None:
+    with started(env), started(env) as second, started({**env, "NAMED": "other"}):
+        status, _, err = ctl(env, "routes")
+        assert status == 2
+        assert [line.split()[1] for line in err.splitlines()[1:]] == ["other", "shop", f"shop-{second.process.pid}"]
+        assert ctl(env, "-p", f"shop-{second.process.pid}", "stop")[0] == 0
+        second.rest()
+        assert ctl(env, "-p", "shop", "routes")[0] == 0
+    assert ctl(env, "routes")[0] == 4
+
+
+def test_a_program_that_does_not_answer_is_shown_as_that(env: Env) -> None:
+    with started(env) as program:
+        program.process.send_signal(signal.SIGSTOP)
+        assert "no answer" in ctl(env, "ps")[1]
+        program.process.send_signal(signal.SIGCONT)
+        assert "no answer" not in ctl(env, "ps")[1]
+
+
+# -- programs of the other commands --------------------------------------------------------------------------------
+
+MODULE = """
+import asyncio
+from lifecycle.workers import TaskWorker
+
+async def forever():
+    print("up", flush=True)
+    await asyncio.Event().wait()
+
+worker = TaskWorker("worker", forever)
+"""
+
+
+def test_what_run_runs_has_the_name_of_its_module(env: Env, tmp_path: Path) -> None:
+    """Also where no router runs."""
+    (tmp_path / "shop.py").write_text(MODULE)
+    with started(env, "-m", "lifecycle", "run", "shop:worker", cwd=tmp_path) as program:
+        assert re.search(r"worker +task +running", ctl(env, "-p", "shop", "status")[1])
+        assert ctl(env, "stop")[0] == 0
+        program.rest()
+
+
+def test_what_up_runs_is_started_anew_and_stopped(env: Env, tmp_path: Path) -> None:
+    here = tmp_path / "my shop"
+    here.mkdir()
+    (here / "Procfile").write_text("web: echo up; exec sleep 600\n")
+    with started(env, "-m", "lifecycle", "up", cwd=here) as program:
+        assert ctl(env, "-p", "up-my_shop", "restart", "web")[0] == 0
+        program.until("web    | up")
+        assert ctl(env, "stop")[0] == 0
+        program.rest()
+
+
+def test_what_watch_runs_has_the_words_of_its_prompt(env: Env, tmp_path: Path) -> None:
+    here = tmp_path / "shop"
+    here.mkdir()
+    (here / "app.py").write_text("import time; print('up'); time.sleep(600)")
+    with started(env, "-m", "lifecycle", "watch", "--", sys.executable, "app.py", cwd=here) as program:
+        assert ctl(env, "-p", "watch-shop", "restart")[0] == 0
+        program.until("up")
+        assert "running for" in ctl(env, "--", "status")[1]
+        assert ctl(env, "stop")[0] == 0
+        program.rest()
+
+
+def test_a_program_whose_socket_cannot_be_opened_runs_all_the_same(env: Env, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(MODULE)
+    Path(env["XDG_RUNTIME_DIR"], "lifecycle").touch()
+    with started(env, "-m", "lifecycle", "run", "shop:worker", cwd=tmp_path) as program:
+        assert "lifecycle ctl will not find this program: no control socket in" in program.stop()
