@@ -1,0 +1,155 @@
+"""``--log-format``: what the commands say, as text for people or as an object of JSON a line for machines."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.cli import main
+from lifecycle.cli.commandline import parse, watch_settings
+from lifecycle.cli.logs import MachineVoice, configured, failure_shown, heard, voice_of
+from lifecycle.cli.messages import Voice
+from lifecycle.cli.up.screens import Screen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def told(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """As in a program of its own: what the test runner listens with is not there."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers[:] = []
+    root.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+def test_every_word_of_the_command_is_an_object() -> None:
+    stream = io.StringIO()
+    voice = MachineVoice(stream=stream)
+    voice.say("one\ntwo")
+    voice.good("up")
+    voice.warn("hm")
+    voice.bad('no "disk" 😀')
+    lines = told(stream.getvalue())
+    assert [(line["level"], line["message"]) for line in lines] == [
+        ("info", "one\ntwo"),
+        ("info", "up"),
+        ("warning", "hm"),
+        ("error", 'no "disk" 😀'),
+    ]
+    assert {(line["logger"], *sorted(line)) for line in lines} == {
+        ("lifecycle.cli", "level", "logger", "message", "time")
+    }
+
+
+def test_what_the_library_logs_is_an_object_with_its_error() -> None:
+    stream = io.StringIO()
+    log = logging.getLogger("lifecycle.control")
+    with heard(MachineVoice(stream=stream)):
+        log.info("not this")
+        log.error("it failed: %s", "x", exc_info=ValueError("no"))
+    [line] = told(stream.getvalue())
+    assert (line["logger"], line["level"], line["message"]) == ("lifecycle.control", "error", "it failed: x")
+    assert "ValueError: no" in line["exception"]
+
+
+def test_a_program_that_logs_nothing_itself_shows_what_the_library_logs() -> None:
+    stream = io.StringIO()
+    with alone(), configured(Voice(stream=stream)):
+        logging.getLogger("lifecycle.control").info("not this")
+        logging.getLogger("lifecycle.control").warning("a source failed")
+    assert stream.getvalue() == "[lifecycle] a source failed\n"
+
+
+@pytest.mark.parametrize("name", ["", "lifecycle"])
+def test_a_program_that_logs_itself_is_left_alone(name: str) -> None:
+    stream, own = io.StringIO(), io.StringIO()
+    logger, handler = logging.getLogger(name), logging.StreamHandler(own)
+    with alone(), configured(Voice(stream=stream)):
+        logger.addHandler(handler)
+        try:
+            logging.getLogger("lifecycle.control").warning("a source failed")
+        finally:
+            logger.removeHandler(handler)
+    assert (stream.getvalue(), own.getvalue()) == ("", "a source failed\n")
+
+
+def test_as_json_everything_that_is_logged_is_there_and_nothing_stays_behind() -> None:
+    stream = io.StringIO()
+    with alone():
+        with configured(MachineVoice(stream=stream)):
+            logging.basicConfig(format="mine: %(message)s")
+            logging.getLogger("shop").info("order %d", 7, extra={"customer": "bob"})
+            logging.getLogger("lifecycle.control").debug("not this")
+        assert logging.getLogger().handlers == []
+        assert logging.getLogger().level == logging.WARNING
+    assert [(line["logger"], line["message"], line["customer"]) for line in told(stream.getvalue())] == [
+        ("shop", "order 7", "bob")
+    ]
+
+
+def test_an_error_of_the_program_is_one_object() -> None:
+    stream = io.StringIO()
+    failure_shown(MachineVoice(stream=stream), ValueError("no"))
+    [line] = told(stream.getvalue())
+    assert (line["level"], line["message"]) == ("error", "no")
+    assert "ValueError: no" in line["exception"]
+
+
+def test_lines_of_processes_are_objects_that_say_whose_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with Screen(["web"], log_dir=None, gone=pytest.fail, log_format="json") as screen:
+        screen.output("web")('GET "/" \x1b[31mred\r', "stderr")
+        screen.voice.say("started web")
+    shown = capsys.readouterr()
+    [line], [said] = told(shown.out), told(shown.err)
+    assert (line["worker"], line["stream"], line["message"]) == ("web", "stderr", 'GET "/" \x1b[31mred\r')
+    assert said["message"] == "started web"
+
+
+def test_a_mistake_on_the_command_line_is_an_object_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--log-format", "json", "nowhere"]) == 2
+    [line] = told(capsys.readouterr().err)
+    assert line["level"] == "error"
+    assert "MODULE:ATTRIBUTE" in line["message"]
+
+
+def test_without_it_people_are_spoken_to(capsys: pytest.CaptureFixture[str]) -> None:
+    assert type(voice_of(None)) is Voice
+    assert type(voice_of("text")) is Voice
+    assert main(["run", "nowhere"]) == 2
+    assert capsys.readouterr().err.startswith("[lifecycle] ")
+
+
+@pytest.mark.parametrize("argv", [["run", "a:b"], ["up"], ["watch", "--", "x"]])
+def test_three_commands_have_it(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    command, *rest = argv
+    assert parse([command, "--log-format", "json", *rest]).log_format == "json"
+    with pytest.raises(SystemExit):
+        parse([command, "--log-format", "xml", *rest])
+    assert "give text or json" in capsys.readouterr().err
+
+
+def test_for_watch_it_can_stand_in_the_file() -> None:
+    assert watch_settings({}, {"command": "x", "log_format": "json"}).log_format == "json"
+    assert watch_settings({"log_format": "text"}, {"command": "x", "log_format": "json"}).log_format == "text"
+
+
+def test_a_stream_that_was_closed_when_we_began_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    MachineVoice().say("nobody hears this")

@@ -1,0 +1,83 @@
+"""``--log-format json`` with real programs: whatever comes on standard error is JSON, line by line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIMIT = 30.0
+
+PROGRAM = """
+import asyncio
+import logging
+
+from lifecycle import Event, Router
+
+logging.basicConfig(level=logging.ERROR, format="mine %(message)s")
+log = logging.getLogger("shop")
+router = Router("orders")
+
+
+@router.on("order/*")
+async def pack(event):
+    log.info("packing")
+    raise ValueError("no\\nboxes")
+
+
+async def orders():
+    yield Event("order/new")
+    router.stop()
+
+
+router.add_source(orders)
+
+
+async def fails():
+    raise RuntimeError("boom")
+"""
+
+
+def lifecycle(here: Path, *argv: str) -> tuple[int, list[dict[str, Any]], list[str]]:
+    """The status, what was written to standard error as JSON, and the lines of standard output."""
+    (here / "app.py").write_text(PROGRAM)
+    ended = subprocess.run(
+        [sys.executable, "-m", "lifecycle", *argv],
+        cwd=here,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(here)},
+    )
+    return ended.returncode, [json.loads(line) for line in ended.stderr.splitlines()], ended.stdout.splitlines()
+
+
+def test_run_logs_everything_with_the_event_that_it_is_about(tmp_path: Path) -> None:
+    status, lines, _ = lifecycle(tmp_path, "run", "--log-format", "json", "app:router")
+    assert status == 0
+    packing = next(line for line in lines if line["logger"] == "shop")
+    assert (packing["message"], packing["topic"], packing["level"]) == ("packing", "order/new", "info")
+    failed = next(line for line in lines if line["logger"] == "lifecycle.control")
+    assert failed["event_id"] == packing["event_id"]
+    assert failed["exception"].endswith("ValueError: no\nboxes")
+
+
+def test_an_error_that_ends_the_program_is_one_line(tmp_path: Path) -> None:
+    status, lines, _ = lifecycle(tmp_path, "run", "app:fails", "--log-format=json")
+    assert status == 1
+    assert [(line["message"], "RuntimeError: boom" in line["exception"]) for line in lines] == [("boom", True)]
+
+
+def test_up_tells_whose_each_line_is(tmp_path: Path) -> None:
+    (tmp_path / "Procfile").write_text("web: echo hello\n")
+    status, lines, shown = lifecycle(tmp_path, "up", "--log-format", "json")
+    assert status == 0
+    assert any("web" in line["message"] for line in lines)
+    assert [(line["worker"], line["message"]) for line in map(json.loads, shown)] == [("web", "hello")]
