@@ -1,0 +1,147 @@
+"""`lifecycle ctl attach`, at a terminal and from a pipe; and what else looks different at a terminal."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pexpect
+import pytest
+
+from tests.programs import LIMIT
+from tests.realtime.observe.controlled import ctl, environment, home, started
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from tests.programs import Running
+
+Env = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[Env]:
+    with home() as env:
+        yield env
+
+
+@pytest.fixture(scope="module")
+def shop(env: Env) -> Iterator[Running]:
+    with started(env) as program:
+        yield program
+
+
+@contextmanager
+def at_terminal(env: Env, *argv: str, **more: str) -> Generator[pexpect.spawn[str]]:
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "lifecycle", "ctl", *argv],
+        env=environment({**env, "TERM": "xterm", "NO_COLOR": "", **more}),
+        encoding="utf-8",
+        timeout=LIMIT,
+        dimensions=(40, 100),
+    )
+    child.delaybeforesend = None
+    try:
+        yield child
+    finally:
+        child.close(force=True)
+
+
+def ends(child: pexpect.spawn[str], status: int = 0) -> str:
+    rest = child.read()
+    child.wait()
+    assert child.exitstatus == status, rest
+    return str(rest)
+
+
+def test_the_prompt_of_the_program_is_here(env: Env, shop: Running) -> None:
+    """Words, candidates and output are the program's; Ctrl+C and Ctrl+D are not."""
+    with at_terminal(env, "attach") as child:
+        child.expect_exact("shop>")
+        child.send("ship al\t\r")
+        child.expect_exact("shipped alpha\r\n")
+        child.send("status\r")
+        child.expect(r"program +running")
+        child.send("fail\r")
+        child.expect_exact(r"no such \x1b[31mtarget")
+        child.send("nonsense\r")
+        child.expect_exact("unknown command 'nonsense'")
+
+        child.send("stop")
+        child.expect_exact("stop")
+        child.send("\x03")
+        child.expect(r"\x1b\[[JK]")
+        child.send("\x03")
+        child.expect_exact("Ctrl+D leaves, and shop goes on")
+        child.send("\x04")
+        assert "has ended" not in ends(child)
+    shop.until("shipped alpha")
+    assert ctl(env, "commands")[0] == 0
+
+
+def test_a_line_that_takes_its_time_does_not_keep_others(env: Env, shop: Running) -> None:
+    with at_terminal(env, "attach") as child:
+        child.expect_exact("shop>")
+        child.send("emit hold/it\r")
+        child.send("ship beta\r")
+        child.expect_exact("shipped beta\r\n")
+        child.send("\x04")
+        ends(child)
+    shop.process.send_signal(signal.SIGUSR1)
+
+
+def test_it_ends_with_the_program() -> None:
+    with home() as env, started(env) as program, at_terminal(env, "attach") as child:
+        child.expect_exact("shop>")
+        program.process.kill()
+        assert "shop has ended" in ends(child)
+
+
+def test_lines_from_a_pipe_are_carried_out_one_after_the_other(env: Env, shop: Running) -> None:
+    status, out, err = ctl(env, "attach", given="ship one\n\n--\nship 'two words'\nstatus\n")
+    assert status == 1
+    assert "unknown command '--'" in err
+    assert out.index("shipped one") < out.index("shipped two words")
+    assert re.search(r"^program +running", out, re.MULTILINE)
+    shop.until("shipped two words")
+    assert ctl(env, "attach", given="ship three\n")[0] == 0
+    assert ctl(env, "attach", given="") == (0, "", "")
+
+
+# -- what else looks different -------------------------------------------------------------------------------------
+
+
+def test_a_table_has_colours_and_fits(env: Env, shop: Running) -> None:
+    with at_terminal(env, "status") as child:
+        out = ends(child)
+    assert re.search(r"\x1b\[32mrunning", out)
+    assert r"odd\n\x1b[31m'" + '"<b>[red]🐙' in out
+    assert "\x1b[31m'" not in out
+
+
+def test_without_colours_a_table_is_as_in_a_pipe(env: Env, shop: Running) -> None:
+    with at_terminal(env, "commands", NO_COLOR="1") as child:
+        out = ends(child)
+    assert out.replace("\r\n", "\n") == ctl(env, "commands")[1]
+
+
+def test_what_is_watched_is_drawn_anew(env: Env, shop: Running) -> None:
+    with at_terminal(env, "status", "--watch") as child:
+        child.expect(r"letters")
+        ctl(env, "pause", "letters")
+        child.expect(r"paused")
+        ctl(env, "unpause", "letters")
+        child.sendintr()
+        assert "Traceback" not in ends(child)
+
+
+def test_the_end_of_a_program_is_drawn_as_it_comes() -> None:
+    with home() as env, started(env) as program, at_terminal(env, "stop") as child:
+        child.expect(r"stopping shop .*━")
+        child.expect_exact("shop has ended")
+        ends(child)
+        program.rest()
