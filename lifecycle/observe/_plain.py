@@ -20,8 +20,7 @@ _DEPTH, _TEXT, _ITEMS = 8, 10_000, 1000
 
 def unpacked(record: Any, *, without: str = "") -> dict[str, Any]:
     """A record whose fields have what their types say, as a dictionary; its field ``without`` is left as it is."""
-    kind: Any = type(record)
-    names, values_of, nested = _plan(kind)
+    names, values_of, nested = _plan(record.__class__)
     values: dict[str, Any] = dict(zip(names, values_of(record), strict=True))
     for name, convert in nested:
         value = values[name]
@@ -39,7 +38,8 @@ def _plan(kind: type) -> _Plan:
     hints = get_type_hints(kind)
     names = tuple(each.name for each in dataclasses.fields(kind))
     nested = tuple((name, convert) for name in names if (convert := _converter(hints[name])) is not None)
-    return names, attrgetter(*names) if len(names) > 1 else lambda one: (getattr(one, names[0]),), nested
+    # Each of ours has several, of which this makes a tuple.
+    return names, attrgetter(*names), nested
 
 
 def _converter(hint: Any) -> Callable[[Any], Any] | None:

@@ -119,7 +119,7 @@ class Reading:
             self.workers.append(view)
             return
         stats, error = self._asked(f"{view.name} stats", component.stats)
-        figures = {} if error or not dataclasses.is_dataclass(stats) else plain(stats)
+        figures: dict[str, float] = {} if error or not dataclasses.is_dataclass(stats) else plain(stats)
         self.pools.append(PoolView(view, figures, error))
 
     def _view(self, state: Any) -> WorkerView:

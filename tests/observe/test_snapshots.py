@@ -1,0 +1,365 @@
+"""Snapshots: all that lives, as records, as plain data and as a flat table; what fails is shown in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema  # type: ignore[import-untyped]  # it has no stubs
+import pytest
+
+from lifecycle import _context, hooks
+from lifecycle.control import Event, Router
+from lifecycle.flows import Board, Flows, linear, task
+from lifecycle.observe import Snapshot, context, nodes, snapshot, snapshot_schema
+from lifecycle.runtime import lifetime
+from lifecycle.testing import running
+from lifecycle.workers import Exit, Spec, Status, Supervisor, TaskWorker, WorkerState
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from lifecycle.control import RouteInfo
+    from lifecycle.testing import Clock
+
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
+
+#: Names that break what does not expect them.
+NASTY = ("\"'`<b>&amp;</b>", "näh 🦊", "two\nlines", "\ud800", "a/b#2", " ")
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def nothing(_event: Event) -> None:
+    pass
+
+
+async def watch_nothing() -> AsyncIterator[Event]:
+    """A source without events."""
+    await forever()
+    yield Event("never")
+
+
+@task
+async def wait_for_ever() -> None:
+    await forever()
+
+
+def as_json(state: Any) -> Any:
+    """What a strict reader of JSON gets."""
+    return json.loads(json.dumps(state, allow_nan=False))
+
+
+class Component:
+    """Something of somebody else's with a state, or without."""
+
+    name = "mine"
+
+    def __init__(self, state: object = None) -> None:
+        self._state = state
+
+    def state(self) -> object:
+        if isinstance(self._state, Exception):
+            raise self._state
+        return self._state
+
+
+# -- what is in it ------------------------------------------------------------------------------------------------
+
+
+async def test_a_snapshot_has_all_that_lives_here(clock: Clock) -> None:
+    router = Router("front")
+    router.handle("a/*", nothing)
+    router.tap("**", nothing)
+    async with (
+        lifetime() as life,
+        running(router),
+        Flows() as flows,
+        Supervisor("top", Spec("w", forever)),
+        TaskWorker("alone", forever),
+    ):
+        flows.start(linear("steps", wait_for_ever), id="f-1")
+        await (await router.emit(Event("a/b")))
+        await clock.advance(3)
+        found = snapshot()
+    assert found.lifetime is not None
+    assert not found.lifetime.stopping
+    assert found.program.started_at == life.started_at
+    [front] = found.routers
+    assert (front.name, front.running, front.handled) == ("front", True, 1)
+    assert [route.pattern for route in front.routes] == ["a/*"]
+    assert [(lane.name, lane.waiting, lane.running) for lane in front.lanes] == [("a/*", 0, 0)]
+    assert [tap.pattern for tap in front.taps] == ["**"]
+    top, alone = found.workers
+    assert (top.name, top.kind, [each.name for each in top.children]) == ("top", "supervisor", ["w"])
+    assert (alone.name, alone.status) == ("alone", "running")
+    assert alone.uptime is not None
+    [[run]] = [each.runs for each in found.flows]
+    assert (run.id, run.name, [item.name for item in run.root.items]) == ("f-1", "steps", ["wait_for_ever"])
+    assert found.errors == ()
+
+
+async def test_what_is_named_is_looked_at_and_nothing_else(clock: Clock) -> None:
+    router = Router("one")
+    async with lifetime(), running(Router("other")):
+        assert [each.name for each in snapshot(router).routers] == ["one"]
+    found = snapshot(router, Component({"a": 1}))
+    assert (found.lifetime, found.program.started_at) == (None, None)
+    assert [(each.name, each.kind, each.state) for each in found.others] == [("mine", "Component", {"a": 1})]
+
+
+def test_outside_a_lifetime_somebody_has_to_say_what_to_look_at() -> None:
+    with pytest.raises(LookupError, match="name what to look at"):
+        snapshot()
+
+
+async def test_a_board_at_work_tells_how_many_jobs_there_are(clock: Clock) -> None:
+    async with lifetime(), Flows() as flows:
+        board = Board(flows)
+        for _ in range(3):
+            await board.post("steps")
+        work = asyncio.create_task(board.work({"steps": linear("steps", wait_for_ever)}, concurrency=1))
+        await clock.advance(2.5)
+        [found] = snapshot().boards
+        assert found.depths == {"UNCLAIMED": 2, "CLAIMED": 1}
+        assert nodes(snapshot())["board"]["depths"] == found.depths
+        work.cancel()
+        await asyncio.wait([work])
+        assert snapshot().boards == ()
+
+
+async def test_a_count_that_changes_is_announced(clock: Clock) -> None:
+    told: list[object] = []
+    receive = hooks.component_changed.connect(lambda _sender, component: told.append(component))
+    try:
+        async with Flows() as flows:
+            board = Board(flows)
+            work = asyncio.create_task(board.work({"steps": linear("steps", wait_for_ever)}))
+            await clock.advance(2)
+            before = len(told)
+            await board.post("steps")
+            await clock.advance(2)
+            assert before == 1
+            assert told == [board, board]
+            work.cancel()
+            await asyncio.wait([work])
+    finally:
+        hooks.component_changed.disconnect(receive)
+
+
+# -- as plain data ------------------------------------------------------------------------------------------------
+
+
+async def whole() -> Snapshot:
+    """One of a program with something of everything, whatever it is called."""
+    router = Router(NASTY[0])
+    router.handle("a/*", nothing)
+    router.tap("**", nothing)
+    router.add_source(watch_nothing)
+    specs = [Spec(name, forever) for name in NASTY]
+    async with lifetime() as life, Flows() as flows, Supervisor("top", *specs), TaskWorker(NASTY[3], forever):
+        flows.start(linear("steps", wait_for_ever))
+        await asyncio.sleep(1)
+        odd = Component(
+            {1: float("nan"), "x": {1, 2}, "deep": [[[[[[[[[["!"]]]]]]]]]], "b": b"\xff", "e": ValueError("v")}
+        )
+        return snapshot(router, *life.components(), odd, Component(ValueError("no state today")))
+
+
+async def test_any_snapshot_can_be_written_as_json_in_two_ways_that_say_the_same(clock: Clock) -> None:
+    found = await whole()
+    assert as_json(dataclasses.asdict(found)) == as_json(found.to_dict())
+
+
+async def test_it_is_as_the_schema_says(clock: Clock) -> None:
+    schema = snapshot_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(as_json((await whole()).to_dict()), schema)
+    jsonschema.validate(as_json(snapshot(Router()).to_dict()), schema)
+
+
+def test_the_schema_in_the_documentation_is_this_one() -> None:
+    """``python -m tests.observe.test_snapshots`` writes it."""
+    assert json.loads((DOCS / "snapshot.schema.json").read_text(encoding="utf-8")) == snapshot_schema()
+
+
+async def test_records_do_not_change(clock: Clock) -> None:
+    found = snapshot(TaskWorker("w", forever))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.workers[0].name = "v"  # type: ignore[misc]  # bad input
+
+
+# -- the table ----------------------------------------------------------------------------------------------------
+
+
+async def test_each_node_has_an_id_of_its_own_and_stands_after_its_parent(clock: Clock) -> None:
+    table = nodes(await whole())
+    seen: set[str | None] = {None}
+    for key, node in table.items():
+        assert node["id"] == key
+        assert node["parent"] in seen
+        assert isinstance(node["name"], str)
+        assert isinstance(node["status"], str)
+        seen.add(key)
+    assert {node["kind"] for node in table.values()} >= {"program", "router", "route", "source", "tap", "supervisor"}
+    as_json(table)
+
+
+async def test_twins_are_told_apart_and_children_are_found_by_their_path(clock: Clock) -> None:
+    async with (
+        Supervisor("top", Spec("w", forever)) as top,
+        TaskWorker("a", forever) as a,
+        TaskWorker("a", forever) as b,
+    ):
+        table = nodes(snapshot(top, a, b))
+    assert [key for key in table if key.startswith("worker")] == [
+        "worker:top",
+        "worker:top/w",
+        "worker:a",
+        "worker:a#2",
+    ]
+    assert table["worker:top/w"]["parent"] == "worker:top"
+    assert (table["worker:top/w"]["kind"], table["worker:top/w"]["type"]) == ("worker", "task")
+
+
+async def test_a_node_stays_equal_as_long_as_nothing_but_time_has_passed(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", nothing)
+    async with lifetime(), running(router), Supervisor("top", Spec("w", forever)):
+        before = nodes(snapshot())
+        await clock.advance(100)
+        assert nodes(snapshot()) == before
+
+
+# -- bad states ---------------------------------------------------------------------------------------------------
+
+
+class Odd:
+    """A worker of somebody else's that cannot tell its state."""
+
+    def __init__(self) -> None:
+        self.status = Status.CREATED
+        self._over = asyncio.Event()
+
+    async def start(self) -> None:
+        self.status = Status.RUNNING
+
+    async def stop(self, timeout: float | None = None) -> None:
+        self.status = Status.STOPPED
+        self._over.set()
+
+    async def wait(self) -> Exit:
+        await self._over.wait()
+        return Exit(Status.STOPPED)
+
+    def state(self) -> WorkerState:
+        raise RuntimeError("I do not know")
+
+
+async def test_a_state_that_raises_is_shown_where_it_belongs_and_the_rest_is_as_it_is(clock: Clock) -> None:
+    async with Supervisor("top", Spec("odd", Odd), Spec("well", forever)) as top:
+        found = snapshot(top, Odd(), Component(ValueError("no state today")))
+    first, second = found.workers
+    assert [(each.name, each.status, each.error) for each in first.children] == [
+        ("odd", "running", "state() failed: I do not know"),
+        ("well", "running", None),
+    ]
+    assert (second.name, second.status, second.error) == ("Odd", "unknown", "RuntimeError: I do not know")
+    assert found.others[0].error == "ValueError: no state today"
+    assert found.errors == ("Odd: RuntimeError: I do not know", "mine: ValueError: no state today")
+    table = nodes(found)
+    assert (table["worker:Odd"]["status"], table["component:mine"]["status"]) == ("unknown", "unknown")
+    assert table["component:mine"]["error"] == "ValueError: no state today"
+
+
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise ValueError("not to be said")
+
+
+@dataclass
+class Looks:
+    """Like the state of a worker, and is none."""
+
+    name: object
+    kind: str = "task"
+    status: str = "running"
+    children: object = 7
+
+
+async def test_whatever_a_state_gives_can_be_shown(clock: Clock) -> None:
+    async def coroutine() -> int:
+        return 1
+
+    class Later:
+        def state(self) -> object:
+            return coroutine()
+
+    class Nothing:
+        pass
+
+    looks = Component(Looks("w"))
+    found = snapshot(Component(Unspeakable()), Component(7), Later(), Nothing(), looks, Component({Unspeakable(): 1}))
+    assert [each.state for each in found.others[:2]] == ["<Unspeakable that cannot be shown>", 7]
+    assert len(found.errors) == 3
+    assert "at once" in found.errors[0]
+    as_json(found.to_dict())
+
+
+class Broken(Router):
+    """A router that cannot tell its routes."""
+
+    def routes(self) -> list[RouteInfo]:
+        raise ValueError("not to be said")
+
+
+async def test_a_router_of_which_a_part_fails_still_shows_the_others() -> None:
+    router = Broken("r")
+    router.add_source(watch_nothing)
+    [found] = snapshot(router).routers
+    assert (found.routes, [each.name for each in found.sources]) == ((), ["watch_nothing"])
+    assert found.error == "ValueError: not to be said"
+
+
+async def test_what_has_no_end_is_cut(clock: Clock) -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    [first, second, third] = snapshot(Component(endless), Component(list(range(5000))), Component("x" * 50_000)).others
+    as_json(first.state)
+    assert len(second.state) == 1000
+    assert len(third.state) < 20_000
+
+
+# -- where code runs ------------------------------------------------------------------------------------------------
+
+
+async def test_code_knows_where_it_runs(clock: Clock) -> None:
+    seen: list[dict[str, object]] = []
+
+    async def look(_event: Event | None = None) -> None:
+        seen.append(context())
+
+    router = Router()
+    router.handle("a", look)
+    async with running(router):
+        sent = await router.emit(Event("a"))
+        await sent
+    async with TaskWorker("w", look):
+        await asyncio.sleep(1)
+    async with Flows() as flows:
+        await flows.start(linear("steps", task(lambda: seen.append(context()), name="look")), id="f-1")
+    assert seen == [{"event_id": sent.id, "topic": "a"}, {"worker": "w"}, {"flow": "f-1"}]
+    assert context() == {}
+    token = _context.traceparent.set("00-1-2-01")
+    assert context() == {"traceparent": "00-1-2-01"}
+    _context.traceparent.reset(token)
+
+
+if __name__ == "__main__":
+    (DOCS / "snapshot.schema.json").write_text(json.dumps(snapshot_schema(), indent=2) + "\n", encoding="utf-8")

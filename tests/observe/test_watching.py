@@ -1,0 +1,211 @@
+"""Watching: what is new, as it happens, at most so often; who is slow gets the newest, and one look does for all."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle.control import Event, Router
+from lifecycle.observe import Change, watch
+from lifecycle.runtime import lifetime
+from lifecycle.testing import running
+from lifecycle.workers import Backoff, Spec, Supervisor, TaskWorker
+
+if TYPE_CHECKING:
+    from lifecycle.observe import Watch
+    from lifecycle.testing import Clock
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def nothing(_event: Event) -> None:
+    pass
+
+
+async def soon(changes: Watch) -> Change | None:
+    """The next change, or None where there is none within a long time."""
+    try:
+        async with asyncio.timeout(1000):
+            return await anext(changes)
+    except TimeoutError:
+        return None
+
+
+async def test_the_first_has_everything_and_the_next_what_is_new(clock: Clock) -> None:
+    router = Router("r")
+    router.handle("a", nothing)
+    async with lifetime(), running(router), watch() as changes:
+        first = await anext(changes)
+        assert list(first.nodes) == ["program", "lifetime", "router:r", "router:r/route:a"]
+        await router.emit(Event("a"))
+        second = await anext(changes)
+        assert set(second.nodes) == {"router:r", "router:r/route:a", "router:r/lane:a"}
+        assert second.snapshot.routers[0].handled == 1
+        assert await soon(changes) is None
+
+
+async def test_what_comes_and_what_goes_is_told(clock: Clock) -> None:
+    async with lifetime(), watch() as changes:
+        await anext(changes)
+        async with TaskWorker("w", forever):
+            change = await anext(changes)
+            assert change.nodes["worker:w"] is not None
+        change = await anext(changes)
+        while change.nodes.get("worker:w", 0) is not None:
+            change = await anext(changes)
+
+
+async def test_a_crash_and_the_restart_are_seen(clock: Clock) -> None:
+    crash = asyncio.Event()
+
+    async def crashes() -> None:
+        await crash.wait()
+        crash.clear()
+        raise ValueError("boom")
+
+    async with (
+        lifetime(),
+        Supervisor("top", Spec("w", crashes, backoff=Backoff(initial=1, jitter=0))),
+        watch() as changes,
+    ):
+        await anext(changes)
+        crash.set()
+        seen: list[object] = []
+        while not (seen and seen[-1] == ("running", 1)):
+            change = await anext(changes)
+            node = change.nodes.get("worker:top/w")
+            seen += [] if node is None else [(node["status"], node["restarts"])]
+    assert (seen[0], seen[-1]) == (("pending", 0), ("running", 1))
+
+
+async def test_no_more_often_than_the_interval_and_the_newest_for_who_is_slow(clock: Clock) -> None:
+    router = Router("r")
+    router.handle("a", nothing)
+    async with lifetime(), running(router), watch(interval=1.0) as changes:
+        await anext(changes)
+        began = clock.time()
+        for _ in range(3):
+            await router.emit(Event("a"))
+            await anext(changes)
+        assert clock.time() - began >= 3
+        for _ in range(50):
+            await router.emit(Event("a"))
+            await clock.advance(1)
+        change = await anext(changes)
+        assert change.snapshot.routers[0].handled == 53
+        assert await soon(changes) is None
+
+
+async def test_readers_share_what_is_seen(clock: Clock) -> None:
+    router = Router("r")
+    router.handle("a", nothing)
+    async with lifetime(), running(router), watch() as one, watch() as two:
+        assert (await anext(one)).snapshot is (await anext(two)).snapshot
+        await router.emit(Event("a"))
+        first, second = await asyncio.gather(anext(one), anext(two))
+        assert first.snapshot is second.snapshot
+        assert first.nodes is second.nodes
+
+
+async def test_each_reader_gets_what_is_new_to_that_one(clock: Clock) -> None:
+    router = Router("r")
+    router.handle("a", nothing)
+    router.handle("b", nothing)
+    async with lifetime(), running(router), watch() as quick, watch() as slow:
+        await anext(slow)
+        await anext(quick)
+        await router.emit(Event("a"))
+        assert "router:r/lane:a" in (await anext(quick)).nodes
+        await router.emit(Event("b"))
+        assert "router:r/lane:a" not in (await anext(quick)).nodes
+        assert {"router:r/lane:a", "router:r/lane:b"} <= set((await anext(slow)).nodes)
+
+
+async def test_only_what_is_named_is_watched(clock: Clock) -> None:
+    router = Router("r")
+    async with running(router), watch(router) as changes:
+        assert list((await anext(changes)).nodes) == ["program", "router:r"]
+        async with TaskWorker("w", forever):
+            assert await soon(changes) is None
+
+
+async def test_leaving_the_block_ends_who_waits(clock: Clock) -> None:
+    async with lifetime():
+        async with watch() as changes:
+            await anext(changes)
+            waiting = asyncio.create_task(_all(changes))
+            await clock.advance(1)
+        assert await waiting == []
+
+
+async def _all(changes: Watch) -> list[Change]:
+    return [change async for change in changes]
+
+
+async def test_who_gives_up_waiting_can_go_on_later(clock: Clock) -> None:
+    async with lifetime(), watch() as changes:
+        await anext(changes)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await anext(changes)
+        async with TaskWorker("w", forever):
+            assert "worker:w" in (await anext(changes)).nodes
+
+
+async def test_a_thread_may_announce_too(clock: Clock) -> None:
+    state = 0
+
+    class Component:
+        name = "mine"
+
+        def state(self) -> int:
+            return state
+
+    own = Component()
+    async with lifetime(), watch(own) as changes:
+        await anext(changes)
+        state = 1
+        thread = threading.Thread(target=lambda: hooks.component_changed.announce(own, component=own))
+        thread.start()
+        thread.join()
+        assert (await anext(changes)).nodes["component:mine"]["state"] == 1  # type: ignore[index]  # it is there
+
+
+async def test_nothing_listens_once_nobody_watches(clock: Clock) -> None:
+    async with lifetime():
+        before = len(hooks.source_failed.receivers)
+        async with watch() as changes:
+            await anext(changes)
+            assert len(hooks.source_failed.receivers) == before + 1
+        del changes
+        gc.collect()
+        await asyncio.sleep(0)
+        hooks.source_failed.announce(None, source=None, error=None, restart_in=None)
+        assert len(list(hooks.source_failed.receivers_for(None))) == before
+
+
+async def test_under_load_nothing_is_heard_between_two_looks(clock: Clock) -> None:
+    router = Router("r")
+    router.handle("a", nothing)
+    async with lifetime(), running(router), watch() as changes:
+        await anext(changes)
+        assert hooks.delivery_ended.receivers
+        await router.emit(Event("a"))
+        assert not hooks.delivery_ended.receivers
+        await anext(changes)
+        assert hooks.delivery_ended.receivers
+
+
+async def test_what_cannot_be_watched_is_refused(clock: Clock) -> None:
+    with pytest.raises(LookupError, match="no lifetime"):
+        watch()
+    for interval in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="above 0"):
+            watch(Router(), interval=interval)
