@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +20,7 @@ from lifecycle.errors import NotHandled
 from lifecycle.flows import Flows, linear, task
 from lifecycle.observe import LabelPolicy, PrometheusMetrics
 from lifecycle.observe._meters import COUNTED, READ, TIMED
+from lifecycle.observe.labels import LABELS
 from lifecycle.runtime import do
 from lifecycle.testing import running
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("clock")
 
+PAGE = Path(__file__).parents[2] / "docs/reference/meters.md"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 AWKWARD = 'a "quoted" <b>name</b>\nof two lines \\ 🙂'
 
@@ -253,6 +257,17 @@ async def test_a_program_in_which_nothing_has_happened_can_be_scraped() -> None:
         *(meter.plain_name for meter in COUNTED),
         *(meter.plain_name for meter in READ),
     } | {name for name in families if name.endswith("_created")}
+
+
+def test_the_page_has_every_meter_every_label_and_says_when_to_be_alarmed() -> None:
+    page = PAGE.read_text()
+    rows = re.findall(r"^\| `(lifecycle\.[\w.]+)` \| `(\w+)` \| (\w+) \| ([^|]*?) ?\| (.+) \|$", page, re.MULTILINE)
+    told = {name: (plain_name, kind, re.findall(r"`(\w+)`", labels)) for name, plain_name, kind, labels, _ in rows}
+    timed = {each.name: (each.plain_name + "_seconds", "histogram", [*each.labels]) for each in TIMED}
+    counted = {each.name: (each.plain_name + "_total", "counter", [*each.labels]) for each in COUNTED}
+    read = {each.name: (each.plain_name, "gauge", [*each.labels]) for each in READ}
+    assert told == timed | counted | read
+    assert all(f"\n| `{label}` |" in page for label in LABELS)
 
 
 def test_without_the_client_the_extra_is_named() -> None:
