@@ -21,11 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["lane_over_without", "scrape_over_plain"]
 
-EVENTS = 20_000
-WORKERS = 1000
 
-
-def lane_over_without(rounds: int = 15, events: int = EVENTS) -> float:
+def lane_over_without(rounds: int, events: int) -> float:
     """A delivery through a lane with `PrometheusMetrics` ÷ one without."""
 
     async def with_metrics() -> float:
@@ -61,7 +58,7 @@ async def _handle(_event: Any) -> None:
     pass
 
 
-def scrape_over_plain(rounds: int = 15, workers: int = WORKERS) -> float:
+def scrape_over_plain(rounds: int, workers: int) -> float:
     """A scrape of so many workers, each of which was restarted once, ÷ one of as many plain series."""
     return asyncio.run(_scrape_over_plain(rounds, workers))
 

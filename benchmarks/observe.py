@@ -1,0 +1,44 @@
+"""What it costs to be seen: ``python -m benchmarks.observe [--json]``.
+
+lane_with_prometheus_over_without: a delivery through a lane to a handler that does nothing, with `PrometheusMetrics` and
+without. snapshot_1000_workers_over_json_dumps: all of a program's state as plain data, beside ``json.dumps`` of the
+same. metrics_scrape_1000_workers_over_plain_series: a scrape of a program with a thousand workers, each of which was
+restarted once, beside prometheus_client with as many series that were counted by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from benchmarks._measure import report
+from benchmarks._observe_metrics import lane_over_without, scrape_over_plain
+from benchmarks._observe_snapshots import snapshot_over_dumps
+
+__all__ = ["BARS", "main", "results"]
+
+BARS = {
+    "lane_with_prometheus_over_without": "at most 4",
+    "snapshot_1000_workers_ms": "printed",
+    "snapshot_1000_workers_over_json_dumps": "at most 3",
+    "metrics_scrape_1000_workers_over_plain_series": "at most 1.5",
+}
+
+
+def results(*, rounds: int = 15, events: int = 20_000, workers: int = 1000) -> dict[str, float]:
+    """All figures; with fewer events or workers they are no figures that mean anything."""
+    return {
+        "lane_with_prometheus_over_without": lane_over_without(rounds, events),
+        **asyncio.run(snapshot_over_dumps()),
+        "metrics_scrape_1000_workers_over_plain_series": scrape_over_plain(rounds, workers),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    logging.getLogger("lifecycle").setLevel(logging.ERROR)
+    report("observe", results(), BARS)
+
+
+if __name__ == "__main__":
+    main()
