@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import sys
 from contextlib import AsyncExitStack
@@ -137,5 +138,6 @@ def _opened(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        told = f"no page at {host} port {port}: {error.strerror or error}; give another address, or port 0 for a free one"
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        told = f"no page at {host} port {port}: {reason}; give another address, or port 0 for a free one"
         raise type(error)(error.errno, told) from error

@@ -201,11 +201,11 @@ class App {
   #sections() {
     return [
       ["workers", "Workers"],
-      ["routes", "Routes"],
       ["events", "Events"],
+      ["routes", "Routes"],
       ["sources", "Sources"],
-      this.flows.any && ["flows", "Flows"],
       this.stores.has("pool") && ["pools", "Pools"],
+      this.flows.any && ["flows", "Flows"],
       this.stores.any && ["inboxes", "Inboxes"],
     ].filter(Boolean);
   }
@@ -219,9 +219,9 @@ class App {
       <main class=${this.#link === "open" ? "" : "stale"}>
         ${this.#tiles()}
         <div class="grid">
-          ${this.workers.draw()}${this.routes.draw()}${this.events.draw()}${this.stores.flowing()}
+          <div class="column">${this.workers.draw()}${this.events.draw()}</div>
+          <div class="column">${this.routes.draw()}${this.stores.flowing()}${there.has("pools") ? this.stores.pools() : nothing}</div>
           ${there.has("flows") ? this.flows.draw() : nothing}
-          ${there.has("pools") ? this.stores.pools() : nothing}
           ${there.has("inboxes") ? this.stores.kept() : nothing}
         </div>
       </main>

@@ -16,7 +16,7 @@ export class Events {
 
   constructor(app) {
     this.app = app;
-    this.rows = new Rows("events-rows", 28, app.draw);
+    this.rows = new Rows("events-rows", 28, app.draw, { least: 18, most: 18 });
   }
 
   get paused() {
@@ -31,7 +31,7 @@ export class Events {
     const items = this.#frozen?.items ?? this.#items();
     const fresh = this.#frozen ? Math.max(0, store.seen - this.#frozen.seen) : 0;
     return panel("events", "Events", {
-      note: html`<span class="number">${rate(store.rate("events"))}</span>/s ${spark(store.series.get("events"), { width: 60, height: 16, label: "Events in the last minute" })}`,
+      note: html`<span class="number">${rate(store.rate("events"))}/s</span>${spark(store.series.get("events"), { width: 60, height: 16, label: "Events in the last minute" })}`,
       tools: html`
         <input class="filter mono" type="search" placeholder="Topic: file/**" aria-label="Filter events by topic" id="events-filter" @input=${this.#typed}>
         <select aria-label="Filter events by fate" @change=${this.#chosen}>${FATES.map(([value, said]) => html`<option value=${value}>${said}</option>`)}</select>

@@ -101,7 +101,7 @@ export class Inspector {
     const facts = [
       ["came in", clock(entry.time)], ["router", visible(entry.router)], ["route", visible(entry.pattern)],
       ["handler", visible(entry.handler)], ["waited", duration(entry.waited)], ["took", duration(entry.duration)],
-      ["attempt", entry.attempt], ["merged into", entry.into && `#${entry.into}`], ["took in", entry.merged || null],
+      ["attempt", entry.attempt > 1 ? entry.attempt : null], ["merged into", entry.into && `#${entry.into}`], ["took in", entry.merged || null],
       ["passed on by", entry.passed?.length ? visible(entry.passed.join(", ")) : null],
     ].filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== "–");
     return ["event", visible(entry.topic), html`

@@ -3,6 +3,7 @@
 import { html, nothing, svg } from "./vendor/lit-html/lit-html.js";
 import { repeat } from "./vendor/lit-html/directives/repeat.js";
 import { tone, visible } from "./format.js";
+import { SAMPLES } from "./store.js";
 
 export { html, nothing, repeat, svg };
 
@@ -39,11 +40,12 @@ const WIDTH = 84, HEIGHT = 20;
 export function spark(series, { width = WIDTH, height = HEIGHT, label = "" } = {}) {
   const values = series?.values ?? [];
   const most = Math.max(1e-9, ...values);
-  const step = width / Math.max(1, values.length - 1);
+  const step = width / (SAMPLES - 1);
+  const left = (SAMPLES - values.length) * step;
   const y = (value) => (height - 1.5 - (value / most) * (height - 4)).toFixed(1);
-  const line = values.map((value, place) => `${(place * step).toFixed(1)},${y(value)}`).join(" ");
+  const line = values.map((value, place) => `${(left + place * step).toFixed(1)},${y(value)}`).join(" ");
   return html`<svg class="spark" viewBox="0 0 ${width} ${height}" preserveAspectRatio="none" role="img" aria-label=${label}>${
-    svg`<polygon points=${`0,${height} ${line} ${width},${height}`}></polygon><polyline points=${line}></polyline>`}</svg>`;
+    svg`<path d="M0 ${height - 1}H${width}"></path><polygon points=${`${left.toFixed(1)},${height} ${line} ${width},${height}`}></polygon><polyline points=${line}></polyline>`}</svg>`;
 }
 
 /** Parts of a whole, as one bar. */
@@ -71,19 +73,24 @@ export class Rows {
   top = 0;
   view = 480;
 
-  constructor(id, height, changed) {
+  /** Rows of so many pixels; at least and at most so many of them have room. */
+  constructor(id, height, changed, { least = 4, most = 14 } = {}) {
     this.id = id;
     this.height = height;
     this.changed = changed;
+    this.least = least;
+    this.most = most;
   }
 
-  draw(items, key, row, { role = "rowgroup", label, keys, hidden } = {}) {
+  /** ``whole``: how many there are without a filter; a filter changes no heights. */
+  draw(items, key, row, { label, keys, whole = items.length } = {}) {
+    const room = Math.min(this.most, Math.max(this.least, whole)) * this.height;
     const over = 6;
     const last = Math.max(0, items.length * this.height - this.view);
     const top = Math.min(this.top, last);
     const first = Math.max(0, Math.floor(top / this.height) - over);
     const shown = items.slice(first, first + Math.ceil(this.view / this.height) + 2 * over);
-    return html`<div class="rows" id=${this.id} role=${role} aria-label=${label ?? nothing} tabindex=${hidden ? nothing : "0"}
+    return html`<div class="rows" id=${this.id} role="rowgroup" aria-label=${label} tabindex="0" .style=${`--room:${room}px`}
         @scroll=${this.#scrolled} @keydown=${keys ?? nothing}>
       <div class="all" .style=${`height:${items.length * this.height}px`} role="presentation">
         <div class="seen" .style=${`transform:translateY(${first * this.height}px)`} role="presentation">${repeat(shown, key, row)}</div>

@@ -3,6 +3,8 @@
 import { count, duration, rate, visible } from "./format.js";
 import { html, nothing, panel, Rows, spark } from "./parts.js";
 
+const LENT = /^command\/\[\w\]/;
+
 export class Routes {
   #filter = "";
 
@@ -12,14 +14,15 @@ export class Routes {
   }
 
   draw() {
-    const routes = this.app.store.of("route");
+    // What every program is lent, `command/[s]top` and its like, is of interest once it was used.
+    const routes = this.app.store.of("route").filter((route) => route.routed || !LENT.test(route.pattern));
     const items = routes.filter((route) => `${route.pattern} ${route.handler}`.toLowerCase().includes(this.#filter));
     return panel("routes", "Routes", {
       note: count(routes.length),
       tools: html`<input class="filter" type="search" placeholder="Filter by pattern" aria-label="Filter routes by pattern or handler" @input=${this.#typed}>`,
       body: html`<div class="table routes" role="table" aria-label="Routes">
         <div class="head" role="row">${["Pattern", "Last minute", "Per s", "p50", "p95", "Failed"].map((word) => html`<span role="columnheader">${word}</span>`)}</div>
-        ${items.length ? this.rows.draw(items, (route) => route.id, this.#row, { label: "Routes" }) : html`<p class="empty">No route${routes.length ? " fits the filter" : " yet"}.</p>`}
+        ${items.length ? this.rows.draw(items, (route) => route.id, this.#row, { whole: routes.length, label: "Routes" }) : html`<p class="empty">No route${routes.length ? " fits the filter" : " yet"}.</p>`}
       </div>`,
     });
   }

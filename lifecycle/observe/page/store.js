@@ -1,6 +1,6 @@
 // What the page knows: the nodes of the program, how they change, and the last events. All of it is bounded.
 
-const SAMPLES = 60;
+export const SAMPLES = 60;
 const MOST_ENTRIES = 2000;
 
 export class Store {
@@ -86,12 +86,12 @@ export class Store {
     const now = performance.now();
     const known = this.series.get(key);
     if (known === undefined) {
-      this.series.set(key, { total, at: now, values: new Array(SAMPLES).fill(0) });
+      this.series.set(key, { total, at: now, values: [] });
       return;
     }
     const seconds = Math.max(0.2, (now - known.at) / 1000);
     known.values.push(Math.max(0, total - known.total) / seconds);
-    known.values.shift();
+    if (known.values.length > SAMPLES) known.values.shift();
     known.total = total;
     known.at = now;
   }

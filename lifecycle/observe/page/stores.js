@@ -69,15 +69,16 @@ export class Stores {
     const { store } = this.app;
     const all = [...store.of("inbox"), ...store.of("board"), ...store.of("component").filter((each) => each.runs === undefined)];
     return panel("inboxes", "Inboxes, boards and more", {
+      wide: true,
       note: all.length,
       body: html`<div class="cards">${repeat(all, (each) => each.id, this.#kept)}</div>`,
     });
   }
 
   #kept = (each) => html`<article class="card">
-      <header><button class="plain" @click=${() => this.app.inspect({ node: each.id })}><b><bdi>${visible(each.name)}</bdi></b></button><span class="quiet">${each.kind}</span>${each.error ? dot("failed") : nothing}</header>
+      <header><button class="plain" @click=${() => this.app.inspect({ node: each.id })}><b><bdi>${visible(each.name)}</bdi></b></button><span class="quiet">${visible(each.class ?? each.kind)}</span>${each.error ? dot("failed") : nothing}</header>
       ${each.error ? html`<p class="error">${visible(each.error)}</p>` : nothing}
-      <dl class="facts">${numbers(each).map(([name, value]) => html`<div><dt>${visible(name)}</dt><dd class="number ${tone(name) === "bad" && value ? "hot" : ""}">${count(value)}</dd></div>`)}</dl>
+      <dl class="facts">${numbers(each).map(([name, value]) => html`<div><dt>${visible(name.replaceAll("_", " "))}</dt><dd class="number ${tone(name) === "bad" && value ? "hot" : ""}">${count(value)}</dd></div>`)}</dl>
     </article>`;
 }
 

@@ -14,7 +14,7 @@ export class Workers {
 
   constructor(app) {
     this.app = app;
-    this.rows = new Rows("workers-rows", 30, app.draw);
+    this.rows = new Rows("workers-rows", 30, app.draw, { least: 6, most: 16 });
   }
 
   all() {
@@ -31,11 +31,11 @@ export class Workers {
       note: html`${count(every.length)}`,
       tools: html`
         <div class="chips" role="group" aria-label="Show">${GROUPS.map(([name, said]) => html`
-          <button class="chip ${name}" aria-pressed=${this.#group === name} @click=${() => this.#show(name)}>${said} <b>${count(counts[name])}</b></button>`)}</div>
+          <button class="chip ${name} ${counts[name] ? "" : "none"}" aria-pressed=${this.#group === name} @click=${() => this.#show(name)}>${said} <b>${count(counts[name])}</b></button>`)}</div>
         <input class="filter" type="search" placeholder="Filter by name" aria-label="Filter workers by name" @input=${this.#typed}>`,
       body: html`<div class="table workers" role="treegrid" aria-label="Workers" aria-rowcount=${items.length}>
         <div class="head" role="row">${["Name", "Status", "Restarts", "Health", "Memory", "Up"].map((word) => html`<span role="columnheader">${word}</span>`)}<span></span></div>
-        ${items.length ? this.rows.draw(items, (item) => item.node.id, this.#row, { keys: this.#keys, label: "Workers" })
+        ${items.length ? this.rows.draw(items, (item) => item.node.id, this.#row, { keys: this.#keys, whole: every.length, label: "Workers" })
           : html`<p class="empty">${every.length ? "No worker fits the filter." : "Nothing is supervised here."}</p>`}
       </div>`,
     });

@@ -1,0 +1,119 @@
+"""`Dashboard` before anybody asks it: what it is made from, and that its page has all it needs and nothing else."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from itertools import pairwise
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle.observe import Dashboard
+from lifecycle.observe._latencies import Latencies
+from lifecycle.observe._memory import Memory
+from lifecycle.observe._page import page_files
+
+
+def test_it_listens_on_loopback_with_a_token_of_its_own_unless_told_otherwise() -> None:
+    made = Dashboard()
+    assert made.url == "http://127.0.0.1:0"
+    assert len(made.token) >= 32
+    assert made.token != Dashboard().token
+    assert made.token not in repr(made)
+    assert Dashboard("::1", 8080, "mine").url == "http://[::1]:8080"
+    assert Dashboard(token="mine").token == "mine"
+    assert Dashboard.auxiliary
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_a_port_that_there_cannot_be_is_refused(port: int) -> None:
+    with pytest.raises(ValueError, match=f"port={port} is none"):
+        Dashboard(port=port)
+
+
+def test_a_token_that_no_header_could_carry_is_refused() -> None:
+    with pytest.raises(ValueError, match="printable ASCII"):
+        Dashboard(token="")
+
+
+async def test_outside_a_lifetime_there_is_nothing_to_show() -> None:
+    with pytest.raises(LookupError, match="lifetime"):
+        async with Dashboard():
+            pass
+
+
+# -- the page ------------------------------------------------------------------------------------------------------
+
+FILES = page_files()
+OWN = {path: body.decode() for path, (body, _) in FILES.items() if "/vendor/" not in path}
+
+
+def test_every_file_that_the_page_asks_for_is_there() -> None:
+    wanted = set(re.findall(r'(?:src|href)="([^"]+)"', OWN["/"]))
+    for path, (body, kind) in FILES.items():
+        if kind == "text/javascript":
+            names = re.findall(r'(?:from|import) ?"([^"]+)"', body.decode())
+            assert all(name.startswith(".") for name in names), f"{path} imports what no browser finds"
+            wanted |= {posixpath.normpath(posixpath.join(posixpath.dirname(path), name)) for name in names}
+    assert wanted <= FILES.keys(), wanted - FILES.keys()
+    assert len(wanted) == len(FILES) - 1, "a file that nobody asks for"
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_nothing_that_its_policy_forbids() -> None:
+    for path, text in OWN.items():
+        assert not re.findall(r"https?://(?!www\.w3\.org/)", text), path
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|unsafeHTML|\beval\(|new Function|document\.write", text)
+        assert not re.search(r'\s(?:style|on\w+)="', text), f"{path} has a style or a handler of its own"
+    assert not re.search(r"<script(?![^>]*\ssrc=)|<style", OWN["/"])
+
+
+def test_what_was_vendored_says_its_version_and_its_licence() -> None:
+    from importlib.resources import files
+
+    for library in (files("lifecycle.observe") / "page" / "vendor").iterdir():
+        assert "Copyright" in (library / "LICENSE").read_text(encoding="utf-8")
+        assert '"version"' in (library / "package.json").read_text(encoding="utf-8")
+
+
+def test_licences_are_not_for_browsers_and_types_are_told() -> None:
+    assert {kind for _, kind in FILES.values()} == {"text/html", "text/javascript", "text/css", "image/svg+xml"}
+    assert all(path.startswith("/page/") or path == "/" for path in FILES)
+
+
+# -- figures -------------------------------------------------------------------------------------------------------
+
+
+def finish(pattern: str, duration: float) -> None:
+    hooks.handler_finished.announce(None, event=None, pattern=pattern, duration=duration)
+
+
+def test_latencies_are_of_the_last_calls_of_each_pattern() -> None:
+    with Latencies() as latencies:
+        for number in range(1000):
+            finish("file/*", number / 1000)
+        finish("mail", 0.5)
+        of_files = latencies.of("file/*")
+        assert latencies.all() == {"file/*": of_files, "mail": {"p50": 0.5, "p95": 0.5, "count": 1}}
+    assert of_files == {"p50": 0.9, "p95": 0.99, "count": 1000}
+    finish("mail", 9)
+    assert latencies.of("nobody") is None
+    assert latencies.of("mail") == {"p50": 0.5, "p95": 0.5, "count": 1}
+
+
+def test_no_number_of_patterns_fills_the_memory_and_the_busy_ones_stay() -> None:
+    with Latencies() as latencies:
+        for number in range(5000):
+            finish("busy", 0.1)
+            finish(f"once/{number}", 0.1)
+        known = latencies.all()
+    assert len(known) == 2000
+    assert known["busy"]["count"] == 5000
+    assert all(one["count"] >= other["count"] for one, other in pairwise([known["busy"], known["once/4999"]]))
+
+
+def test_memory_is_that_of_processes_which_are_there() -> None:
+    sizes = Memory().of([os.getpid(), 2**22 + 1])
+    assert sizes.keys() == {os.getpid()}
+    assert sizes[os.getpid()] > 2**20

@@ -1,0 +1,201 @@
+"""Who may ask a page for what: hosts, origins and tokens, each right, wrong, missing, doubled and misplaced."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from multidict import CIMultiDict
+
+from lifecycle.observe._guard import HEADERS, Guard, Refusal, is_loopback, made_token
+
+TOKEN = "a-token-of-a-user"
+RIGHT = ("Authorization", f"Bearer {TOKEN}")
+PAGES = ("/", "/page/app.js")
+
+
+def asked(
+    *headers: tuple[str, str], method: str = "GET", path: str = "/api/state", host: str = "127.0.0.1", to: str = ""
+) -> int:
+    """The status that a request ends with at the guard; 200 if it passes."""
+    given = CIMultiDict([("Host", to or f"{host}:8080"), *headers])
+    try:
+        Guard(host, TOKEN, free=PAGES).check(method, path, given)
+    except Refusal as refusal:
+        assert TOKEN not in refusal.reason
+        return refusal.status
+    return 200
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["127.0.0.1", "127.0.0.1:8080", "127.9.9.9:1", "localhost", "LOCALHOST:8080", "[::1]:8080", "[::1]", "localhost:22"],
+)
+def test_this_machine_may_be_asked_by_its_own_names_at_any_port(name: str) -> None:
+    assert asked(to=name) == 200
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "evil.example",
+        "evil.example:8080",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example:8080",
+        "evil.example@127.0.0.1",
+        "localhost@evil.example",
+        "192.168.1.7:8080",
+        "0.0.0.0:8080",
+        "[::1",
+        "[fe80::1]:80",
+        "2130706433",
+        "0x7f.1",
+        " ",
+        ":8080",
+        "localhost\u0000",
+        "localhos\u0442",
+    ],
+)
+def test_any_other_name_is_refused_for_it_may_have_been_rebound(name: str) -> None:
+    assert asked(to=name) == 403
+    assert asked(RIGHT, to=name, method="POST", path="/api/command") == 403
+    assert asked(to=name, path="/") == 403
+
+
+def test_exactly_one_host_has_to_be_named() -> None:
+    assert asked(("Host", "127.0.0.1:8080")) == 403
+    with pytest.raises(Refusal):
+        Guard("127.0.0.1", TOKEN).check("GET", "/api/state", CIMultiDict())
+
+
+def test_on_a_network_numbers_and_own_names_are_right_and_names_of_others_are_not() -> None:
+    for name in ("192.168.1.7:8080", "[fe80::1]:80", f"{socket.gethostname()}:8080", "localhost"):
+        assert asked(RIGHT, host="0.0.0.0", to=name) == 200
+    assert asked(RIGHT, host="0.0.0.0", to="evil.example") == 403
+    assert asked(RIGHT, host="box.example", to="box.example:1") == 200
+
+
+@pytest.mark.parametrize("origin", ["http://127.0.0.1:8080", "https://127.0.0.1:8080", "HTTP://127.0.0.1:8080"])
+def test_the_page_itself_may_ask(origin: str) -> None:
+    assert asked(("Origin", origin), ("Sec-Fetch-Site", "same-origin")) == 200
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "null",
+        "",
+        "http://evil.example",
+        "http://127.0.0.1",
+        "http://127.0.0.1:3000",
+        "http://localhost:8080",
+        "http://127.0.0.1:8080.evil.example",
+        "ftp://127.0.0.1:8080",
+        "http://127.0.0.1:8080/",
+    ],
+)
+def test_no_other_page_may_ask_with_the_token_or_without(origin: str) -> None:
+    assert asked(("Origin", origin)) == 403
+    assert asked(("Origin", origin), RIGHT, method="POST", path="/api/command") == 403
+
+
+def test_a_second_origin_is_looked_at_too() -> None:
+    assert asked(("Origin", "http://127.0.0.1:8080"), ("Origin", "http://evil.example")) == 403
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "", "anything"])
+def test_what_a_browser_says_of_another_page_is_believed(site: str) -> None:
+    assert asked(("Sec-Fetch-Site", site)) == 403
+    assert asked(("Sec-Fetch-Site", site), path="/page/app.js") == 403
+    assert asked(("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", "navigate"), path="/api/state") == 403
+
+
+def test_a_link_to_the_page_may_stand_anywhere() -> None:
+    link = ("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate")
+    assert asked(*link, path="/") == 200
+    assert asked(*link, path="/", method="POST") == 403
+
+
+def test_on_loopback_reading_is_open_and_commands_need_the_token() -> None:
+    assert asked() == asked(method="HEAD") == asked(path="/api/live") == 200
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        assert asked(method=method, path="/api/command") == 401
+        assert asked(RIGHT, method=method, path="/api/command") == 200
+
+
+@pytest.mark.parametrize("path", ["/api/dump", "/api/attach"])
+def test_what_shows_the_insides_is_as_good_as_a_command(path: str) -> None:
+    assert asked(path=path) == 401
+    assert asked(RIGHT, path=path) == 200
+
+
+def test_on_a_network_only_the_files_of_the_page_are_open() -> None:
+    for path in PAGES:
+        assert asked(host="0.0.0.0", path=path, to="192.168.1.7") == 200
+    for path in ("/api/state", "/api/live", "/api/nowhere", "//api/state", "/page/other"):
+        assert asked(host="0.0.0.0", path=path, to="192.168.1.7") == 401
+        assert asked(RIGHT, host="0.0.0.0", path=path, to="192.168.1.7") == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        TOKEN,
+        f"Bearer{TOKEN}",
+        f"Basic {TOKEN}",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        f"Bearer {TOKEN.upper()}",
+        f"Bearer x {TOKEN}",
+        f"Bearer {TOKEN} x",
+        "Bearer \udcff\u00e9",
+        "Bearer " + "x" * 100_000,
+    ],
+)
+def test_a_token_that_is_not_right_is_refused_even_where_none_is_needed(header: str) -> None:
+    assert asked(("Authorization", header), method="POST", path="/api/command") == 401
+    assert asked(("Authorization", header)) == 401
+    assert asked(("Authorization", header), path="/") == 401
+
+
+def test_a_token_counts_once_and_the_scheme_in_any_case() -> None:
+    assert asked(RIGHT, RIGHT, method="POST") == 401
+    assert asked(("Authorization", f"bEARER  {TOKEN} "), method="POST") == 200
+
+
+@pytest.mark.parametrize("header", [("Cookie", f"token={TOKEN}"), ("X-Token", TOKEN), ("Proxy-Authorization", RIGHT[1])])
+def test_a_token_in_the_wrong_place_is_none(header: tuple[str, str]) -> None:
+    assert asked(header, method="POST", path="/api/command") == 401
+    assert asked(method="POST", path=f"/api/command?token={TOKEN}") == 401
+
+
+@pytest.mark.parametrize("token", ["", " ", "two words", "tab\t", "line\n", "caf\u00e9", "\U0001f511"])
+def test_a_token_that_no_header_carries_is_refused_at_once(token: str) -> None:
+    with pytest.raises(ValueError, match="printable ASCII"):
+        Guard("127.0.0.1", token)
+
+
+def test_tokens_that_are_made_differ_and_can_be_carried() -> None:
+    tokens = {made_token() for _ in range(100)}
+    assert len(tokens) == 100
+    assert all(len(token) >= 32 and Guard("::1", token) for token in tokens)
+
+
+@pytest.mark.parametrize(
+    ("host", "answer"),
+    [("localhost", True), ("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("::ffff:127.0.0.1", False),
+     ("0.0.0.0", False), ("::", False), ("192.168.0.1", False), ("", False), ("box.example", False)],
+)  # fmt: skip
+def test_what_nobody_else_reaches_is_loopback(host: str, answer: bool) -> None:
+    # An address of IPv4 in one of IPv6 is loopback only for newer Pythons; with a token it is safe both ways.
+    assert is_loopback(host) is answer or "ffff" in host
+
+
+def test_the_policy_lets_nothing_in_from_elsewhere() -> None:
+    policy = dict(each.strip().split(" ", 1) for each in HEADERS["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["form-action"] == policy["base-uri"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert "unsafe" not in HEADERS["Content-Security-Policy"]

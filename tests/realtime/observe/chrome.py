@@ -1,0 +1,176 @@
+"""A headless Chromium that is told what to do over its DevTools protocol: pages, keys, clicks, and what they show."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from tests.browsers import HEADLESS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+
+__all__ = ["LIMIT", "Page", "chromium", "opened"]
+
+#: Seconds that anything may take on a machine which has other things to do.
+LIMIT = 30.0
+
+
+@contextmanager
+def chromium(profile: Path) -> Iterator[str]:
+    """One that runs: where it listens. No process of it is left in the end."""
+    command = ["chromium", *HEADLESS, "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank"]
+    null = subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=null, stdout=null, stderr=null, process_group=0) as browser:
+        try:
+            yield _address(profile / "DevToolsActivePort", browser)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(browser.pid, signal.SIGKILL)
+    shutil.rmtree(profile, ignore_errors=True)
+
+
+def _address(file: Path, browser: subprocess.Popen[bytes]) -> str:
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end and browser.poll() is None:
+        with contextlib.suppress(OSError, ValueError):
+            port, path = file.read_text().split()
+            return f"ws://127.0.0.1:{port}{path}"
+        time.sleep(0.02)
+    raise AssertionError(f"chromium did not start; status {browser.poll()}")
+
+
+@asynccontextmanager
+async def opened(
+    address: str, url: str, *, width: int = 1440, height: int = 900, dark: bool = False, scale: float = 1
+) -> AsyncGenerator[Page]:
+    """A page of its own, which knows nothing of others, at ``url``; closed in the end."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(address, max_msg_size=0, heartbeat=None) as socket,
+    ):
+        page = Page(socket)
+        hearing = asyncio.create_task(page.hear())
+        try:
+            context = (await page.call("Target.createBrowserContext"))["browserContextId"]
+            try:
+                target = await page.call("Target.createTarget", url="about:blank", browserContextId=context)
+                attached = await page.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+                page.session = attached["sessionId"]
+                await page.call("Runtime.enable")
+                await page.call("Log.enable")
+                await page.look(width, height, dark=dark, scale=scale)
+                await page.call("Page.navigate", url=url)
+                yield page
+            finally:
+                page.session = None
+                await page.call("Target.disposeBrowserContext", browserContextId=context)
+        finally:
+            hearing.cancel()
+            await asyncio.wait([hearing])
+
+
+class Page:
+    """What can be done with a page, and seen on it."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.session: str | None = None
+        #: What the console said that is wrong, refusals by the policy for content among it.
+        self.complaints: list[str] = []
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+
+    async def hear(self) -> None:
+        async for message in self._socket:
+            told = json.loads(message.data)
+            waiter = self._answers.pop(told.get("id", 0), None)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(told)
+            elif told.get("method") == "Runtime.exceptionThrown":
+                self.complaints.append(json.dumps(told["params"]["exceptionDetails"])[:2000])
+            elif told.get("method") == "Log.entryAdded" and told["params"]["entry"]["level"] == "error":
+                self.complaints.append(told["params"]["entry"]["text"])
+
+    async def call(self, method: str, **params: Any) -> dict[str, Any]:
+        number = next(self._numbers)
+        waiter = self._answers[number] = asyncio.get_running_loop().create_future()
+        target = {} if self.session is None else {"sessionId": self.session}
+        await self._socket.send_json({"id": number, "method": method, "params": params, **target})
+        async with asyncio.timeout(LIMIT):
+            told = await waiter
+        assert "error" not in told, (method, told)
+        return dict(told["result"])
+
+    async def look(self, width: int, height: int, *, dark: bool = False, scale: float = 1) -> None:
+        """Be a screen of that size, of somebody who likes it ``dark`` or not."""
+        phone = width < 600
+        await self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=phone
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    async def run(self, script: str) -> Any:
+        """The value of a JavaScript expression."""
+        told = await self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in told, (script, told)
+        return told["result"].get("value")
+
+    async def until(self, script: str) -> Any:
+        """Its value as soon as that is something."""
+        end = time.monotonic() + LIMIT
+        while not (value := await self._tried(script)):
+            if time.monotonic() > end:
+                shown = await self.run("document.body.innerText")
+                raise AssertionError(f"never true: {script}\n{shown}\n{self.complaints}")
+            await asyncio.sleep(0.02)
+        return value
+
+    async def _tried(self, script: str) -> Any:
+        """None while the page is on its way from one document to the next."""
+        script = f"(() => {{ try {{ const it = {script}; return it instanceof Node ? true : it; }} catch {{ }} }})()"
+        told = await self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        return told["result"].get("value")
+
+    async def click(self, selector: str) -> None:
+        """Press on the middle of an element, as a mouse does."""
+        where = f"document.querySelector({json.dumps(selector)})"
+        x, y = await self.until(
+            f"(({where}.scrollIntoView({{block: 'nearest', behavior: 'instant'}})), "
+            f"((box) => box.width ? [box.x + box.width / 2, box.y + box.height / 2] : null)({where}.getBoundingClientRect()))"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            await self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    async def type(self, text: str) -> None:
+        await self.call("Input.insertText", text=text)
+
+    async def press(self, key: str, *, shift: bool = False, text: str = "") -> None:
+        """Press a key; ``text`` is what it writes, if it does."""
+        codes = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowRight": 39, "ArrowLeft": 37, "ArrowUp": 38}
+        written = {"text": text or ("\r" if key == "Enter" else "")}
+        modifiers = 8 if shift else 0
+        code = codes.get(key, ord(key[0].upper()))
+        down = {"type": "keyDown", "key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
+        await self.call("Input.dispatchKeyEvent", **down, **{name: value for name, value in written.items() if value})
+        await self.call(
+            "Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code, modifiers=modifiers
+        )
+
+    async def picture(self, path: Path) -> None:
+        told = await self.call("Page.captureScreenshot", format="png")
+        path.write_bytes(base64.b64decode(told["data"]))
