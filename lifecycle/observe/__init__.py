@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from lifecycle.observe.logs import ContextFilter, JsonFormatter, structlog_context
     from lifecycle.observe.opentelemetry import OpenTelemetryMetrics, OpenTelemetryTraces
     from lifecycle.observe.prometheus import PrometheusMetrics
-    from lifecycle.observe.snapshots import Change, Snapshot, Watch, nodes, snapshot, snapshot_schema, watch
+    from lifecycle.observe.snapshots import Snapshot, Update, Watch, nodes, snapshot, snapshot_schema, watch
 
 __all__ = [
-    "Change",
     "Console",
     "ContextFilter",
     "ControlSocket",
@@ -53,6 +52,7 @@ __all__ = [
     "Snapshot",
     "TooMany",
     "Trace",
+    "Update",
     "Verdict",
     "Watch",
     "context",
@@ -75,7 +75,7 @@ _ROOMS = {
     "logs": "ContextFilter JsonFormatter structlog_context",
     "opentelemetry": "OpenTelemetryMetrics OpenTelemetryTraces",
     "prometheus": "PrometheusMetrics",
-    "snapshots": "Change Snapshot Watch nodes snapshot snapshot_schema watch",
+    "snapshots": "Snapshot Update Watch nodes snapshot snapshot_schema watch",
 }
 
 __getattr__, __dir__ = lazy_names(

@@ -10,6 +10,6 @@ from lifecycle.observe._nodes import nodes
 from lifecycle.observe._records import Snapshot
 from lifecycle.observe._schema import snapshot_schema
 from lifecycle.observe._taking import snapshot
-from lifecycle.observe.watching import Change, Watch, watch
+from lifecycle.observe.watching import Update, Watch, watch
 
-__all__ = ["Change", "Snapshot", "Watch", "nodes", "snapshot", "snapshot_schema", "watch"]
+__all__ = ["Snapshot", "Update", "Watch", "nodes", "snapshot", "snapshot_schema", "watch"]

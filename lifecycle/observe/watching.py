@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from lifecycle.observe._records import Snapshot
     from lifecycle.runtime.lifetimes import Lifetime
 
-__all__ = ["Change", "Watch", "watch"]
+__all__ = ["Update", "Watch", "watch"]
 
 _Nodes = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Update:
     """What is new since the reader last looked."""
 
     snapshot: Snapshot
@@ -38,7 +38,7 @@ class Change:
 
 
 def watch(*components: object, interval: float = 0.2) -> Watch:
-    """What changes from now on in the program, or in ``components``: an async iterator of `Change`.
+    """What changes from now on in the program, or in ``components``: an async iterator of `Update`.
 
     The first comes at once and has everything; the next when something has changed, at least ``interval`` seconds
     later. Who is slow gets the newest state and what is different from the one that he got before, never a backlog.
@@ -80,7 +80,7 @@ class Watch:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Change:
+    async def __anext__(self) -> Update:
         while self._observation is not None:
             looking = asyncio.ensure_future(self._observation.newer(self._seen, self._interval))
             ending = asyncio.ensure_future(self._ended.wait())
@@ -95,7 +95,7 @@ class Watch:
                 change = sight.since(self._seen)
                 self._seen = sight
                 if change:
-                    return Change(sight.snapshot, change)
+                    return Update(sight.snapshot, change)
         raise StopAsyncIteration
 
 

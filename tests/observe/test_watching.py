@@ -11,7 +11,7 @@ import pytest
 
 from lifecycle import hooks
 from lifecycle.control import Event, Router
-from lifecycle.observe import Change, watch
+from lifecycle.observe import Update, watch
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
 from lifecycle.workers import Backoff, Spec, Supervisor, TaskWorker
@@ -29,7 +29,7 @@ async def nothing(_event: Event) -> None:
     pass
 
 
-async def soon(changes: Watch) -> Change | None:
+async def soon(changes: Watch) -> Update | None:
     """The next change, or None where there is none within a long time."""
     try:
         async with asyncio.timeout(1000):
@@ -145,7 +145,7 @@ async def test_leaving_the_block_ends_who_waits(clock: Clock) -> None:
         assert await waiting == []
 
 
-async def _all(changes: Watch) -> list[Change]:
+async def _all(changes: Watch) -> list[Update]:
     return [change async for change in changes]
 
 
