@@ -179,6 +179,7 @@ PROGRAMS = {
     "docs/tutorial.md": {"app.py", "reloader.py"},
     "docs/tutorial-flows.md": {"deploy.py"},
     "docs/howto/suspend.md": {"repl.py"},
+    "docs/howto/steer.md": {"shop.py"},
 }
 
 

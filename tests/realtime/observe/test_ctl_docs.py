@@ -1,0 +1,60 @@
+"""Each `lifecycle ctl` that the README and the how-to show is given to a program such as they speak of."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from tests.programs import LIMIT
+from tests.realtime.observe.controlled import ctl, environment, home, started
+from tests.test_docs import ROOT, blocks, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+
+def shown(page: Path) -> Iterator[list[str]]:
+    """The words of each line, after `lifecycle ctl`."""
+    for block in blocks(page, "console"):
+        for line in block.text.splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:3] == ["$", "lifecycle", "ctl"]:
+                yield words[3:]
+
+
+def given(env: Mapping[str, str], words: list[str]) -> None:
+    """As a reader gives it; of what goes on the first lines are read."""
+    if "--watch" not in words and "tail" not in words:
+        status, _, err = ctl(env, *words, given="")
+        assert status == 0, err
+        return
+    command = [sys.executable, "-m", "lifecycle", "ctl", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(env)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(LIMIT) == 0
+
+
+def test_the_lines_of_the_how_to() -> None:
+    page = ROOT / "docs/howto/steer.md"
+    lines = sorted(shown(page), key=lambda words: words == ["stop"])
+    assert ["stop"] in lines
+    with home() as env, started(env, "-c", versions(page, "shop.py")[0], until="") as program:
+        while ctl(env, "commands")[0] == 4:
+            pass
+        for words in lines:
+            given(env, words)
+        assert "deployed prod" in program.rest()
+
+
+def test_the_lines_of_the_readme(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("import time; print('up'); time.sleep(600)")
+    command = ("-m", "lifecycle", "watch", "--", sys.executable, "app.py")
+    with home() as env, started(env, *command, cwd=tmp_path) as program:
+        for words in shown(ROOT / "README.md"):
+            given(env, words)
+        program.rest()
