@@ -70,4 +70,5 @@ class Routers:
 
 
 def _name(router: Any) -> str:
-    return str(router.name)
+    # What runs like a router need not have one.
+    return str(getattr(router, "name", type(router).__name__))

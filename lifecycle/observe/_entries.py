@@ -23,7 +23,7 @@ __all__ = ["Entry", "Fate", "Record", "printable", "seconds", "sentence"]
 
 #: Seconds that are worth to be told.
 _NOTABLE = 0.001
-#: How many characters of a topic are kept; a topic that is longer was refused.
+#: How many characters of a topic or a name are told; a topic that is longer was refused.
 _TOPIC = 1024
 
 
@@ -213,10 +213,10 @@ class Record:
             parent=self.parent,
             topic=self.topic_now(),
             summary=summary(self.digest or digest(None if delivery is None else delivery.event)),
-            router=self.router,
+            router=shortened(self.router, _TOPIC),
             time=self.time,
-            pattern=pattern,
-            handler=handler,
+            pattern=pattern if pattern is None else shortened(pattern, _TOPIC),
+            handler=handler if handler is None else shortened(handler, _TOPIC),
             what=self.what,
             into=self.into,
             merged=self.merged,
@@ -224,7 +224,7 @@ class Record:
             duration=None if self.began is None or self.ended is None else max(0.0, self.ended - self.began),
             error=self.error,
             attempt=self.attempt if delivery is None else delivery.attempt,
-            passed=self.passed,
+            passed=tuple(shortened(each, _TOPIC) for each in self.passed),
         )
 
 

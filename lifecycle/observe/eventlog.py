@@ -103,10 +103,14 @@ class EventLog(Onlooker):
 
     @classmethod
     def current(cls) -> EventLog | None:
-        """The one that is open under the current lifetime, the first of several; None where there is none."""
+        """The one that is open under the current lifetime, or around it, the first of several; None: there is none."""
         life = current_life.get(None)
-        opened = () if life is None else life.lifetime.components()
-        return next((each for each in opened if isinstance(each, cls)), None)
+        while life is not None:
+            for each in life.lifetime.components():
+                if isinstance(each, cls):
+                    return each
+            life = life.outer
+        return None
 
     # -- what can be read ----------------------------------------------------------------------------------------
 

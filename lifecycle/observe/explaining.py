@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from lifecycle.observe._entries import Entry
 
 __all__ = ["Explanation", "Failure", "Match", "NearMiss", "Silence", "explain"]
+
+_log = logging.getLogger("lifecycle.observe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ def explain(
     ``seen`` are the last events of this topic, ``topics`` those of other events, and ``failures`` what sources failed
     with, by router and name.
     """
-    views = [_View(router) for router in routers]
+    views = [view for router in routers if (view := _looked_at(router)) is not None]
     shown = shortened(topic, MAX_TOPIC)
     try:
         matches = tuple(match for view in views for match in view.matches(topic))
@@ -135,7 +138,7 @@ def explain(
         return Explanation(shown, str(error), (), (), (), ())
     near: tuple[NearMiss, ...] = ()
     if not matches:
-        near = near_misses(topic, {pattern for view in views for pattern in view.patterns()}, topics)
+        near = near_misses(topic, {pattern for view in views for pattern in view.patterns}, topics)
     silent = tuple(silence for view in views for silence in view.silent(failures))
     return Explanation(shown, _verdict(views, matches), matches, tuple(seen), near, silent)
 
@@ -144,13 +147,16 @@ class _View:
     """One router, as far as it can be looked at."""
 
     def __init__(self, router: Any) -> None:
-        self._router = router
         self.state = router.state()
+        self._explain = router.explain
         self._lanes = {lane.name: lane for lane in router.lanes()}
+        self._sources = router.sources()
+        #: Of all routes.
+        self.patterns: list[str] = [info.pattern for info in router.routes()]
 
     def matches(self, topic: str) -> Iterator[Match]:
         """Who gets it, in order."""
-        for info in self._router.explain(topic):
+        for info in self._explain(topic):
             yield Match(
                 self.state.name,
                 info.pattern,
@@ -161,13 +167,9 @@ class _View:
                 info.dropped,
             )
 
-    def patterns(self) -> list[str]:
-        """Of all routes."""
-        return [info.pattern for info in self._router.routes()]
-
     def silent(self, failures: Mapping[tuple[str, str], Failure]) -> Iterator[Silence]:
         """The sources that do not send."""
-        for source in self._router.sources():
+        for source in self._sources:
             why = _why_silent(source, failures.get((self.state.name, source.name)))
             if why is not None:
                 yield Silence(self.state.name, source.name, why)
@@ -194,6 +196,15 @@ class _View:
         if lane.waiting >= lane.limit:
             return f"finds lane {lane.name!r} full ({busy}): its source has to wait"
         return f"waits in lane {lane.name!r} ({busy})"
+
+
+def _looked_at(router: Any) -> _View | None:
+    """What can be seen of a router; None where that fails, which leaves the others as they are."""
+    try:
+        return _View(router)
+    except Exception:  # noqa: BLE001  # whatever it does when it is looked at
+        _log.exception("%r cannot be looked at, and is left out of what is explained", router)
+        return None
 
 
 def _why_silent(source: SourceInfo, failure: Failure | None) -> str | None:

@@ -194,6 +194,16 @@ async def test_an_event_without_a_topic_is_known_too(clock: Clock) -> None:
     assert len(log.entries()[1].topic) == 1024
 
 
+async def test_names_are_told_at_a_bounded_length(clock: Clock) -> None:
+    long = "n" * 10**6
+    router = Router(long)
+    nothing_long = type(long, (), {"__call__": lambda _self, _event: None})()
+    router.handle("a/" + "*" * 10**4, nothing_long)
+    async with EventLog() as log, running(router):
+        await (await router.emit(Event("a/b")))
+    assert len(json.dumps(log.entries()[0].to_dict())) < 10_000
+
+
 # -- which are kept ---------------------------------------------------------------------------------------------
 
 
@@ -299,6 +309,8 @@ async def test_the_current_one_is_found_under_the_lifetime(clock: Clock) -> None
         async with EventLog() as log:
             assert EventLog.current() is log
             assert log in life.components()
+            async with lifetime(signals=False):
+                assert EventLog.current() is log, "it sees what happens in here too"
         assert EventLog.current() is None
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.control import Event, NotHandled, Router
+from lifecycle import hooks
+from lifecycle.control import Event, NotHandled, Router, RouterState
 from lifecycle.observe import EventLog, Explanation
 from lifecycle.observe._near_misses import near_misses
 from lifecycle.runtime import lifetime
@@ -174,6 +175,22 @@ async def test_sources_that_send_nothing_are_named(clock: Clock) -> None:
 
 def _named(router: Router, word: str) -> str:
     return next(source.name for source in router.sources() if source.name.endswith(word))
+
+
+async def test_what_only_runs_like_a_router_and_fails_is_left_out(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(Router):
+        def state(self) -> RouterState:
+            raise RuntimeError("not today")
+
+    router, odd = Router(), Odd("odd")
+    router.handle("a", build)
+    async with EventLog() as log, running(router):
+        hooks.router_started.announce(odd, router=odd)
+        told = log.explain("a")
+    assert [each.router for each in told.matches] == ["router"]
+    assert "not today" in caplog.text
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 10**6])
