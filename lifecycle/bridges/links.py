@@ -35,6 +35,9 @@ _PATIENCE = 10.0
 #: Seconds until a server that is gone is tried again.
 _RECONNECT = 0.25
 
+#: Seconds for what the client was doing to end.
+_LAST_TASKS = 1.0
+
 #: Seconds of silence after which the client asks whether its server is still there; it gives up after three.
 _PING = 10
 
@@ -111,9 +114,11 @@ class Link:
         """Whether the server can be talked to now."""
         return self._up.is_set()
 
-    async def wait_up(self) -> None:
-        """Wait until the server can be talked to."""
-        await self._up.wait()
+    def said(self, word: str) -> object:
+        """What the server said of itself when it was connected to."""
+        # nats-py offers it in no other way.
+        info: dict[str, object] = getattr(self._client, "_server_info", {})
+        return info.get(word)
 
     async def __aenter__(self) -> Self:
         try:
@@ -175,10 +180,17 @@ class Link:
     async def close(self) -> None:
         """Close at once; twice is as good as once."""
         self._ending = True
+        tasks = _tasks_of(self._client)
         with suppress(Exception):
             await self._client.close()
         self._up.clear()
         self.closed.set()
+        # The client cancels its tasks when it closes, and leaves them.
+        tasks |= _tasks_of(self._client)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_LAST_TASKS)
 
     # -- what the client tells ---------------------------------------------------------------------------------------
 
@@ -206,6 +218,15 @@ class Link:
     async def _ended(self) -> None:
         await self._went_down()
         self.closed.set()
+
+
+def _tasks_of(client: Client) -> set[asyncio.Task[Any]]:
+    """What it has started and not ended; nobody else would await it."""
+    names = ("_reconnection_task", "_reading_task", "_ping_interval_task", "_flusher_task")
+    tasks: list[Any] = [getattr(client, name, None) for name in names]
+    subscriptions: dict[int, Any] = getattr(client, "_subs", {})
+    tasks += [getattr(each, "_wait_for_msgs_task", None) for each in subscriptions.values()]
+    return {task for task in tasks if task is not None and not task.done()}
 
 
 def _new_client() -> Client:

@@ -89,6 +89,12 @@ class Pull:
         """There is more room."""
         self._stirred.set()
 
+    def renew(self) -> None:
+        """The connection is another: the server knows nothing of what it was asked for."""
+        if self._subscription is not None:
+            self._trouble = "the connection was lost, and is back"
+            self._stirred.set()
+
     def stop(self) -> None:
         """Let `next` end."""
         self._ending = True

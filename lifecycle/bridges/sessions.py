@@ -85,6 +85,10 @@ class Session:
             raise BridgeError(f"the connection to {self.link.server!r} is closed for good; it takes a new one")
         work.result()
 
+    def renew(self) -> None:
+        """The connection was lost, and is back."""
+        self._pull.renew()
+
     def stop(self) -> None:
         """Take nothing more from the bus, and let `run` return."""
         self._intake.ending = True
@@ -95,9 +99,10 @@ class Session:
         """Every delivery has ended: say the last words, and close the connection; all within a few seconds."""
         try:
             async with asyncio.timeout(_LAST_WORDS):
-                with suppress(TimeoutError):
-                    await self._give_back_waiting()
-                    await self._intake.settle()
+                # What is on its way here would else be nobody's until its time is over.
+                await self._pull.close()
+                await self._give_back_waiting()
+                await self._intake.settle()
                 await self.link.drain()
         except TimeoutError:
             _log.warning("the bridge %r had no time to say what became of its events", self._settings.group)
@@ -124,7 +129,7 @@ class Session:
                     tries = 0
                     await self._intake.take(message, emit)
             except _told_by_server() as error:
-                _log.warning("the group %r gets nothing (%s); it is set up again", self._settings.group, error)
+                _log.info("the group %r gets nothing (%s); it is set up again", self._settings.group, error)
                 await asyncio.sleep(_BACKOFF.delay(tries))
                 tries += 1
                 with suppress(*_told_by_server()):

@@ -9,18 +9,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from lifecycle.errors import UnfitServer
 
 if TYPE_CHECKING:
-    from nats.js.api import ConsumerConfig, StreamConfig
+    from collections.abc import Awaitable, Callable
+
+    from nats.js.api import ConsumerConfig, ConsumerInfo, StreamConfig
 
     from lifecycle.bridges.links import Link
 
 __all__ = ["DEDUPE", "KEPT", "Group", "ensure_consumer", "ensure_stream"]
 
 _log = logging.getLogger("lifecycle.bridges")
+
+_Answer = TypeVar("_Answer")
 
 #: Seconds in which the server knows an id again.
 DEDUPE = 120.0
@@ -54,18 +59,34 @@ async def ensure_stream(link: Link, name: str, prefix: str) -> None:
     Raises:
         UnfitServer: when the one of that name is of no use, or none can be made.
     """
-    from nats.js.errors import APIError, BadRequestError, NotFoundError
+    from nats.js.errors import APIError
 
-    for copies in (_COPIES, 1) if _is_cluster(link) else (1,):
+    if not (link.said("jetstream") or link.said("cluster")):
+        raise UnfitServer(f"{link.server!r} keeps no streams; start nats-server with --jetstream")
+    for copies in (_COPIES, 1) if link.said("cluster") else (1,):
         try:
-            config = await _stream(link, name, prefix, copies)
-        except (BadRequestError, NotFoundError, APIError) as error:
+            config = await _patiently(partial(_stream, link, name, prefix, copies))
+        except APIError as error:
             if copies == 1:
                 raise UnfitServer(f"stream {name!r} cannot be made: {error.description}") from error
             _log.warning("stream %r gets one copy: %s", name, error.description)
         else:
             _compare_stream(config, name, prefix)
             return
+
+
+async def _patiently(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """What ``ask`` returns, asked several times where there is no leader that could answer."""
+    from nats.js.errors import NoStreamResponseError, ServiceUnavailableError
+
+    for left in reversed(range(_TRIES)):
+        try:
+            return await ask()
+        except (TimeoutError, NoStreamResponseError, ServiceUnavailableError):
+            if not left:
+                raise
+            await asyncio.sleep(_PAUSE)
+    raise AssertionError("the last try raises or returns")
 
 
 async def _stream(link: Link, name: str, prefix: str, copies: int) -> StreamConfig:
@@ -90,12 +111,6 @@ async def _stream(link: Link, name: str, prefix: str, copies: int) -> StreamConf
     return info.config
 
 
-def _is_cluster(link: Link) -> bool:
-    # nats-py offers it in no other way.
-    info: dict[str, object] = getattr(link.client, "_server_info", {})
-    return bool(info.get("cluster"))
-
-
 def _compare_stream(config: StreamConfig, name: str, prefix: str) -> None:
     from lifecycle.bridges.subjects import covers
 
@@ -117,23 +132,18 @@ async def ensure_consumer(link: Link, stream: str, group: Group) -> None:
     Raises:
         UnfitServer: when the server refuses it, or made it in another way.
     """
-    from nats.errors import Error as NatsError
-    from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
+    from nats.js.errors import APIError, ServiceUnavailableError
 
-    for left in reversed(range(_TRIES)):
-        try:
-            info = await link.js.add_consumer(stream, _consumer(group), timeout=_ANSWER)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
-        except (TimeoutError, NoStreamResponseError, ServiceUnavailableError):
-            if not left:
-                raise
-            await asyncio.sleep(_PAUSE)
-        except APIError as error:
-            raise UnfitServer(f"the server refuses the group {group.name!r}: {error.description}") from error
-        except NatsError:
-            raise
-        else:
-            _compare_consumer(info.config, group)
-            return
+    async def add() -> ConsumerInfo:
+        return await link.js.add_consumer(stream, _consumer(group), timeout=_ANSWER)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
+
+    try:
+        info = await _patiently(add)
+    except ServiceUnavailableError:
+        raise
+    except APIError as error:
+        raise UnfitServer(f"the server refuses the group {group.name!r}: {error.description}") from error
+    _compare_consumer(info.config, group)
 
 
 def _consumer(group: Group) -> ConsumerConfig:

@@ -1,0 +1,137 @@
+"""Topics and subjects, both ways, and that what is subscribed to lets through whatever the router would match."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifecycle.bridges.subjects import LONGEST, as_subject, as_token, as_topic, covers, filters
+from lifecycle.control import Pattern
+from lifecycle.errors import BridgeError, InvalidPattern, Unpublishable
+
+#: What a server takes, and keys of a bucket too.
+LEGAL = re.compile(r"ev(\.[A-Za-z0-9_=-]+)+").fullmatch
+
+#: Few letters, so that patterns and topics meet; and whatever else there is.
+SEGMENTS = st.text(st.sampled_from("ab./=*>?ü \n\0😀A0-_"), max_size=4) | st.text(max_size=6)
+TOPICS = st.lists(SEGMENTS.map(lambda text: text.replace("/", "")), min_size=1, max_size=5).map("/".join).filter(bool)
+PIECES = st.sampled_from(["a", "b", "ab", "*", "**", "a*", "?", "[ab]", "", "ü", "\\*", "*b", "a.b"])
+PATTERNS = st.lists(PIECES, min_size=1, max_size=5).map("/".join).filter(bool)
+SMALL_TOPICS = st.lists(st.sampled_from(["a", "b", "ab", "", "ü", "*", "a.b"]), min_size=1, max_size=5).map("/".join)
+
+
+def lets_through(wanted: str, subject: str) -> bool:
+    """How a server matches, written as a regular expression."""
+    words = [r"[^.]+" if word == "*" else ".+" if word == ">" else re.escape(word) for word in wanted.split(".")]
+    return re.fullmatch(r"\.".join(words), subject) is not None
+
+
+@given(TOPICS)
+def test_a_topic_comes_back_from_its_subject(topic: str) -> None:
+    subject = as_subject(topic, "ev")
+    assert LEGAL(subject)
+    assert as_topic(subject, "ev") == topic
+
+
+@given(st.lists(st.text(st.sampled_from("ABCabc09_-"), min_size=1), min_size=1, max_size=5))
+def test_a_subject_of_plain_words_is_their_topic(words: list[str]) -> None:
+    subject = ".".join(["ev", *words])
+    assert as_topic(subject, "ev") == "/".join(words)
+    assert as_subject("/".join(words), "ev") == subject
+
+
+@given(TOPICS, TOPICS)
+def test_two_topics_have_two_subjects(one: str, other: str) -> None:
+    assert (as_subject(one, "ev") == as_subject(other, "ev")) is (one == other)
+
+
+@given(st.text())
+def test_any_subject_of_another_program_is_some_topic(text: str) -> None:
+    assert isinstance(as_topic(f"ev.{text}", "ev"), str)
+
+
+@pytest.mark.parametrize(
+    ("topic", "subject"),
+    [
+        ("file/modified", "ev.file.modified"),
+        ("a.b/c", "ev.a=2Eb.c"),
+        ("*/>", "ev.=2A.=3E"),
+        ("", "ev.="),
+        ("/a//", "ev.=.a.=.="),
+        ("ü", "ev.=C3=BC"),
+        ("=", "ev.=3D"),
+        ("a\r\nb", "ev.a=0D=0Ab"),
+    ],
+)
+def test_what_is_no_plain_word_is_written_as_its_bytes(topic: str, subject: str) -> None:
+    assert as_subject(topic, "ev") == subject
+
+
+@pytest.mark.parametrize(
+    ("subject", "topic"), [("ev.ü.x", "ü/x"), ("ev.a*b", "a*b"), ("ev.=FF", "\ufffd"), ("ev.=Z", "=Z")]
+)
+def test_what_another_program_wrote_in_its_own_way_is_read(subject: str, topic: str) -> None:
+    assert as_topic(subject, "ev") == topic
+
+
+def test_a_topic_that_a_subject_cannot_carry_is_refused() -> None:
+    assert len(as_subject("a" * (LONGEST - 3), "ev")) == LONGEST
+    with pytest.raises(Unpublishable, match=r"1,025 characters, and 1,024 is the most"):
+        as_subject("a" * (LONGEST - 2), "ev")
+    with pytest.raises(Unpublishable, match="half a surrogate pair"):
+        as_token("\ud800")
+    assert issubclass(Unpublishable, (BridgeError, ValueError))
+
+
+@given(st.lists(PATTERNS, min_size=1, max_size=4), SMALL_TOPICS.filter(bool))
+def test_what_is_subscribed_to_lets_through_whatever_a_pattern_matches(texts: list[str], topic: str) -> None:
+    patterns = [Pattern(text) for text in texts]
+    if any(pattern.matches(topic) for pattern in patterns):
+        assert any(lets_through(each, as_subject(topic, "ev")) for each in filters(patterns, "ev"))
+
+
+@given(st.lists(PATTERNS, min_size=1, max_size=4))
+def test_no_filter_is_a_part_of_another(texts: list[str]) -> None:
+    """A server refuses a consumer that has such."""
+    found = filters([Pattern(text) for text in texts], "ev")
+    assert [(a, b) for a in found for b in found if a != b and covers(a, b)] == []
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", "*", ">"]), min_size=1, max_size=4),
+    st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=4),
+)
+def test_covering_is_matching_where_there_are_no_wildcards(wide: list[str], words: list[str]) -> None:
+    if ">" in wide[:-1]:
+        wide = wide[: wide.index(">") + 1]
+    assert covers(".".join(wide), ".".join(words)) is lets_through(".".join(wide), ".".join(words))
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (["file/modified"], ["ev.file.modified"]),
+        (["file/*"], ["ev.file.*"]),
+        (["file/**"], ["ev.file", "ev.file.>"]),
+        (["**"], ["ev.>"]),
+        (["**/created"], ["ev.>"]),
+        (["a/**/b"], ["ev.a.>"]),
+        (["fo*/x"], ["ev.*.x"]),
+        (["a/**/**"], ["ev.a", "ev.a.>"]),
+        (["file/*", "file/created", "file/created"], ["ev.file.*"]),
+        (["a/b", "a/*/c", "a/**"], ["ev.a", "ev.a.>"]),
+        (["\\*/x"], ["ev.=2A.x"]),
+    ],
+)
+def test_the_filters_are_as_narrow_as_a_subject_can_say(patterns: list[str], expected: list[str]) -> None:
+    assert filters([Pattern(each) for each in patterns], "ev") == expected
+
+
+def test_a_pattern_that_cannot_be_read_is_refused_when_the_bridge_is_made() -> None:
+    from lifecycle.bridges import NatsBridge
+
+    with pytest.raises(InvalidPattern, match="position 0"):
+        NatsBridge("nats://x", group="g", subscribe=("[",))

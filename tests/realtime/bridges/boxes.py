@@ -1,0 +1,64 @@
+"""What tests of bridges wait with."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.testing import Recorder
+from tests.nats_servers import LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from nats.js import JetStreamContext
+
+    from lifecycle.bridges import NatsBridge
+    from tests.nats_servers import NatsProcess
+
+__all__ = ["Box", "answered", "by_hand", "until"]
+
+
+class Box(Recorder):
+    """A handler that keeps events, and can be waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stirred = asyncio.Event()
+
+    def __call__(self, event: Any) -> None:
+        super().__call__(event)
+        self._stirred.set()
+
+    async def wait(self, count: int) -> list[Any]:
+        """At least ``count`` events."""
+        async with asyncio.timeout(LIMIT):
+            while len(self.events) < count:
+                self._stirred.clear()
+                await self._stirred.wait()
+        return self.events
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not happened():
+            await asyncio.sleep(0.005)
+
+
+async def answered(js: JetStreamContext, receiver: NatsBridge) -> None:
+    """Wait until the server has an answer for everything that it gave to the group."""
+    async with asyncio.timeout(LIMIT):
+        while (await js.consumer_info(receiver._settings.stream, receiver.name)).num_ack_pending:
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def by_hand(server: NatsProcess) -> AsyncIterator[JetStreamContext]:
+    import nats
+
+    client = await nats.connect(server.url)
+    try:
+        yield client.jetstream()
+    finally:
+        await client.close()

@@ -1,0 +1,213 @@
+"""What a bridge refuses before it can lose anything; connections that take a key or a certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.bridges import NatsBridge, NatsServer, UnfitServer
+from lifecycle.control import Event, Router
+from lifecycle.errors import SourceFailed
+from lifecycle.testing import running
+from tests.nats_servers import NatsProcess
+from tests.realtime.bridges.boxes import Box, by_hand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    MakeBridge = Callable[..., NatsBridge]
+
+
+async def refused(bridge: NatsBridge, why: str) -> None:
+    router = Router()
+    router.add_source(bridge)
+    with pytest.raises(SourceFailed, match=why) as caught:
+        await router.run()
+    assert isinstance(caught.value.__cause__, UnfitServer)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"subjects": ["other.>"]}, "does not take"),
+        ({"retention": "workqueue"}, "is a work queue"),
+        ({"no_ack": True}, "does not acknowledge"),
+    ],
+)
+async def test_a_stream_that_is_of_no_use_is_refused(
+    bridge: MakeBridge, server: NatsProcess, settings: dict[str, Any], why: str
+) -> None:
+    mine = bridge(group="g", publish=("**",))
+    stream, prefix = mine._settings.stream, mine._settings.prefix
+    async with by_hand(server) as js:
+        subjects = [f"{prefix}.>"]
+        config: dict[str, Any] = {"name": stream, "subjects": subjects, "duplicate_window": 10} | settings
+        await js.add_stream(**config)
+        await refused(mine, f"stream '{stream}' {why}")
+        await js.delete_stream(stream)
+
+
+async def test_a_stream_that_somebody_made_is_used_as_it_is(bridge: MakeBridge, server: NatsProcess) -> None:
+    mine = bridge(group="g", publish=("**",))
+    stream, prefix = mine._settings.stream, mine._settings.prefix
+    router = Router()
+    router.add_source(mine)
+    async with by_hand(server) as js:
+        await js.add_stream(name=stream, subjects=[f"{prefix}.>", f"mine.{prefix}"], max_msgs=7)
+        async with running(router):
+            await (await router.emit(Event("a")))
+        config = (await js.stream_info(stream)).config
+    assert (config.max_msgs, config.subjects) == (7, [f"{prefix}.>", f"mine.{prefix}"])
+
+
+async def test_subjects_that_another_stream_has_are_said_to_be(bridge: MakeBridge, server: NatsProcess) -> None:
+    mine = bridge(group="g", publish=("**",))
+    async with by_hand(server) as js:
+        await js.add_stream(name="THEIRS", subjects=[f"{mine._settings.prefix}.x"])
+        await refused(mine, "cannot be made: subjects overlap")
+        await js.delete_stream("THEIRS")
+
+
+async def test_a_group_with_old_settings_gets_the_new_ones(bridge: MakeBridge, server: NatsProcess) -> None:
+    """Bound to as it is, it would go on with the old ones and say nothing."""
+    router = Router()
+    router.add_source(bridge(group="g", subscribe=("old/*",), ack_wait=7.0))
+    async with running(router):
+        pass
+    router = Router()
+    mine = bridge(group="g", subscribe=("new/*", "newer/**"), publish=("new/*",), ack_wait=9.0)
+    router.add_source(mine)
+    router.handle("new/*", box := Box())
+    async with running(router), by_hand(server) as js:
+        await (await router.emit(Event("new/x")))
+        await box.wait(1)
+        config = (await js.consumer_info(mine._settings.stream, "g")).config
+    prefix = mine._settings.prefix
+    assert sorted(config.filter_subjects or ()) == [f"{prefix}.new.*", f"{prefix}.newer", f"{prefix}.newer.>"]
+    assert config.ack_wait == 9.0
+
+
+async def test_a_group_that_cannot_be_changed_is_refused(bridge: MakeBridge, server: NatsProcess) -> None:
+    mine = bridge(group="g", subscribe=("**",))
+    stream, prefix = mine._settings.stream, mine._settings.prefix
+    async with by_hand(server) as js:
+        await js.add_stream(name=stream, subjects=[f"{prefix}.>"])
+        await js.add_consumer(stream, durable_name="g", ack_policy="none")
+        await refused(mine, "the server refuses the group 'g'")
+
+
+async def test_a_server_without_streams_is_refused(tmp_path: Path) -> None:
+    with NatsProcess(tmp_path, settings="jetstream: disabled") as server:
+        await refused(NatsBridge(server.url, group="g", publish=("**",)), "keeps no streams")
+
+
+@pytest.mark.parametrize("version", ["2.10.26", "1.4.1"])
+async def test_a_server_that_ignores_settings_in_silence_is_refused(version: str) -> None:
+    """An old server cannot be had beside a new one; this is what one says of itself."""
+    info = {"server_id": "X", "version": version, "max_payload": 1_048_576, "proto": 1, "headers": True}
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"INFO " + json.dumps(info).encode() + b"\r\n")
+        while line := await reader.readline():
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as old:
+        port = old.sockets[0].getsockname()[1]
+        bridge = NatsBridge(f"nats://127.0.0.1:{port}", group="g", publish=("**",))
+        await refused(bridge, rf"is nats-server {version}, which ignores settings .* needs 2.11 or newer")
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"group": "a b"}, "group='a b' is no name"),
+        ({"group": ""}, "group='' is no name"),
+        ({"stream": "a.b"}, r"stream='a\.b' is no name"),
+        ({"prefix": "a.*"}, "begins no subject"),
+        ({"prefix": ""}, "begins no subject"),
+        ({"prefix": "a\n"}, "begins no subject"),
+        ({"group": "g\n"}, "is no name"),
+        ({"max_in_flight": 0}, "max_in_flight=0"),
+        ({"max_deliver": 0}, "max_deliver=0"),
+        ({"ack_wait": 0.1}, r"ack_wait=0\.1"),
+        ({"ack_wait": float("inf")}, "ack_wait=inf"),
+        ({"subscribe": ()}, "neither subscribes nor publishes"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        NatsBridge("nats://x", **({"group": "g", "subscribe": ("a",)} | settings))
+
+
+def test_what_is_no_pattern_and_no_url_is_refused() -> None:
+    with pytest.raises(TypeError, match="7 is no pattern"):
+        NatsBridge("nats://x", group="g", subscribe=(7,))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="needs a URL"):
+        NatsBridge(" , ", group="g", subscribe=("a",))
+
+
+def test_a_bridge_belongs_to_one_router() -> None:
+    bridge = NatsBridge("nats://x", group="g", publish=("a",))
+    Router("first").add_source(bridge)
+    with pytest.raises(ValueError, match=r"belongs to .*first.* already"):
+        Router("second").add_source(bridge)
+
+
+async def test_a_password_in_the_url_lets_in_and_is_told_nobody(tmp_path: Path) -> None:
+    settings = 'authorization { user: me, password: "s3cret" }'
+    with NatsProcess(tmp_path, settings=settings) as server:
+        url = server.url.replace("//", "//me:s3cret@")
+        bridge, router = NatsBridge(url, group="g", publish=("a",)), Router()
+        router.add_source(bridge)
+        async with running(router):
+            await (await router.emit(Event("a")))
+    assert "s3cret" not in repr(bridge)
+
+
+async def test_a_certificate_is_asked_for_and_shown(tmp_path: Path) -> None:
+    """Both sides have one, of the same authority."""
+    paths = certificates(tmp_path)
+    settings = (
+        f'tls {{ cert_file: "{paths["cert"]}", key_file: "{paths["key"]}", ca_file: "{paths["cert"]}", verify: true }}'
+    )
+    context = ssl.create_default_context(cafile=paths["cert"])
+    context.load_cert_chain(paths["cert"], paths["key"])
+    with NatsProcess(tmp_path / "nats", settings=settings) as server:
+        where = NatsServer(server.url.replace("nats:", "tls:"), tls=context)
+        bridge, router = NatsBridge(where, group="g", publish=("a",)), Router()
+        router.add_source(bridge)
+        async with running(router):
+            await (await router.emit(Event("a")))
+    assert bridge.state().published == 1
+
+
+def certificates(directory: Path) -> dict[str, str]:
+    """One that signs itself, for 127.0.0.1, as server and client."""
+    from ipaddress import IPv4Address
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    paths = {"cert": str(directory / "cert.pem"), "key": str(directory / "key.pem")}
+    (directory / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (directory / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, *plain))
+    return paths

@@ -1,0 +1,150 @@
+"""The server goes, comes back, and forgets; members of a group die."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.backoff import Backoff
+from lifecycle.bridges import BridgeError, BusEvent, NatsBridge, NotPublished, publishing
+from lifecycle.control import Event, HealthEvent, Router
+from lifecycle.testing import running
+from tests.realtime.bridges.boxes import Box, by_hand, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.nats_servers import NatsProcess
+
+    MakeBridge = Callable[..., NatsBridge]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+async def test_what_is_sent_while_the_server_is_gone_arrives_when_it_is_back(
+    own_server: NatsProcess, own_bridge: MakeBridge, how: signal.Signals
+) -> None:
+    here, there = Router(), Router()
+    sender = own_bridge(group="here", publish=("job/*",))
+    here.add_source(sender)
+    there.add_source(own_bridge(group="there", subscribe=("job/*",)))
+    there.handle("job/*", box := Box())
+    here.handle("health/bridge/**", health := Box())
+    async with running(here), running(there):
+        await (await here.emit(Event("job/x", 0)))
+        await box.wait(1)
+        await asyncio.to_thread(own_server.kill, how)
+        await health.wait(2)
+        assert not sender.state().up
+        deliveries = [await here.emit(Event("job/x", number)) for number in range(1, 20)]
+        await asyncio.to_thread(own_server.start)
+        for delivery in deliveries:
+            await delivery
+        await health.wait(3)
+        await until(lambda: {event.data for event in box.events} == set(range(20)))
+    assert health.topics == ["health/bridge/here/up", "health/bridge/here/down", "health/bridge/here/up"]
+    assert [type(event) for event in health.events] == [HealthEvent] * 3
+
+
+async def test_what_the_bus_does_not_take_in_time_fails_and_the_emitter_has_it_still(
+    own_server: NatsProcess, own_bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "PATIENCE", 0.2)
+    here = Router()
+    sender = own_bridge(group="here", publish=("job/*",))
+    here.add_source(sender)
+    here.handle("job/*", local := Box())
+    async with running(here):
+        await asyncio.to_thread(own_server.kill)
+        await until(lambda: not sender.state().up)
+        with pytest.raises(NotPublished, match=r"within 0.2 s"):
+            await (await here.emit(Event("job/x")))
+    assert local.events == []
+
+
+async def test_a_client_that_is_closed_for_good_is_replaced(own_bridge: MakeBridge) -> None:
+    here, there = Router(), Router()
+    here.add_source(own_bridge(group="here", publish=("job/*",)))
+    receiver = own_bridge(group="there", subscribe=("job/*",))
+    there.add_source(receiver, backoff=Backoff(initial=0.01))
+    there.handle("job/*", box := Box())
+    async with running(here), running(there):
+        assert receiver._session is not None
+        await receiver._session.link.client.close()
+        await (await here.emit(Event("job/x")))
+        await box.wait(1)
+
+
+async def test_a_sender_that_is_closed_for_good_sends_through_the_next_client(own_bridge: MakeBridge) -> None:
+    here = Router()
+    sender = own_bridge(group="here", publish=("job/*",))
+    here.add_source(sender, backoff=Backoff(initial=0.01))
+    async with running(here):
+        assert sender._session is not None
+        await sender._session.link.client.close()
+        for _ in range(10):
+            await (await here.emit(Event("job/x")))
+    assert sender.state().published == 10
+
+
+async def test_a_group_that_was_deleted_is_set_up_again(own_server: NatsProcess, own_bridge: MakeBridge) -> None:
+    here, there = Router(), Router()
+    here.add_source(own_bridge(group="here", publish=("job/*",)))
+    receiver = own_bridge(group="there", subscribe=("job/*",))
+    there.add_source(receiver)
+    there.handle("job/*", box := Box())
+    async with running(here), running(there), by_hand(own_server) as js:
+        await (await here.emit(Event("job/x", 1)))
+        await box.wait(1)
+        await js.delete_consumer(receiver._settings.stream, "there")
+        await (await here.emit(Event("job/x", 2)))
+        await until(lambda: {event.data for event in box.events} == {1, 2})
+
+
+async def test_how_often_an_event_failed_outlives_the_servers_memory(
+    own_server: NatsProcess, own_bridge: MakeBridge
+) -> None:
+    """A server that was killed counts from the start, and an event would be tried for ever."""
+    here, there = Router(), Router()
+    here.add_source(own_bridge(group="here", publish=("job/*",)))
+    receiver = own_bridge(group="there", subscribe=("job/*",), max_deliver=3, ack_wait=1.0)
+    there.add_source(receiver)
+    attempts: list[int] = []
+
+    @there.on("job/*")
+    async def fail(event: BusEvent) -> None:
+        attempts.append(event.attempt)
+        if len(attempts) == 2:
+            await asyncio.to_thread(own_server.kill)
+            await asyncio.to_thread(own_server.start)
+        raise ValueError("no")
+
+    async with running(here), running(there):
+        await (await here.emit(Event("job/x")))
+        await until(lambda: receiver.state().dead == 1)
+    assert attempts == sorted(attempts)
+    assert len(attempts) <= 4
+
+
+async def test_a_router_ends_though_the_server_is_gone(own_server: NatsProcess, own_bridge: MakeBridge) -> None:
+    there = Router()
+    receiver = own_bridge(group="there", subscribe=("job/*",))
+    there.add_source(receiver)
+    async with running(there):
+        await asyncio.to_thread(own_server.kill)
+        await until(lambda: not receiver.state().up)
+
+
+async def test_a_server_that_does_not_exist_ends_the_start_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lifecycle.bridges import links
+    from lifecycle.errors import SourceFailed
+
+    monkeypatch.setattr(links, "_PATIENCE", 0.3)
+    router = Router()
+    router.add_source(NatsBridge("nats://me:secret@127.0.0.1:1", group="g", publish=("**",)))
+    with pytest.raises(SourceFailed, match=r"NatsServer\(127.0.0.1:1\) could not be reached within 0.3 s") as caught:
+        await router.run()
+    assert isinstance(caught.value.__cause__, BridgeError)
+    assert "secret" not in str(caught.value)
