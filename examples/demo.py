@@ -1,6 +1,6 @@
-"""`make demo`: the interactive hot reloader on examples/site, with a signed webhook.
+"""`make demo`: the interactive hot reloader on examples/site, with a signed webhook, and a page that shows it all.
 
-It is nothing but a command line of `lifecycle watch`, printed with what to try.
+It is a command line of `lifecycle watch`, printed with what to try, and a `Dashboard` beside it.
 """
 
 import os
@@ -13,6 +13,7 @@ from hmac import digest
 from pathlib import Path
 
 from lifecycle.cli import main
+from lifecycle.observe import Dashboard
 
 SITE = Path(os.path.relpath(Path(__file__).with_name("site")))
 BODY = "please"
@@ -25,6 +26,8 @@ $ {line}
   send   {curl}
   type   suspend, resume, reload, restart, status, help, quit; Tab completes
   press  Ctrl+C to suspend, again to quit
+  watch  the dashboard, whose address follows
+  ask    lifecycle ctl status --watch, tail, explain file/modified, attach, stop; in another terminal
 """
 
 
@@ -58,7 +61,7 @@ def demo() -> int:
     curl = f'curl -d {BODY} -H "X-Hub-Signature-256: sha256={signature(secret)}" http://{address}/reload'
     line = f"lifecycle {' '.join(options)} -- python {command[-1]}"
     print(TEXT.format(line=line, port=port, site=SITE, curl=curl), flush=True)
-    return main([*options, *sys.argv[1:], "--", *command])
+    return main([*options, *sys.argv[1:], "--", *command], beside=[Dashboard()])
 
 
 if __name__ == "__main__":

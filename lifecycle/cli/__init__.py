@@ -10,17 +10,21 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 __all__ = ["main"]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command line and return the exit status: 0 done, 1 failure, 2 usage, 3 bad configuration."""
+def main(argv: Sequence[str] | None = None, *, beside: Iterable[object] = ()) -> int:
+    """Carry out a command line and return the exit status; `lifecycle watch` runs the mains ``beside`` what it does.
+
+    The status is 0 for done, 1 for a failure, 2 for usage, 3 for bad configuration, 4 for no such program.
+    """
     from lifecycle.cli.commandline import parse
     from lifecycle.cli.failures import DONE, CliError
 
     parsed = parse(sys.argv[1:] if argv is None else argv)
+    parsed.beside = tuple(beside)
     try:
         return parsed.main(parsed)
     except CliError as error:

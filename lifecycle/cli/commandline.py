@@ -50,6 +50,8 @@ class Parsed(argparse.Namespace):
 
     main: Callable[[Parsed], int]
     command: tuple[str, ...]
+    #: What runs beside the command of `watch`.
+    beside: tuple[object, ...] = ()
 
 
 def parse(argv: Sequence[str]) -> Parsed:

@@ -63,7 +63,7 @@ def watch(typed: Mapping[str, Any]) -> int:
     _require_paths(settings, typed=bool(typed.get("paths")))
     voice = voice_of(settings.log_format)
     with handover(settings.socket) as socket, heard(voice):
-        return _prepare(settings, here, voice, socket).run()
+        return _prepare(settings, here, voice, socket).run(*typed.get("beside", ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,12 @@ class _Program:
     session: Session
     generations: Generations
 
-    def run(self) -> int:
+    def run(self, *beside: object) -> int:
         from lifecycle.runtime import run
 
         try:
             steered = Steered(named_after("watch", Path.cwd()), self.voice)
-            run(steered, self.router, self._main, exit_timeout=max(25.0, self.settings.stop_timeout + 5.0))
+            run(steered, *beside, self.router, self._main, exit_timeout=max(25.0, self.settings.stop_timeout + 5.0))
         except SourceFailed as error:
             self.voice.bad(str(error))
             return FAILED

@@ -202,6 +202,9 @@ def test_the_demo_does_what_its_first_lines_say(screen: Screen, tmp_path: Path) 
     screen.sees("serving", times=4)
     assert send(curl.replace("sha256=", "sha256=00", 1)) == "401"
 
+    [dashboard] = screen.sees(r"dashboard: (http://\S+)#token=\S+")
+    assert "<!doctype html" in page(dashboard).lower()
+
     screen.types("status")
     screen.sees(r"running for .*, pid \d+, started 4 times")
     screen.presses("C-c")

@@ -71,8 +71,8 @@ def test_the_prompt_of_the_program_is_here(env: Env, shop: Running) -> None:
         child.send("nonsense\r")
         child.expect_exact("unknown command 'nonsense'")
 
-        child.send("stop")
-        child.expect_exact("stop")
+        child.send("half typed")
+        child.expect_exact("half typed")
         child.send("\x03")
         child.expect(r"\x1b\[[JK]")
         child.send("\x03")
