@@ -20,7 +20,10 @@ __all__ = ["Onlooker"]
 
 
 class Onlooker:
-    """Listens to hooks from when it is entered until it is left; an auxiliary main of `run`, best the first."""
+    """Listens to hooks from when it is entered until it is left; an auxiliary main of `run`, best the first.
+
+    When it is left because the program ends, it goes on until the shutdown hooks have run, so that it sees those, too.
+    """
 
     #: For `run`: a program whose other mains have ended does not go on for its sake.
     auxiliary: ClassVar = True
@@ -28,6 +31,7 @@ class Onlooker:
     def __init__(self) -> None:
         self._looking = asyncio.Event()
         self._held = AsyncExitStack()
+        self._lifetime: Lifetime | None = None
 
     async def __aenter__(self) -> Self:
         """Begin to look on.
@@ -38,17 +42,28 @@ class Onlooker:
         if self._looking.is_set():
             raise RuntimeError(f"{self!r} looks on already; make another")
         life = current_life.get(None)
-        async with AsyncExitStack() as held:
-            self._open(held, None if life is None else life.lifetime)
-            self._held = held.pop_all()
+        lifetime = self._lifetime = None if life is None else life.lifetime
+        self._held = AsyncExitStack()
+        try:
+            self._open(self._held, lifetime)
+            if lifetime is not None:
+                lifetime.on_flush(self.close)
+        except BaseException:
+            await self.close()
+            raise
         self._looking.set()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Look away."""
+        """Look away; where the program ends, when its shutdown hooks have run."""
         self._looking.clear()
+        if self._lifetime is None or not self._lifetime.stopping:
+            await self.close()
+
+    async def close(self) -> None:
+        """Look away now; any number of times."""
         await self._held.aclose()
 
     async def run(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["LABELS", "LabelPolicy"]
+__all__ = ["LABELS", "LabelPolicy", "policy_of"]
 
 #: The labels that meters have, and what each says.
 LABELS: Final[Mapping[str, str]] = {
@@ -82,3 +82,16 @@ class LabelPolicy:
     def fold(self, labels: tuple[str, ...]) -> tuple[str, ...]:
         """Where those go that are too many."""
         return (_OTHER,) * len(labels)
+
+
+def policy_of(labels: LabelPolicy | None) -> LabelPolicy:
+    """What is to hold where ``labels`` was given, or nothing was.
+
+    Raises:
+        TypeError: for what is no policy.
+    """
+    if labels is None:
+        return LabelPolicy()
+    if not isinstance(labels, LabelPolicy):
+        raise TypeError(f"labels={labels!r} is no policy; give LabelPolicy(…)")
+    return labels

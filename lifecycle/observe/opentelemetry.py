@@ -14,7 +14,7 @@ from lifecycle.observe._meters import BUCKETS, COUNTED, READ, TIMED
 from lifecycle.observe._onlookers import Onlooker
 from lifecycle.observe._readings import Look
 from lifecycle.observe._series import counting, timing
-from lifecycle.observe.labels import LabelPolicy
+from lifecycle.observe.labels import policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from lifecycle.hooks import Hook
     from lifecycle.observe._meters import Counted, Read, Timed
+    from lifecycle.observe.labels import LabelPolicy
     from lifecycle.runtime.lifetimes import Lifetime
 
 __all__ = ["OpenTelemetryMetrics", "OpenTelemetryTraces"]
@@ -33,7 +34,7 @@ _NAME = "lifecycle"
 
 
 class _Sender(Onlooker):
-    """Has what it saw sent when the program ends, after its shutdown hooks, or when it is left without a lifetime."""
+    """Has what it saw sent when it looks away."""
 
     _what: str
 
@@ -48,18 +49,16 @@ class _Sender(Onlooker):
         return f"<{type(self).__name__} for {self._provider!r}>"
 
     def _open(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
-        send = partial(flush, self._what, self._provider, self._flush_timeout)
-        if lifetime is None:
-            held.push_async_callback(send)
-        else:
-            lifetime.on_flush(send)
+        del lifetime
+        # What is pushed first is done last.
+        held.push_async_callback(flush, self._what, self._provider, self._flush_timeout)
 
 
 class OpenTelemetryMetrics(_Sender):
     """Counts and times what the hooks tell of, and reads how things are whenever the SDK collects.
 
-    The meters are those of `PrometheusMetrics`. A main of `run`, best the first, or ``async with``. At the end of the
-    program, when the shutdown hooks have run, the provider is asked to send what it has.
+    The meters are those of `PrometheusMetrics`. A main of `run`, best the first, or ``async with``. When it is left,
+    and at the end of the program when the shutdown hooks have run, the provider is asked to send what it has.
 
     Args:
         provider: what makes meters; by default the one that is set for the process.
@@ -69,6 +68,7 @@ class OpenTelemetryMetrics(_Sender):
     Raises:
         ModuleNotFoundError: if the API of OpenTelemetry is not installed.
         ValueError: for a time that is none.
+        TypeError: for what is no policy.
     """
 
     _what = "metrics"
@@ -77,7 +77,7 @@ class OpenTelemetryMetrics(_Sender):
         self, provider: MeterProvider | None = None, *, labels: LabelPolicy | None = None, flush_timeout: float = 5.0
     ) -> None:
         super().__init__(provider or _api("metrics").get_meter_provider(), flush_timeout)
-        self._policy = labels or LabelPolicy()
+        self._policy = policy_of(labels)
         self._look: Look | None = None
         meter: Meter = self._provider.get_meter(_NAME)
         self._receivers: list[tuple[Hook, Callable[..., None]]] = [
@@ -117,8 +117,8 @@ class OpenTelemetryTraces(_Sender):
     while the handler runs. Events that were merged in a window have a span that ends there; that of the call which
     they became links to them. What is called in a pool, and a process that is started, is told the current span.
 
-    A main of `run`, best the first, or ``async with``. At the end of the program, when the shutdown hooks have run,
-    the provider is asked to send what it has; spans that are open then are ended.
+    A main of `run`, best the first, or ``async with``. When it is left, and at the end of the program when the shutdown
+    hooks have run, spans that are open are ended, and the provider is asked to send what it has.
 
     Args:
         provider: what makes tracers; by default the one that is set for the process.

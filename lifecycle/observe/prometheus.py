@@ -13,7 +13,7 @@ from lifecycle.observe._meters import BUCKETS, COUNTED, READ, TIMED
 from lifecycle.observe._onlookers import Onlooker
 from lifecycle.observe._readings import Look
 from lifecycle.observe._series import counting, timing
-from lifecycle.observe.labels import LabelPolicy
+from lifecycle.observe.labels import policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     from lifecycle.observe._meters import Counted, Read, Timed
+    from lifecycle.observe.labels import LabelPolicy
     from lifecycle.runtime.lifetimes import Lifetime
 
 __all__ = ["PrometheusMetrics"]
@@ -32,8 +33,8 @@ class PrometheusMetrics(Onlooker):
     """Counts and times what the hooks tell of, and reads how things are at each scrape.
 
     ``ProbeServer(metrics=…)`` serves it at ``/metrics``. As a main of `run` it is best the first, so that nothing
-    happens before it looks; ``async with`` looks on as well, and outside a lifetime nothing is read. Afterwards it
-    still says what it has counted. It may be scraped in any thread.
+    happens before it looks, and goes on until the shutdown hooks have run; ``async with`` looks on as well, and outside
+    a lifetime nothing is read. Afterwards it still says what it has counted. It may be scraped in any thread.
 
     Args:
         registry: where the meters are put beside others, such as ``prometheus_client.REGISTRY``; by default they are
@@ -42,14 +43,17 @@ class PrometheusMetrics(Onlooker):
 
     Raises:
         ModuleNotFoundError: if prometheus_client is not installed.
+        TypeError: for what is no registry, and no policy.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None, *, labels: LabelPolicy | None = None) -> None:
         super().__init__()
         client = _client()
+        if registry is not None and not callable(getattr(registry, "register", None)):
+            raise TypeError(f"registry={registry!r} is none; give a prometheus_client.CollectorRegistry")
         self._is_ours = registry is None
         self._registry = client.CollectorRegistry() if registry is None else registry
-        self._meters = _Meters(labels or LabelPolicy())
+        self._meters = _Meters(policy_of(labels))
         if self._is_ours:
             self._registry.register(self._meters)
 

@@ -46,7 +46,7 @@ class ProcessWorker(BaseWorker):
     Args:
         name: what it is called in messages and states.
         argv: the command, a word each; no shell reads it.
-        env: what its environment has over ours.
+        env: what its environment has over ours, and over ``TRACEPARENT``, the span that it is started under.
         cwd: the directory that it runs in; by default ours.
         stop_signal: what asks it to stop.
         stop_timeout: seconds that it then has, before it is killed.

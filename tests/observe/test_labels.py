@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifecycle.observe import LabelPolicy
+from lifecycle.observe import LabelPolicy, OpenTelemetryMetrics, PrometheusMetrics
 from lifecycle.observe._meters import COUNTED, READ, TIMED
 from lifecycle.observe._series import Series
 from lifecycle.observe.labels import LABELS
@@ -78,6 +78,13 @@ def test_what_is_remembered_is_bounded_too() -> None:
 def test_what_cannot_work_is_refused(settings: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         LabelPolicy(**settings)
+
+
+@pytest.mark.parametrize("meters", [PrometheusMetrics, OpenTelemetryMetrics])
+def test_a_policy_that_is_none_is_refused_at_once(meters: Any) -> None:
+    """And not when the first event is counted, where only the log would tell."""
+    with pytest.raises(TypeError, match=r"labels=\{'child': \['web'\]\} is no policy; give LabelPolicy\(…\)"):
+        meters(labels={"child": ["web"]})
 
 
 def test_the_labels_are_those_of_the_meters_and_none_is_a_topic() -> None:

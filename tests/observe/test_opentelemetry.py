@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import StatusCode
 
-from lifecycle import Event, Router, TaskWorker, lifetime
+from lifecycle import Event, Router, TaskWorker, lifetime, on_shutdown, run
 from lifecycle import _context as here
 from lifecycle.errors import NotHandled
 from lifecycle.flows import Flows, Times, linear, task
@@ -265,6 +265,27 @@ async def test_each_attempt_of_a_task_and_its_revert_has_a_span() -> None:
     assert not tally.open
 
 
+@pytest.mark.usefixtures("clock")
+async def test_a_task_that_is_cancelled_has_a_span_that_ends_and_another_when_it_is_done_again() -> None:
+    tracer, tally = traced()
+    release = asyncio.Event()
+
+    @task
+    async def wait() -> None:
+        await release.wait()
+
+    async with tracer, Flows() as flows:
+        run = flows.start(linear("release", wait))
+        await asyncio.sleep(1)
+        await run.suspend(cancel_after=1)
+        assert tally.outcomes("task wait") == ["cancelled"]
+        release.set()
+        await run.resume()
+        await run
+    assert tally.outcomes("task wait") == ["cancelled", "handled"]
+    assert not tally.open
+
+
 ACTIONS = st.lists(
     st.tuples(
         st.sampled_from(
@@ -482,18 +503,37 @@ def _raises() -> bool:
         (_raises, "could not be sent: OSError"),
     ],
 )
-async def test_what_was_seen_is_sent_after_the_shutdown_hooks(
+def test_what_was_seen_is_sent_after_the_shutdown_hooks(
     answer: Callable[[], bool], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    provider = Provider(answer)
-    order: list[int] = []
-    async with lifetime() as life:
-        life.on_shutdown(lambda: order.append(provider.asked))
-        async with OpenTelemetryTraces(provider):
-            pass
-        order.append(provider.asked)
-    assert (order, provider.asked) == ([0, 0], 1)
+    """And a main looks on until then: what a hook emits has its span, too."""
+    provider, tally, router = Provider(answer), Tally(), Router()
+    provider.add_span_processor(tally)
+    asked: list[int] = []
+
+    async def main() -> None:
+        @on_shutdown
+        async def last() -> None:
+            asked.append(provider.asked)
+            with suppress(NotHandled):
+                await router.emit(Event("last"))
+
+        asked.append(provider.asked)
+
+    run(OpenTelemetryTraces(provider), main)
+    assert (asked, provider.asked) == ([0, 0], 1)
+    assert tally.outcomes("event") == ["unrouted"]
     assert (said in caplog.text) if said else not caplog.records
+
+
+async def test_what_was_seen_is_sent_at_once_when_it_is_left_before_the_end() -> None:
+    provider = Provider(lambda: True)
+    asked: list[int] = []
+    async with lifetime():
+        async with OpenTelemetryTraces(provider):
+            asked.append(provider.asked)
+        asked.append(provider.asked)
+    assert [*asked, provider.asked] == [0, 1, 1]
 
 
 async def test_what_hangs_is_given_up(caplog: pytest.LogCaptureFixture) -> None:

@@ -270,6 +270,11 @@ def test_the_page_has_every_meter_every_label_and_says_when_to_be_alarmed() -> N
     assert all(f"\n| `{label}` |" in page for label in LABELS)
 
 
+def test_what_is_no_registry_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"registry='app' is none; give a prometheus_client.CollectorRegistry"):
+        PrometheusMetrics("app")  # type: ignore[arg-type]  # as a user might
+
+
 def test_without_the_client_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['prometheus_client'] = None\n"

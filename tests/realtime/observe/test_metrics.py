@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from lifecycle import Event, Router, Spec, Supervisor, lifetime, run, shutdown
+from lifecycle import Event, Router, Spec, Supervisor, lifetime, on_shutdown, run, shutdown
 from lifecycle.errors import PoolBusy, RemoteError
 from lifecycle.flows import Board, Flows, linear, task
 from lifecycle.observe import OpenTelemetryMetrics, PrometheusMetrics
@@ -198,14 +198,15 @@ class Kept(MetricExporter):
 
 
 def test_a_periodic_reader_sends_what_was_measured_when_the_program_ends() -> None:
-    """Also what is only read: the loop still answers, though all that it could tell of has ended."""
+    """And what the shutdown hooks did is among it."""
     kept, router = Kept(), Router()
     provider = MeterProvider([PeriodicExportingMetricReader(kept, 3_600_000)], shutdown_on_exit=False)
     router.handle("job", lambda _: None)
 
     async def main() -> None:
+        on_shutdown(lambda: 1 / 0)
         await (await router.emit(Event("job")))
 
     run(OpenTelemetryMetrics(provider), router, main)
-    assert "lifecycle.handler.duration" in kept.names
+    assert {"lifecycle.handler.duration", "lifecycle.hook.errors"} <= kept.names
     provider.shutdown()

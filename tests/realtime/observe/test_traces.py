@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from lifecycle import Router
 from lifecycle.control import Event
-from lifecycle.errors import RemoteError
+from lifecycle.errors import PoolBusy, RemoteError, WorkerLost
 from lifecycle.flows import Flows, linear, task
 from lifecycle.observe import OpenTelemetryTraces
 from lifecycle.sources import GitHub, WebhookSource
@@ -150,6 +150,35 @@ async def test_streams_leases_and_maps_are_calls_too_and_errors_are_recorded() -
     assert spoilt.status.status_code is StatusCode.ERROR
     assert [each.name for each in spoilt.events] == ["exception"]
     assert dict(spoilt.attributes or {})["lifecycle.member"] == "desk-1"
+
+
+async def test_whatever_becomes_of_a_call_its_span_ends() -> None:
+    """It returns, raises, is refused, cannot be sent, is cancelled waiting or running, is late, or loses its member."""
+    tracer, exporter = traced()
+    here = "tests.realtime.observe.traced:"
+    async with tracer, pool_of(queue=1) as pool:
+        await pool.call("seen")
+        with pytest.raises(RemoteError):
+            await pool.call(here + "spoilt")
+        with pytest.raises(TypeError):
+            await pool.call("seen", object())
+        with pytest.raises(TimeoutError):
+            await pool.call(here + "sleep", deadline=0.05)
+        async with pool.lease():
+            waiting = asyncio.create_task(pool.call("seen"))
+            await asyncio.sleep(0)
+            with pytest.raises(PoolBusy):
+                await pool.call("seen")
+            waiting.cancel()
+            await asyncio.wait({waiting})
+        running_call = asyncio.create_task(pool.call(here + "sleep"))
+        await asyncio.sleep(0)
+        running_call.cancel()
+        await asyncio.wait({running_call})
+        with pytest.raises(WorkerLost):
+            await pool.call(here + "die")
+        outcomes = [dict(span.attributes or {})["lifecycle.outcome"] for span in exporter.get_finished_spans()]
+    assert outcomes == ["handled", *["failed"] * 4, "cancelled", "cancelled", "failed"]
 
 
 async def test_processes_that_are_started_in_a_span_are_told_of_it(tmp_path: Path) -> None:

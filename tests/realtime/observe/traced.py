@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
-__all__ = ["environment", "seen", "seen_async", "seen_stream", "spoilt"]
+__all__ = ["die", "environment", "seen", "seen_async", "seen_stream", "sleep", "spoilt"]
 
 
 def seen() -> list[str]:
@@ -30,6 +31,14 @@ def seen_stream(number: int) -> Any:
 
 def spoilt() -> None:
     raise KeyError("spoilt")
+
+
+def sleep() -> None:
+    time.sleep(60)
+
+
+def die() -> None:
+    os._exit(1)
 
 
 def environment() -> str:
