@@ -1,7 +1,7 @@
 """What it costs to be seen: ``python -m benchmarks.observe [--json]``.
 
-lane_with_prometheus_over_without: a delivery through a lane to a handler that does nothing, with `PrometheusMetrics` and
-without. snapshot_1000_workers_over_json_dumps: all of a program's state as plain data, beside ``json.dumps`` of the
+lane_with_prometheus_over_without: a delivery through a lane to a handler that does nothing, with `PrometheusMetrics`
+and without. snapshot_1000_workers_over_json_dumps: all of a program's state as plain data, beside ``json.dumps`` of the
 same. metrics_scrape_1000_workers_over_plain_series: a scrape of a program with a thousand workers, each of which was
 restarted once, beside prometheus_client with as many series that were counted by hand.
 """
