@@ -10,6 +10,9 @@ from contextlib import suppress
 
 __all__ = ["SocketFile"]
 
+#: Who may wait to be accepted; the system may allow less.
+_QUEUE = 4096
+
 #: Whoever may connect may send, so nobody else may.
 _MODE = 0o600
 
@@ -29,7 +32,7 @@ class SocketFile:
             self.socket.bind(path)
             # Nobody can connect before it listens.
             os.chmod(path, _MODE)  # noqa: PTH101  # a path of the system's, as bind has it
-            self.socket.listen()
+            self.socket.listen(_QUEUE)
             self._identity = _identity(path)
         except BaseException as error:
             self.socket.close()

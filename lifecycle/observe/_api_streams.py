@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["event", "stream"]
 
-#: Seconds after which a comment is sent where nothing happens, so that proxies see life.
+#: Seconds between comments, so that proxies see life where nothing happens.
 _KEEP_ALIVE = 15.0
 
 #: Seconds that a reader has to take what fills its buffer.
@@ -50,8 +50,8 @@ async def stream(console: Console, request: web.Request, messages: AsyncGenerato
             await response.prepare(request)
             # The headers go with the first bytes.
             await _write(request, response, b": here it begins\n\n")
-            async with aclosing(messages), aclosing(_with_signs_of_life(messages)) as living:
-                async for message in living:
+            async with aclosing(messages), _signs_of_life(request, response):
+                async for message in messages:
                     await _write(request, response, message)
             return response
     except TooMany as error:
@@ -73,25 +73,19 @@ async def _write(request: web.Request, response: web.StreamResponse, data: bytes
         raise ConnectionResetError("the reader did not read") from None
 
 
-async def _with_signs_of_life(messages: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    upcoming: asyncio.Future[bytes] | None = None
+@asynccontextmanager
+async def _signs_of_life(request: web.Request, response: web.StreamResponse) -> AsyncGenerator[None]:
+    """Send a comment now and then, for a block; that the reader is gone is for others to notice."""
+    beating = asyncio.create_task(_beat(request, response), name="signs of life")
     try:
-        while True:
-            upcoming = upcoming or asyncio.ensure_future(_next(messages))
-            await asyncio.wait({upcoming}, timeout=_KEEP_ALIVE)
-            if not upcoming.done():
-                yield b": still there\n\n"
-                continue
-            try:
-                yield upcoming.result()
-            except StopAsyncIteration:
-                return
-            upcoming = None
+        yield
     finally:
-        if upcoming is not None:
-            upcoming.cancel()
-            await asyncio.wait({upcoming})
+        beating.cancel()
+        await asyncio.wait({beating})
 
 
-async def _next(messages: AsyncGenerator[bytes]) -> bytes:
-    return await anext(messages)
+async def _beat(request: web.Request, response: web.StreamResponse) -> None:
+    with suppress(ConnectionError):
+        while True:
+            await asyncio.sleep(_KEEP_ALIVE)
+            await _write(request, response, b": still there\n\n")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from lifecycle._naming import program_name
 from lifecycle._unix import SocketFile
 from lifecycle.observe.console import Console
-from lifecycle.observe.sockets import addressed, check_directory, directories
+from lifecycle.observe.sockets import addressed, check_directory, directory
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -104,11 +104,11 @@ class ControlSocket:
 
     def _opened(self, held: AsyncExitStack) -> SocketFile:
         """The socket under the name that was wanted, or under one with a number."""
-        directory = directories()[0]
-        _make(directory)
-        with _alone(directory):
+        where = directory()
+        _make(where)
+        with _alone(where):
             for name in (self._wanted, f"{self._wanted}-{os.getpid()}"):
-                path = directory / f"{name}.sock"
+                path = where / f"{name}.sock"
                 try:
                     # For as long as the socket: its removal needs the address too.
                     file = SocketFile(held.enter_context(addressed(path)))
@@ -152,26 +152,26 @@ async def _ended(serving: asyncio.Task[None]) -> None:
         _log.error("the control socket could not be served: %r", error, exc_info=error)
 
 
-def _make(directory: Path) -> None:
+def _make(where: Path) -> None:
     """Make the directory, for us alone.
 
     Raises:
         OSError: saying why it cannot be used, and that XDG_RUNTIME_DIR says where it is.
     """
     try:
-        directory.mkdir(mode=0o700, exist_ok=True)
-        check_directory(directory)
+        where.mkdir(mode=0o700, exist_ok=True)
+        check_directory(where)
     except OSError as error:
-        told = f"no control socket in {directory}: {error.strerror}; XDG_RUNTIME_DIR may name another directory"
+        told = f"no control socket in {where}: {error.strerror}; XDG_RUNTIME_DIR may name another directory"
         raise type(error)(error.errno, told) from error
 
 
 @contextmanager
-def _alone(directory: Path) -> Generator[None]:
+def _alone(where: Path) -> Generator[None]:
     """No other program looks whether a name is free, or takes one, within the block; those take a moment."""
     import fcntl  # not everywhere
 
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(where, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

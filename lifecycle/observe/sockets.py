@@ -12,7 +12,7 @@ import re
 import socket
 import stat
 import struct
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-__all__ = ["Peer", "Program", "addressed", "check_directory", "directories", "find", "peer"]
+__all__ = ["Peer", "Program", "addressed", "check_directory", "directory", "find", "peer"]
 
 _SUFFIX = ".sock"
 
@@ -66,17 +66,15 @@ class Peer:
     uid: int
 
 
-def directories() -> tuple[Path, ...]:
-    """Where the sockets of this user's programs may be; new ones are made in the first."""
+def directory() -> Path:
+    """Where the sockets of this user's programs are."""
     own = os.geteuid()
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    fallback = Path(f"/tmp/lifecycle-{own}")  # noqa: S108  # its owner and mode are checked
-    try:
+    with suppress(OSError):
         # Whoever became somebody else may still have the variable of before.
-        usable = Path(runtime).is_absolute() and os.stat(runtime).st_uid == own  # noqa: PTH116  # it may be ""
-    except OSError:
-        usable = False
-    return (Path(runtime, "lifecycle"), fallback) if usable else (fallback,)
+        if Path(runtime).is_absolute() and os.stat(runtime).st_uid == own:  # noqa: PTH116  # it may be ""
+            return Path(runtime, "lifecycle")
+    return Path(f"/tmp/lifecycle-{own}")  # noqa: S108  # its owner and mode are checked
 
 
 def check_directory(path: Path) -> None:
@@ -102,7 +100,7 @@ def find(name: str | None = None) -> list[Program]:
     With ``name``, the one that has it; where none does, those that were started while another had it, whose names
     end in their numbers: ``NAME-PID``.
     """
-    found = sorted((program for each in directories() for program in _programs(each)), key=lambda each: each.name)
+    found = sorted(_programs(directory()), key=lambda each: each.name)
     if name is None:
         return found
     exact = [each for each in found if each.name == name]
@@ -110,16 +108,16 @@ def find(name: str | None = None) -> list[Program]:
     return exact[:1] or [each for each in found if numbered.fullmatch(each.name)]
 
 
-def _programs(directory: Path) -> Iterator[Program]:
+def _programs(where: Path) -> Iterator[Program]:
     try:
-        check_directory(directory)
-        paths = [path for path in directory.iterdir() if path.suffix == _SUFFIX]
+        check_directory(where)
+        paths = [path for path in where.iterdir() if path.suffix == _SUFFIX]
     except FileNotFoundError:
         return
     except OSError as error:
         import logging  # as long to import as all else here, and hardly ever needed
 
-        logging.getLogger("lifecycle.observe").warning("%s is not searched for programs: %s", directory, error.strerror)
+        logging.getLogger("lifecycle.observe").warning("%s is not searched for programs: %s", where, error.strerror)
         return
     for path in paths:
         try:

@@ -132,13 +132,13 @@ async def test_without_a_directory_of_the_session_there_is_one_in_tmp(
     fallback = Path(f"/tmp/lifecycle-{os.geteuid()}")
     for useless in ("", "relative", str(runtime / "missing")):
         monkeypatch.setenv("XDG_RUNTIME_DIR", useless)
-        assert sockets.directories() == (fallback,)
+        assert sockets.directory() == fallback
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert sockets.directories() == (fallback,)
+    assert sockets.directory() == fallback
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    assert sockets.directories() == (runtime / "lifecycle", fallback)
+    assert sockets.directory() == runtime / "lifecycle"
     monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
-    assert sockets.directories() == (Path(f"/tmp/lifecycle-{NOBODY}"),)
+    assert sockets.directory() == Path(f"/tmp/lifecycle-{NOBODY}")
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a\0b", ".hidden", "-p", "é" * 33])
@@ -186,7 +186,7 @@ async def test_a_directory_that_others_may_use_is_refused(runtime: Path, caplog:
     await refused(r"others may use it \(mode 750\); chmod 700 makes it private")
     with caplog.at_level(logging.WARNING):
         assert sockets.find() == []
-    assert "is not searched for programs" in caplog.text
+    assert f"{directory} is not searched for programs: others may use it" in caplog.text
 
 
 async def test_a_link_to_a_directory_is_refused(runtime: Path) -> None:
