@@ -37,6 +37,10 @@ _COLOUR: Final = re.compile("(\x1b\\[[0-9;]{0,40}m)")
 _STYLES: Final = {_GREEN: "green", _RED: "red", _YELLOW: "yellow", _DIM: "dim"}
 
 
+#: Characters of a column that are there in the narrowest window: a word of state is not cut.
+_KEPT: Final = 10
+
+
 @dataclass(frozen=True, slots=True)
 class Sheet:
     """Rows under a heading."""
@@ -54,8 +58,9 @@ class Sheet:
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in self.heading:
-            table.add_column(name, no_wrap=True, overflow="ellipsis")
+        for at, name in enumerate(self.heading):
+            width = max((len(row[at]) for row in self.rows), default=0)
+            table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=min(width, _KEPT))
         for row in self.rows:
             table.add_row(*(Text(harmless(cell), _STYLES.get(_COLOURS.get(cell.lower(), ""), "")) for cell in row))
         return table

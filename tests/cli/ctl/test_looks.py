@@ -1,0 +1,191 @@
+"""What a person sees of answers: nothing that a terminal obeys, everything that there is to say."""
+
+from __future__ import annotations
+
+import io
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lifecycle.cli.ctl import looks
+from lifecycle.cli.ctl.details import details, is_shown
+from lifecycle.cli.ctl.entries import entry_line
+from lifecycle.cli.ctl.looks import Sheet, console, show, show_output
+from lifecycle.cli.ctl.trees import Tree
+from lifecycle.observe import nodes as nodes_of
+from lifecycle.observe import snapshot
+from lifecycle.workers import Spec, Supervisor, TaskWorker
+
+HOSTILE = "a\n\x1b[2J\x9b1m\r'\"<b>[red][/]\u202e🐙"
+
+
+class Terminal(io.StringIO):
+    """A text file that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    terminal = Terminal()
+    # Not that of the whole process, which pytest sets anew for each phase of a test.
+    monkeypatch.setattr(looks, "sys", SimpleNamespace(stdout=terminal, stderr=terminal))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return terminal
+
+
+SHEET = Sheet(("name", "status"), [(HOSTILE, "running"), ("b" * 100, "failed")])
+
+
+def test_a_sheet_in_a_pipe_is_whole_and_plain() -> None:
+    heading, first, second = SHEET.plain().splitlines()
+    assert heading.split() == ["name", "status"]
+    assert first == "a\\n\\x1b[2J\\x9b1m\\r'\"<b>[red][/]\\u202e🐙".ljust(100) + "  running"
+    assert second == f"{'b' * 100}  failed"
+
+
+def test_a_sheet_at_a_terminal_fits_it_and_obeys_nothing(terminal: Terminal) -> None:
+    assert show(SHEET)
+    _, first, second = terminal.getvalue().splitlines()
+    assert "\\x1b[2J\\x9b1m\\r'\"<b>[red][/]\\u202e" in first
+    assert "\x1b[32mrunning" in first
+    assert "…" in second
+    assert "\x1b[31mfailed" in second
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_without_colours_a_terminal_gets_what_a_pipe_gets(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert console() is None
+    assert show(SHEET)
+    assert terminal.getvalue() == SHEET.plain()
+
+
+def test_without_rich_a_terminal_gets_what_a_pipe_gets(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert console() is None
+    assert show(SHEET)
+    assert terminal.getvalue() == SHEET.plain()
+
+
+def test_of_what_a_program_prints_its_colours_are_kept_and_nothing_else(terminal: Terminal) -> None:
+    show_output([{"text": "\x1b[1;31mred\x1b[0m\n\x1b[2J\x1b]0;title\x07\tend\n"}, {"dropped": 7}])
+    shown = terminal.getvalue()
+    assert shown == "\x1b[1;31mred\x1b[0m\n\\x1b[2J\\x1b]0;title\\x07\tend\n\n(7 characters are not shown)\n"
+
+
+def test_of_what_a_program_prints_a_pipe_gets_no_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    show_output([{"text": "\x1b[31mred\x1b[0m\n"}])
+    assert capsys.readouterr().out == "\\x1b[31mred\\x1b[0m\n"
+
+
+# -- events --------------------------------------------------------------------------------------------------------
+
+ENTRY: dict[str, Any] = {
+    "id": 12,
+    "topic": HOSTILE,
+    "time": 0.25,
+    "what": "failed",
+    "handler": HOSTILE,
+    "into": None,
+    "merged": 3,
+    "attempt": 2,
+    "duration": 0.0125,
+    "error": HOSTILE,
+    "summary": HOSTILE,
+}
+
+
+def test_an_event_is_one_line_that_says_all() -> None:
+    line = entry_line(ENTRY)
+    assert line.isprintable()
+    for part in (":00.250 #12    failed     a\\n", "with 3 merged, ", "attempt 2", "12.5 ms"):
+        assert part.rstrip(", ") in line
+    assert entry_line({**ENTRY, "into": 5, "error": None, "duration": 1.25}).count("into #5") == 1
+
+
+# -- states --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_tree_of_a_real_program_is_walked_parents_first() -> None:
+    web = Supervisor("web", *(Spec(name, lambda name=name: TaskWorker(name, forever)) for name in ("one", HOSTILE)))
+    async with web:
+        tree = Tree()
+        tree.update([{"nodes": nodes_of(snapshot(web))}])
+        walked = [(depth, node["kind"], node["name"]) for depth, node in tree.walk()]
+        assert walked == [
+            (0, "program", walked[0][2]),
+            (1, "supervisor", "web"),
+            (2, "worker", "one"),
+            (2, "worker", HOSTILE),
+        ]
+        [supervisor] = tree.of("supervisor")
+        assert [each["name"] for each in tree.below(supervisor)] == ["one", HOSTILE]
+        gone = tree.of("worker")[0]["id"]
+        tree.update([{"nodes": {gone: None}}])
+        assert tree.get(gone) is None
+        assert len(list(tree.walk())) == 3
+
+
+async def forever() -> None:
+    import asyncio
+
+    await asyncio.Event().wait()
+
+
+WORKER = {
+    "kind": "worker",
+    "status": "running",
+    "pid": 7,
+    "started_at": None,
+    "restarts": 2,
+    "circuit": "open",
+    "health": {"healthy": False, "message": "slow"},
+    "error": "it\nfell",
+}
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        (WORKER, "pid 7, 2 restarts, given up, not well: slow, it\nfell"),
+        ({"kind": "lane", "status": "busy", "running": 1, "waiting": 3, "limit": 10}, "1 at work, 3 of 10 waiting"),
+        ({"kind": "router", "status": "running", "handled": 3, "failed": 0, "dropped": 1}, "3 handled, 1 dropped"),
+        ({"kind": "source", "status": "failed", "failures": 2, "error": "no"}, "2 failures, no"),
+        ({"kind": "inbox", "status": "running", "depths": {"waiting": 2, "dead": 0}}, "2 waiting"),
+        ({"kind": "flow", "status": "running", "flow": "order-7", "error": ""}, "order-7"),
+        ({"kind": "item", "status": "running", "attempt": 2, "error": ""}, "attempt 2"),
+        ({"kind": "lifetime", "status": "stopping", "stopping": True, "reason": "cancel"}, "cancel"),
+        (
+            {
+                **WORKER,
+                "kind": "pool",
+                "restarts": 0,
+                "circuit": "closed",
+                "health": None,
+                "error": None,
+                "stats": {"busy": 2},
+            },
+            "pid 7, 2 busy",
+        ),
+        ({"kind": "what is new", "status": "fine"}, ""),
+    ],
+    ids=lambda value: value["kind"] if isinstance(value, dict) else "",
+)
+def test_what_is_not_as_always_is_told(node: dict[str, Any], told: str) -> None:
+    assert details(node) == told
+
+
+def test_what_there_is_a_lot_of_is_left_out() -> None:
+    assert not is_shown({"kind": "route", "status": "running"})
+    assert not is_shown({"kind": "lane", "status": "idle"})
+    assert is_shown({"kind": "lane", "status": "busy"})
