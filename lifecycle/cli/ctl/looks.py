@@ -37,7 +37,7 @@ _COLOUR: Final = re.compile("(\x1b\\[[0-9;]{0,40}m)")
 _STYLES: Final = {_GREEN: "green", _RED: "red", _YELLOW: "yellow", _DIM: "dim"}
 
 
-#: Characters of a column that are there in the narrowest window: a word of state is not cut.
+#: A column of so many characters is not cut before others are: a word of state, a number.
 _KEPT: Final = 10
 
 
@@ -60,10 +60,15 @@ class Sheet:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for at, name in enumerate(self.heading):
             width = max((len(row[at]) for row in self.rows), default=0)
-            table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=min(width, _KEPT))
+            # rich takes room from those that may wrap, first; none of the cells does.
+            table.add_column(name, no_wrap=width <= _KEPT)
         for row in self.rows:
-            table.add_row(*(Text(harmless(cell), _STYLES.get(_COLOURS.get(cell.lower(), ""), "")) for cell in row))
+            table.add_row(*(Text(harmless(cell), _style(cell), no_wrap=True, overflow="ellipsis") for cell in row))
         return table
+
+
+def _style(cell: str) -> str:
+    return _STYLES.get(_COLOURS.get(cell, ""), "")
 
 
 def show(sheet: Sheet) -> bool:
