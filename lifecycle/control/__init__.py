@@ -6,8 +6,9 @@ order. The way of an event stands in ``traffic``; which route wins in ``table`` 
 
 from lifecycle.control.commands import Command, Commands
 from lifecycle.control.deliveries import Delivery, delivery
-from lifecycle.control.lanes import Busy, LaneInfo
+from lifecycle.control.lanes import Busy
 from lifecycle.control.middleware import log, once, recover, timeout
+from lifecycle.control.owners import LaneInfo
 from lifecycle.control.patterns import Pattern
 from lifecycle.control.pumps import SourceInfo
 from lifecycle.control.queues import notify

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lifecycle import _context, hooks
 from lifecycle.control.deliveries import current
+from lifecycle.control.owners import LaneInfo
 from lifecycle.errors import LaneFull
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     from lifecycle.control.deliveries import Delivery
-    from lifecycle.control.routes import Route
+    from lifecycle.control.owners import Owner
 
-__all__ = ["Busy", "Lane", "LaneInfo", "Owner"]
+__all__ = ["Busy", "Lane"]
 
 #: A lane whose handlers never wait gives the loop a turn after that many events.
 _TURN = 500
@@ -37,48 +37,6 @@ class Busy(StrEnum):
     DROP = "drop"
     #: The oldest running handler of its route is cancelled, and it runs next.
     RESTART = "restart"
-
-
-@dataclass(frozen=True, slots=True)
-class LaneInfo:
-    """What can be seen of a lane; one that has never had an event is not there yet."""
-
-    name: str
-    #: Events that wait.
-    waiting: int
-    #: Handlers at work.
-    running: int
-    #: How many may wait before their source has to.
-    limit: int
-    #: How many handlers may be at work at once.
-    concurrency: int
-
-
-class Owner(Protocol):
-    """What a lane needs of the router that it belongs to."""
-
-    #: Whether handlers may run; while not, events wait in their lanes.
-    working: bool
-
-    def start(self, work: Coroutine[object, object, None], lane: Lane) -> asyncio.Task[None]:
-        """Run ``work`` in a task that the owner awaits."""
-        ...
-
-    def started(self, delivery: Delivery, route: Route) -> float:
-        """Tell that a handler is about to be called; returns when, by the loop's clock."""
-        ...
-
-    def finished(self, delivery: Delivery, route: Route, began: float) -> None:
-        """Tell that a handler returned that had begun then."""
-        ...
-
-    async def failed(self, delivery: Delivery, error: BaseException) -> None:
-        """A handler ended with an error; ends the delivery, or waits for room where it is passed on."""
-        ...
-
-    def drop(self, delivery: Delivery, reason: str) -> None:
-        """Give an event up, counted."""
-        ...
 
 
 class Lane:
@@ -269,7 +227,9 @@ class Lane:
         task = asyncio.current_task()
         assert task is not None
         queue, tasks, waiting = self.queue, self._tasks, self._waiting
-        started, finished, ended = hooks.handler_started, hooks.handler_finished, hooks.delivery_ended
+        # Each is one dictionary for good, and empty while nobody wants to be told.
+        started, finished = hooks.handler_started.receivers, hooks.handler_finished.receivers
+        ended = hooks.delivery_ended.receivers
         owner, enter, turn = self._owner, current.set, _TURN
         _context.leave()
         self._handling += 1
@@ -282,7 +242,7 @@ class Lane:
                 route = delivery.route
                 assert route is not None
                 enter(delivery)
-                watched = started.receivers or finished.receivers or ended.receivers
+                watched = started or finished or ended
                 began = owner.started(delivery, route) if watched else 0.0
                 try:
                     await route.call(delivery.event)

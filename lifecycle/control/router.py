@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from lifecycle.backoff import Backoff
 from lifecycle.control.commands import Command, Commands, Completer
 from lifecycle.control.composing import as_async, name_of
-from lifecycle.control.lanes import Busy, LaneInfo
+from lifecycle.control.lanes import Busy
 from lifecycle.control.patterns import Pattern
 from lifecycle.control.pumps import Pump, RestartSource, SourceInfo, check_source
 from lifecycle.control.relays import Relay, as_relay
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
     from lifecycle.control.deliveries import Delivery
+    from lifecycle.control.owners import LaneInfo
     from lifecycle.control.types import Handler, Middleware, Source
     from lifecycle.events import Topical
 

@@ -30,6 +30,9 @@ __all__ = ["Traffic"]
 
 _log = logging.getLogger("lifecycle.control")
 
+# Who wants to be told of every event: each is one dictionary for good, and empty while nobody does.
+_ROUTED, _ACCEPTED = hooks.event_routed.receivers, hooks.delivery_accepted.receivers
+
 
 class Traffic:
     """Moves events through windows and lanes, and counts them; the owner of all lanes of one router."""
@@ -79,7 +82,7 @@ class Traffic:
             plan = self._hot.get(event.topic)
         except (AttributeError, TypeError):  # no topic, or one that cannot be looked up: told better below
             plan = None
-        if plan is None or plan.taps or hooks.event_routed.receivers or hooks.delivery_accepted.receivers:
+        if plan is None or plan.taps or _ROUTED or _ACCEPTED:
             delivery = self._admit(event)
             route = delivery.route
             if route is None:
