@@ -55,6 +55,7 @@ ROOMS = (
     "workers",
     "workers.pool",
     "flows",
+    "bridges",
     "observe.mermaid",
     "testing",
     "errors",
@@ -291,7 +292,7 @@ def test_the_deployment_of_the_tutorial_goes_on_where_it_was(start: Callable[...
 # -- commands, configuration -----------------------------------------------------------------------------------
 
 #: First words that need the network, the system, or another terminal; the tutorial's test does what its curl does.
-_NOT_TRIED = {"pip", "mkdir", "cd", "export", "curl", "git", "docker", "podman", "systemctl"}
+_NOT_TRIED = {"pip", "mkdir", "cd", "export", "curl", "git", "docker", "podman", "systemctl", "nats-server"}
 
 
 def commands() -> list[tuple[str, list[str]]]:

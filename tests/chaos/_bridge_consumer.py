@@ -1,0 +1,50 @@
+"""A member of the group that `tests.chaos.bridge` kills: notes what it handles, and fails at poison."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+
+from lifecycle import Router, run
+from lifecycle.backoff import Backoff
+from lifecycle.bridges import BusEvent, NatsBridge
+
+__all__ = ["GROUP", "main"]
+
+GROUP = "consumers"
+
+#: An event that several kills in a row hit is no poison.
+TRIES = 8
+
+
+def main() -> None:
+    url, path = sys.argv[1:]
+    handled = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    router = Router()
+    router.add_source(
+        NatsBridge(
+            url,
+            group=GROUP,
+            subscribe=("chaos/**",),
+            max_in_flight=32,
+            ack_wait=2.0,
+            max_deliver=TRIES,
+            backoff=Backoff(initial=0.05, maximum=0.5),
+        ),
+        backoff=Backoff(initial=0.1, maximum=0.5),
+    )
+
+    @router.on("chaos/**", concurrency=16)
+    async def handle(event: BusEvent) -> None:
+        await asyncio.sleep(random.random() ** 4 * 0.1)
+        if event.data["poison"]:
+            raise ValueError(f"number {event.data['number']} is poison")
+        os.write(handled, f"{event.data['number']} {event.attempt}\n".encode())
+
+    run(router)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""A bus on which everybody dies: ``python -m tests.chaos.bridge --seconds 60``.
+
+Producers here send numbered events of odd topics, some of them poison, and await each. Three consumers share them;
+they are killed and frozen at random moments, and so is the server killed. In the end every event that the bus had
+acknowledged must have been handled or, if it was poison, be a dead letter. The last line says how it went; the exit
+status is 0 if it went well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lifecycle.bridges import BusEvent, NatsBridge, NotPublished
+from lifecycle.control import Router
+from lifecycle.testing import running
+from tests.nats_servers import NatsProcess
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import Iterator
+
+__all__ = ["Tally", "storm"]
+
+ROOT = Path(__file__).parents[2]
+CONSUMERS, PRODUCERS = 3, 8
+LIMIT = 60.0
+
+#: What no subject could say as it is.
+ODD = ["plain", "a.b", "*", ">", "ü/ß", "sp ace", "=", "", "new\nline", "x" * 300, "deep/" * 20]
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """An event with an id, so that a second try is no second event."""
+
+    topic: str
+    number: int
+    poison: bool
+
+    @property
+    def id(self) -> str:
+        return f"number-{self.number}"
+
+
+@dataclass
+class Tally:
+    """What was seen."""
+
+    published: set[int] = field(default_factory=set)
+    poison: set[int] = field(default_factory=set)
+    #: How often each number was handled.
+    handled: Counter[int] = field(default_factory=Counter)
+    dead: set[int] = field(default_factory=set)
+    kills: int = 0
+    freezes: int = 0
+
+    @property
+    def lost(self) -> set[int]:
+        return self.published - self.handled.keys() - self.dead
+
+    @property
+    def duplicates(self) -> int:
+        return sum(times - 1 for times in self.handled.values())
+
+    def wrong(self) -> list[str]:
+        """What must not be."""
+        found = {
+            "lost": self.lost,
+            "poison that was handled": self.poison & self.handled.keys(),
+            "dead, and no poison": self.dead - self.poison,
+            "never sent": (self.handled.keys() | self.dead) - self.published,
+        }
+        return [f"{what}: {sorted(numbers)[:10]}" for what, numbers in found.items() if numbers]
+
+    def __str__(self) -> str:
+        return (
+            f"published {len(self.published)}, handled {len(self.handled)}, lost {len(self.lost)}, "
+            f"duplicates {self.duplicates}, dead letters {len(self.dead)}, kills {self.kills}"
+        )
+
+
+class Storm:
+    """Producers, consumers, the server, and whoever kills them."""
+
+    def __init__(self, directory: Path, server: NatsProcess, seed: int) -> None:
+        self.directory = directory
+        self.server = server
+        self.chance = random.Random(seed)
+        self.tally = Tally()
+        self.stopping = False
+        self._numbers = iter(range(1, 10**9))
+        self._consumers: list[Process] = []
+
+    async def blow(self, seconds: float, kills: int) -> Tally:
+        router = Router()
+        router.add_source(NatsBridge(self.server.url, group="producers", publish=("chaos/**",), subscribe=("dead/**",)))
+        router.handle("dead/chaos/**", self._bury)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(running(router))
+            stack.push_async_callback(self._end)
+            self._consumers = [await self._start(place) for place in range(CONSUMERS)]
+            async with asyncio.TaskGroup() as group:
+                for _ in range(PRODUCERS):
+                    group.create_task(self._produce(router))
+                await self._strike_for(seconds, kills)
+                self.stopping = True
+            await self._calm()
+        return self.tally
+
+    # -- what is sent, and what became of it -------------------------------------------------------------------------
+
+    async def _produce(self, router: Router) -> None:
+        while not self.stopping:
+            number, poison = next(self._numbers), self.chance.random() < 0.01
+            event = Numbered(f"chaos/{self.chance.choice(ODD)}", number, poison)
+            if poison:
+                self.tally.poison.add(number)
+            await self._insist(router, event)
+            self.tally.published.add(number)
+            await asyncio.sleep(self.chance.random() * 0.05)
+
+    async def _insist(self, router: Router, event: Numbered) -> None:
+        while True:
+            with suppress(NotPublished):
+                await (await router.emit(event))
+                return
+
+    async def _bury(self, event: BusEvent) -> None:
+        self.tally.dead.add(event.data["number"])
+
+    def _read(self) -> None:
+        self.tally.handled = Counter(self._lines())
+
+    def _lines(self) -> Iterator[int]:
+        for path in self.directory.glob("handled-*"):
+            yield from (int(line.split()[0]) for line in path.read_text().splitlines())
+
+    # -- who dies ----------------------------------------------------------------------------------------------------
+
+    async def _start(self, place: int) -> Process:
+        argv = [sys.executable, "-m", "tests.chaos._bridge_consumer"]
+        arguments = [self.server.url, str(self.directory / f"handled-{place}")]
+        with (self.directory / "log").open("a") as log:
+            return await asyncio.create_subprocess_exec(*argv, *arguments, cwd=ROOT, stderr=log)
+
+    async def _strike_for(self, seconds: float, kills: int) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end or self.tally.kills < kills:
+            await asyncio.sleep(self.chance.random() * 0.8)
+            blow = self.chance.choices([self._kill, self._freeze, self._kill_server], [7, 2, 2])[0]
+            await blow()
+
+    async def _kill(self) -> None:
+        place = self.chance.randrange(CONSUMERS)
+        process = self._consumers[place]
+        process.kill()
+        await process.wait()
+        self.tally.kills += 1
+        self._consumers[place] = await self._start(place)
+
+    async def _freeze(self) -> None:
+        """Long enough for the server to give to others what the frozen one has."""
+        process = self.chance.choice(self._consumers)
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(self.chance.random() * 4)
+            process.send_signal(signal.SIGCONT)
+        self.tally.freezes += 1
+
+    async def _kill_server(self) -> None:
+        await asyncio.to_thread(self.server.kill)
+        self.tally.kills += 1
+        await asyncio.sleep(self.chance.random())
+        await asyncio.to_thread(self.server.start)
+
+    async def _calm(self) -> None:
+        """In peace: what is left is handled, and the consumers end as programs do."""
+        end = time.monotonic() + LIMIT
+        while time.monotonic() < end:
+            self._read()
+            if not self.tally.lost:
+                break
+            await asyncio.sleep(0.1)
+        for process in self._consumers:
+            process.terminate()
+        async with asyncio.timeout(LIMIT):
+            ended = [await process.wait() for process in self._consumers]
+        assert ended == [0] * CONSUMERS, (ended, (self.directory / "log").read_text()[-5000:])
+        self._read()
+
+    async def _end(self) -> None:
+        for process in self._consumers:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def storm(seconds: float, *, seed: int, kills: int = 0) -> Tally:
+    """Blow for ``seconds``, and until there were as many ``kills``."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        server = NatsProcess(directory / "nats")
+        await asyncio.to_thread(server.start)
+        try:
+            return await Storm(directory, server, seed).blow(seconds, kills)
+        finally:
+            await asyncio.to_thread(server.kill)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.bridge", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    seed = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
+    print(f"LIFECYCLE_SEED={seed}")
+    logging.getLogger("lifecycle.bridges").setLevel(logging.ERROR)
+    tally = asyncio.run(storm(parser.parse_args().seconds, seed=seed))
+    print(f"frozen {tally.freezes} times, poison {len(tally.poison)}")
+    wrong = tally.wrong()
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    print(tally)
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""A few seconds of the storm in `tests.chaos.bridge`; a minute with ``LIFECYCLE_SOAK`` (`make soak`)."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.chaos.bridge import storm
+
+SECONDS, KILLS = (60.0, 30) if "LIFECYCLE_SOAK" in os.environ else (2.0, 2)
+SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
+
+
+@pytest.mark.timeout(300)
+async def test_no_kill_loses_what_the_bus_has() -> None:
+    print(f"LIFECYCLE_SEED={SEED}")
+    tally = await storm(SECONDS, seed=SEED, kills=KILLS)
+    print(tally)
+    assert tally.wrong() == []
+    assert tally.published
+    assert tally.kills >= KILLS
