@@ -64,7 +64,7 @@ class Client:
 
     def stream(self, target: str, shown: TextIO | None = None, **query: object) -> Stream:
         """What it tells as it happens, for as long as somebody reads ``shown``."""
-        exchange = Exchange(self.program, _with_query(target, query))
+        exchange = Exchange(self.program, _with_query(target, query), timeout=_PATIENCE)
         try:
             return Stream(exchange, shown)
         except BaseException:

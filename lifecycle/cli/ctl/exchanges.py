@@ -65,6 +65,10 @@ class Exchange:
         """For `select`."""
         return self._socket.fileno()
 
+    def wait_for_ever(self) -> None:
+        """Have no time-out any more."""
+        self._socket.settimeout(None)
+
     def is_answered(self) -> bool:
         """Whether something of the answer has come, or nothing will."""
         poll = select.poll()

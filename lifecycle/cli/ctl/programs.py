@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["ps"]
 
 #: Seconds after which one that does not answer is shown as that.
-_PATIENCE: Final = 1.0
+_PATIENCE: Final = 5.0
 
 
 def ps(order: Order) -> int:

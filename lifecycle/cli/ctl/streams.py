@@ -51,6 +51,8 @@ class Stream:
         self._messages = Messages()
         self._shown = shown
         _, begun = exchange.head()
+        # That it has begun tells that somebody is there; then there may be nothing to say for long.
+        exchange.wait_for_ever()
         #: What has come and was not taken yet.
         self._waiting = deque(self._messages.feed(begun))
         #: Whether all has come, or nobody reads it any more.

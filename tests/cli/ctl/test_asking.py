@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lifecycle.cli import main
+from lifecycle.cli.ctl import clients, programs
 from tests.cli.ctl.speakers import answer, speaker
 
 if TYPE_CHECKING:
@@ -73,6 +75,22 @@ def test_ps_shows_also_who_answers_nonsense(sockets: Path, capsys: pytest.Captur
         bad, good = json.loads(out)
     assert "no program of this library" in bad["error"]
     assert good["status"] == "running"
+
+
+def test_who_does_not_answer_keeps_nobody(
+    sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system takes the connections of a program that stands still."""
+    monkeypatch.setattr(programs, "_PATIENCE", 0.1)
+    monkeypatch.setattr(clients, "_PATIENCE", 0.1)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(sockets / "stuck.sock"))
+        listener.listen()
+        assert "no answer" in said(capsys, "ps")[1]
+        for words in (["routes"], ["status"], ["tail"], ["stop"], ["attach"]):
+            status, out, err = said(capsys, *words)
+            assert (status, out) == (1, "")
+            assert err == "[lifecycle] the program does not answer; is its event loop blocked?\n"
 
 
 # -- what it answers -----------------------------------------------------------------------------------------------

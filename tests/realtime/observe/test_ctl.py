@@ -304,14 +304,6 @@ def test_of_two_programs_one_has_to_be_named(env: Env) -> None:
     assert ctl(env, "routes")[0] == 4
 
 
-def test_a_program_that_does_not_answer_is_shown_as_that(env: Env) -> None:
-    with started(env) as program:
-        program.process.send_signal(signal.SIGSTOP)
-        assert "no answer" in ctl(env, "ps")[1]
-        program.process.send_signal(signal.SIGCONT)
-        assert "no answer" not in ctl(env, "ps")[1]
-
-
 # -- programs of the other commands --------------------------------------------------------------------------------
 
 MODULE = """
