@@ -116,7 +116,7 @@ class Spans:
             "event" if route is None else f"event {route.text}",
             above,
             SpanKind.PRODUCER,
-            {"lifecycle.topic": str(delivery.event.topic), "lifecycle.delivery": delivery.id},
+            {"lifecycle.topic": _sound(getattr(delivery.event, "topic", "")), "lifecycle.delivery": delivery.id},
             links,
         )
         event = self._events[delivery.id] = _Event(span, above)
@@ -207,10 +207,15 @@ def _end(span: Span, error: BaseException | None, outcome: str = "") -> None:
     span.set_attribute(_OUTCOME, outcome)
     if error is not None and outcome == "failed":
         span.record_exception(error)
-        span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+        span.set_status(Status(StatusCode.ERROR, _sound(f"{type(error).__name__}: {error}")))
     elif error is not None:
-        span.set_attribute("lifecycle.reason", str(error))
+        span.set_attribute("lifecycle.reason", _sound(error))
     span.end()
+
+
+def _sound(text: object) -> str:
+    """``text`` as what can be sent: names of files may hold bytes that are no characters."""
+    return str(text).encode("utf-8", "replace").decode()
 
 
 def _outcome(error: BaseException | None) -> str:

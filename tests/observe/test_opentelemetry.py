@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -284,6 +285,20 @@ async def test_a_task_that_is_cancelled_has_a_span_that_ends_and_another_when_it
         await run
     assert tally.outcomes("task wait") == ["cancelled", "handled"]
     assert not tally.open
+
+
+@pytest.mark.usefixtures("clock")
+async def test_what_has_no_topic_and_what_is_no_text_are_traced_too(caplog: pytest.LogCaptureFixture) -> None:
+    tracer, tally = traced()
+    router = Router()
+    router.handle("file/*", lambda _: None)
+    async with tracer, running(router):
+        with pytest.raises(NotHandled):
+            await router.emit(SimpleNamespace(topic=7))  # type: ignore[arg-type]  # as a source might
+        await (await router.emit(Event("file/\udcff")))
+    assert tally.outcomes("event") == ["unrouted"]
+    assert (tally.named("event file/*")[0].attributes or {})["lifecycle.topic"] == "file/?"
+    assert "receiver" not in caplog.text
 
 
 ACTIONS = st.lists(
