@@ -58,7 +58,7 @@ class Console:
         """
         if self._lifetime is not None:
             raise RuntimeError("the console is open already; make another")
-        self._lifetime = lifetime = current()
+        lifetime = current()
         async with AsyncExitStack() as held:
             self._log = EventLog.current() or await held.enter_async_context(EventLog())
             held.enter_context(Steering(lifetime, asyncio.get_running_loop()))
@@ -66,6 +66,7 @@ class Console:
             held.push_async_callback(self._orders.aclose)
             held.push_async_callback(self.end_streams)
             self._held = held.pop_all()
+        self._lifetime = lifetime
         return self
 
     async def __aexit__(
@@ -152,11 +153,15 @@ class Console:
     async def command(self, line: str) -> Outcome:
         """Carry out a command as if it had been typed at the prompt; who is cancelled here cancels nothing.
 
+        Whoever is `listening` gets what it prints before its outcome is there.
+
         Raises:
             ValueError: for a blank line.
             TooMany: when too many orders are under way.
         """
-        return await self._ordering.command(line)
+        outcome = await self._ordering.command(line)
+        await self._output.heard()
+        return outcome
 
     async def emit(self, topic: str, data: object = None) -> Outcome:
         """Send an event, and wait for its end.

@@ -124,6 +124,15 @@ class ControlSocket:
 
 
 async def _serve(console: Console, at: socket) -> None:
+    """Answer until cancelled; where that fails, the program goes on, and whoever asks is refused."""
+    try:
+        await _answer(console, at)
+    except Exception:  # noqa: BLE001  # whatever it is, the program has other things to do
+        _log.exception("the control socket cannot be served; lifecycle ctl does not find this program")
+        at.close()
+
+
+async def _answer(console: Console, at: socket) -> None:
     """Answer, from when somebody first asks: what serves takes longer to import than many a program runs."""
     await _readable(at)
     # In a thread, so that the program goes on meanwhile; the connection waits in the system's queue.
@@ -145,11 +154,8 @@ async def _readable(at: socket) -> None:
 
 
 async def _ended(serving: asyncio.Task[None]) -> None:
-    """End it, and tell what went wrong with it, if anything did."""
     serving.cancel()
     await asyncio.wait({serving})
-    if not serving.cancelled() and (error := serving.exception()) is not None:
-        _log.error("the control socket could not be served: %r", error, exc_info=error)
 
 
 def _make(where: Path) -> None:

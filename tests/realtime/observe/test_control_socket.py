@@ -13,7 +13,7 @@ import socket
 import stat
 import subprocess
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -379,6 +379,18 @@ async def test_a_stream_in_which_nothing_happens_shows_signs_of_life(
     monkeypatch.setattr("lifecycle.observe._api_streams._KEEP_ALIVE", 0.05)
     async with opened() as (_, path), streaming(path, "/api/events/stream") as stream:
         assert await stream.comment() == b": still there\n"
+
+
+async def test_a_socket_that_cannot_be_served_is_told_at_once_and_ends_nothing(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "lifecycle.observe._control_server", None)
+    async with opened() as (life, path):
+        with suppress(ConnectionError):
+            assert await sent(path, b"GET /api/state HTTP/1.0\r\n\r\n") == b""
+        assert sockets.find() == []
+        assert not life.stopping
+    assert "the control socket cannot be served" in caplog.text
 
 
 # -- how it ends -------------------------------------------------------------------------------------------------------
