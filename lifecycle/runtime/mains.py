@@ -7,6 +7,7 @@ import inspect
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from lifecycle import hooks
 from lifecycle._naming import name_of
 from lifecycle.errors import Interrupted, WorkerFailed
 from lifecycle.runtime.adoption import starter, stop_worker
@@ -128,6 +129,16 @@ class WorkerMain(Main):
             self.task.cancel()
 
     async def _live(self) -> Any:
+        # One that was written by somebody else need not tell of itself; see `BaseWorker.governed`.
+        if hasattr(self._worker, "governed"):
+            return await self._run()
+        hooks.component_opened.announce(self._worker, component=self._worker)
+        try:
+            return await self._run()
+        finally:
+            hooks.component_closed.announce(self._worker, component=self._worker)
+
+    async def _run(self) -> Any:
         try:
             await self._worker.start()
         except Exception as error:

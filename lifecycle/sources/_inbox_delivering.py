@@ -11,14 +11,12 @@ import logging
 import math
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lifecycle import hooks
 from lifecycle.errors import Dropped, JournalError, NotHandled
-from lifecycle.journal import Tally
-from lifecycle.sources._inbox_keeping import Keeper, Letter
+from lifecycle.sources._inbox_figures import Figures, InboxState
+from lifecycle.sources._inbox_keeping import Keeper, Letter, told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from lifecycle.events import WebhookEvent
     from lifecycle.sources.inbox import Inbox
 
-__all__ = ["Deliverer", "InboxState"]
+__all__ = ["Deliverer"]
 
 _log = logging.getLogger("lifecycle.sources")
 
@@ -49,23 +47,6 @@ _GATHER = 0.02
 
 #: Seconds that what became of letters has to get to disk at the end.
 _LAST_WRITES = 4.0
-
-#: Characters of an error that are kept.
-_LONGEST_ERROR = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class InboxState:
-    """What can be seen of an inbox that is open."""
-
-    #: Its file.
-    name: str
-    #: Letters in the file that wait or are ``under_way``, and dead ones; empty before the first count.
-    depths: dict[str, int]
-    #: Whether it is this process that delivers from it.
-    delivers: bool
-    suspended: bool
-    kind: str = "inbox"
 
 
 class Deliverer:
@@ -97,11 +78,7 @@ class Deliverer:
         self._stirred = asyncio.Event()
         # Whether the file could not be written the last time: said once.
         self._in_trouble = False
-        self._tally = Tally(
-            lambda: self._keeper.counts(),  # noqa: PLW0108  # there is a new keeper now and then
-            lambda: hooks.component_changed.announce(self, component=self),
-        )
-        self._is_open = False
+        self._figures = Figures(self, lambda: self._keeper.counts())  # noqa: PLW0108  # there is a new keeper now and then
 
     @property
     def waiting(self) -> int:
@@ -110,17 +87,7 @@ class Deliverer:
 
     def state(self) -> InboxState:
         """What can be seen of it now; what is in the file was counted a second ago or less."""
-        self._tally.renew()
-        counted, under_way = self._tally.figures, len(self._under_way)
-        depths = (
-            {}
-            if not counted
-            else counted
-            | {
-                "waiting": max(0, counted["waiting"] - under_way),
-                "under_way": under_way,
-            }
-        )
+        depths = self._figures.depths(len(self._under_way))
         return InboxState(self._keeper.path, depths, self._is_ours, self._suspended)
 
     async def open(self) -> None:
@@ -133,10 +100,7 @@ class Deliverer:
             self._stirred = asyncio.Event()
         await self._keeper.open()
         self._users += 1
-        if not self._is_open:
-            self._is_open = True
-            self._tally.open()
-            hooks.component_opened.announce(self, component=self)
+        self._figures.open()
 
     async def accept(self, event: WebhookEvent, key: str) -> None:
         """Return when ``event`` is on disk, or was before.
@@ -151,7 +115,7 @@ class Deliverer:
             self._say(error)
             raise
         self._in_trouble = False
-        self._tally.renew()
+        self._figures.renew()
         if number is not None and ours:
             self._ready.append(Letter(number, event))
             self._stirred.set()
@@ -208,10 +172,7 @@ class Deliverer:
         self._is_ours = False
         keeper, self._keeper = self._keeper, Keeper(self._inbox)
         try:
-            if self._is_open:
-                self._is_open = False
-                hooks.component_closed.announce(self, component=self)
-                await self._tally.close()
+            await self._figures.close()
         finally:
             await keeper.close()
 
@@ -258,7 +219,7 @@ class Deliverer:
             self._look_at = clock() + _PAUSE
             return
         self._look_at = clock() + min(wait, _LOOK_EVERY)
-        self._tally.renew()
+        self._figures.renew()
         self._found.extend(letters)
 
     async def _send(self, emit: Emit, letters: deque[Letter]) -> None:
@@ -291,14 +252,14 @@ class Deliverer:
         if error is None or isinstance(error, Dropped):
             self._note_done(letter.id)
         elif isinstance(error, NotHandled) or letter.failures + 1 >= self._inbox.max_attempts:
-            _log.error("%s of the inbox is a dead letter now: %s", letter.event.topic, _told(error))
-            await self._put_down(partial(self._keeper.bury, letter.id, _told(error)))
+            _log.error("%s of the inbox is a dead letter now: %s", letter.event.topic, told(error))
+            await self._put_down(partial(self._keeper.bury, letter.id, told(error)))
         else:
             await self._retry(letter, error)
 
     async def _retry(self, letter: Letter, error: BaseException) -> None:
         delay = self._inbox.backoff.delay(letter.failures)
-        await self._put_down(partial(self._keeper.retry, letter.id, delay, _told(error)))
+        await self._put_down(partial(self._keeper.retry, letter.id, delay, told(error)))
         self._look_at = min(self._look_at, asyncio.get_running_loop().time() + delay)
         self._stirred.set()
 
@@ -325,18 +286,10 @@ class Deliverer:
                 self._say(error)
                 await asyncio.sleep(_PAUSE)
             else:
-                self._tally.renew()
+                self._figures.renew()
                 return
 
     def _say(self, trouble: JournalError) -> None:
         if not self._in_trouble:
             self._in_trouble = True
             _log.error("%s", trouble)
-
-
-def _told(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001  # whatever a handler raises, its letter has to be put down
-        text = "what it says cannot be had"
-    return (f"{type(error).__name__}: {text}" if text else type(error).__name__)[:_LONGEST_ERROR]

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from lifecycle.journal import Entry
     from lifecycle.sources.inbox import Inbox
 
-__all__ = ["LETTERS", "Keeper", "Letter", "lock_path", "packed", "unpacked"]
+__all__ = ["LETTERS", "Keeper", "Letter", "lock_path", "packed", "told", "unpacked"]
 
 #: Where webhooks are, in a file that others may use too.
 LETTERS = Queue("webhook")
+
+#: Characters of an error that are kept.
+_LONGEST_ERROR = 1000
 
 #: Letters that are read from the file at a time.
 _BATCH = 50
@@ -64,6 +67,15 @@ def unpacked(letter: bytes) -> WebhookEvent:
     if not (isinstance(path, str) and path.startswith("/")):
         raise ValueError(f"{path!r} is no path")
     return WebhookEvent(method, path, headers, query, body, identity)
+
+
+def told(error: BaseException) -> str:
+    """How a letter failed, as it is kept with it."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  # whatever a handler raises, its letter has to be put down
+        text = "what it says cannot be had"
+    return (f"{type(error).__name__}: {text}" if text else type(error).__name__)[:_LONGEST_ERROR]
 
 
 class Keeper:

@@ -121,6 +121,33 @@ async def _lived(worker: TaskWorker | ThreadWorker) -> None:
     await worker.wait()
 
 
+class Foreign:
+    """A worker that was written by somebody else, who knows nothing of hooks."""
+
+    name, status = "foreign", "running"
+
+    def __init__(self) -> None:
+        self._over = asyncio.Event()
+
+    async def start(self) -> None: ...
+
+    async def stop(self, timeout: float | None = None) -> None:
+        self._over.set()
+
+    async def wait(self) -> Foreign:
+        await self._over.wait()
+        return self
+
+
+def test_a_worker_that_is_a_main_is_seen_whoever_wrote_it() -> None:
+    foreign, own = Foreign(), TaskWorker("own", forever)
+
+    async def main() -> tuple[object, ...]:
+        return current().components()
+
+    assert run(foreign, own, main) == (foreign, own)
+
+
 # -- flushes ------------------------------------------------------------------------------------------------------
 
 

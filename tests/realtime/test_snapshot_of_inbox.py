@@ -1,0 +1,48 @@
+"""What a snapshot says of an inbox: what waits in its file, and what is dead there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from lifecycle import Router, lifetime
+from lifecycle.observe import nodes, snapshot, watch
+from lifecycle.sources import Inbox, WebhookSource
+from lifecycle.testing import running
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lifecycle import WebhookEvent
+
+
+async def test_a_snapshot_says_how_many_letters_wait_and_how_many_are_dead(tmp_path: Path) -> None:
+    let_go = asyncio.Event()
+
+    async def handle(event: WebhookEvent) -> None:
+        if event.text() == "bad":
+            raise ValueError("no")
+        await let_go.wait()
+
+    router, path = Router(), tmp_path / "inbox.db"
+    source = WebhookSource(port=0, inbox=Inbox(path, max_attempts=1))
+    router.handle("webhook/**", handle)
+    router.add_source(source)
+    async with lifetime(signals=False), running(router), aiohttp.ClientSession() as client, watch() as updates:
+        for body in ("bad", "good"):
+            async with client.post(f"{source.url}/", data=body.encode()) as answer:
+                assert answer.status == 202
+        async with asyncio.timeout(30):
+            async for update in updates:
+                [inbox] = update.snapshot.inboxes
+                if inbox.depths == {"waiting": 0, "under_way": 1, "dead": 1}:
+                    break
+        assert inbox.details == {"delivers": True, "suspended": False}
+        assert nodes(snapshot())[f"inbox:{path}"]["kind"] == "inbox"
+        let_go.set()
+        async with asyncio.timeout(30):
+            async for update in updates:
+                if update.snapshot.inboxes[0].depths == {"waiting": 0, "under_way": 0, "dead": 1}:
+                    break
