@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sys
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ __all__ = ["Listener", "Output"]
 
 #: Characters that wait for a listener; then the oldest are dropped.
 _HELD = 256 * 1024
+
+#: Seconds that an outcome waits for what was printed before it.
+_COURTESY = 1.0
 
 #: Pieces that wait for the loop.
 _PIECES = 10_000
@@ -34,9 +37,12 @@ class Listener:
         self._texts: deque[str] = deque()
         self._held = 0
         self._stirred = asyncio.Event()
+        #: Set while all was taken, and whoever listens is back for more.
+        self.idle = asyncio.Event()
 
     def add(self, text: str) -> None:
         """More was printed."""
+        self.idle.clear()
         self._texts.append(text)
         self._held += len(text)
         while self._held > _HELD:
@@ -51,6 +57,7 @@ class Listener:
     async def __anext__(self) -> str:
         while not self._texts:
             self._stirred.clear()
+            self.idle.set()
             await self._stirred.wait()
         text = "".join(self._texts)
         self._texts.clear()
@@ -79,8 +86,17 @@ class Output:
             yield listener
         finally:
             self._listeners.remove(listener)
+            listener.idle.set()
             if not self._listeners:
                 self._step_back()
+
+    async def heard(self) -> None:
+        """Wait until whoever listens has passed on all that was printed so far; not for long where one is slow."""
+        self._spread()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_COURTESY):
+                for listener in tuple(self._listeners):
+                    await listener.idle.wait()
 
     def note(self, text: str) -> None:
         """Something was printed, by any thread."""
