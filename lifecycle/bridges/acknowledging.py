@@ -71,10 +71,14 @@ class Acks:
 
     def close(self) -> None:
         """Nothing more will come."""
-        self._miss(math.inf)
+        self.lose()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def lose(self) -> None:
+        """What was sent until now is not answered any more."""
+        self._miss(math.inf)
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()

@@ -247,7 +247,7 @@ class NatsBridge:
     def _changed(self, change: Change) -> None:
         level = logging.INFO if change.up else logging.WARNING
         _log.log(level, "the bridge %r is %s%s", self.name, "up" if change.up else "down: ", change.reason)
-        self._publisher.stir()
+        self._publisher.changed(up=change.up)
         if change.up and self._session is not None:
             self._session.renew()
         self._news.append(change)

@@ -41,7 +41,7 @@ class Publisher:
         acks = Acks(link)
         await acks.open()
         self._acks = acks
-        self.stir()
+        self._go_on()
 
     def leave(self) -> None:
         """There is no link any more."""
@@ -49,8 +49,14 @@ class Publisher:
         if acks is not None:
             acks.close()
 
-    def stir(self) -> None:
-        """The link may have come up."""
+    def changed(self, *, up: bool) -> None:
+        """The link came up, or went down: then answers that were on their way are lost."""
+        if not up and self._acks is not None:
+            self._acks.lose()
+        if up:
+            self._go_on()
+
+    def _go_on(self) -> None:
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if not each.done():

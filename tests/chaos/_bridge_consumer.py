@@ -31,7 +31,7 @@ def main() -> None:
             max_in_flight=32,
             ack_wait=2.0,
             max_deliver=TRIES,
-            backoff=Backoff(initial=0.05, maximum=0.5),
+            backoff=Backoff(initial=0.05, maximum=0.2),
         ),
         backoff=Backoff(initial=0.1, maximum=0.5),
     )
