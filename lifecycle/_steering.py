@@ -15,7 +15,7 @@ from lifecycle._answers import reply
 from lifecycle._steering_children import children, named
 from lifecycle.control import Command, Router
 from lifecycle.control.commands import Commands, lifecycle_commands
-from lifecycle.errors import Dropped, InvalidTopic, NotHandled, RouteConflict, RouteNotFound
+from lifecycle.errors import Dropped, NotHandled, RouteConflict, RouteNotFound
 from lifecycle.events import CommandEvent, Event, ShutdownEvent, SuspendEvent, TerminateEvent, Topical
 
 if TYPE_CHECKING:
@@ -76,10 +76,9 @@ def routers_of(lifetime: Lifetime) -> tuple[Router, ...]:
 
 
 def is_made_for(router: Router, topic: str) -> bool:
-    """Whether the program has a route for ``topic``; a catch-all such as ``**`` is none, or a logger would be one."""
-    with suppress(InvalidTopic):
-        return any(str(route.pattern) != "**" for route in router.explain(topic))
-    return False
+    """Whether the program has a route for the room of ``topic``; a catch-all is none, or a logger would be one."""
+    room = f"{topic.partition('/')[0]}/"
+    return any(route.pattern.startswith(room) for route in router.explain(topic))
 
 
 def status_text(lifetime: Lifetime | None, routers: Iterable[Router], *, suspended: str | None = None) -> str:
@@ -172,7 +171,8 @@ class Kit(Commands):
             return
         try:
             if is_made_for(self._router, SuspendEvent.topic):
-                await self._router.dispatch(SuspendEvent())
+                with suppress(NotHandled):
+                    await self._router.dispatch(SuspendEvent())
         finally:
             await self._stop(event)
 

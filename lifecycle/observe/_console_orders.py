@@ -18,7 +18,7 @@ from lifecycle._steering import Kit, is_made_for, routers_of
 from lifecycle.control import Router
 from lifecycle.control.commands import split
 from lifecycle.control.deliveries import current
-from lifecycle.errors import Dropped, LifecycleError
+from lifecycle.errors import Dropped, InvalidTopic, LifecycleError
 from lifecycle.events import CommandEvent, Event
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ class Orders:
             await asyncio.wait(self._tasks)
 
     def _taker(self, topic: str) -> Router:
-        routers = self.routers()
-        return next((each for each in routers if is_made_for(each, topic)), routers[0])
+        """Who has a route for the topic; somebody who takes everything comes after that, and then the first."""
+        return min(self.routers(), key=lambda router: _reluctance(router, topic))
 
     async def _give(self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
         if len(self._tasks) >= _MOST:
@@ -203,6 +203,13 @@ def _distance(router: Router, word: str) -> int:
         return 0
     home = _HOMES.get(word)
     return 1 if home is not None and is_made_for(router, home) else 2
+
+
+def _reluctance(router: Router, topic: str) -> int:
+    with suppress(InvalidTopic):
+        patterns = [route.pattern for route in router.explain(topic)]
+        return 2 if not patterns else 1 if patterns[0] == "**" else 0
+    return 2
 
 
 def _ended_badly(error: Exception, answer: Answer) -> Outcome:

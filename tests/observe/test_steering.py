@@ -6,9 +6,11 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from lifecycle import hooks
 from lifecycle._steering import Steering
-from lifecycle.control import Event, Router
+from lifecycle.control import Event, NotHandled, Router
 from lifecycle.events import ShutdownEvent, SuspendEvent
 from lifecycle.handlers import SuspendHandler
 from lifecycle.interactive import new_interactive_router
@@ -20,8 +22,6 @@ from lifecycle.workers.pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-
-    import pytest
 
 WORDS = {"emit", "pause", "reload", "restart", "resume", "status", "stop", "suspend", "terminate", "unpause"}
 HANDLED = Verdict.HANDLED
@@ -143,6 +143,38 @@ async def test_stop_is_the_programs_own_quit_where_it_has_one() -> None:
         await console.command("stop")
         assert own.events == [ShutdownEvent("stop")]
         assert not life.stopping
+
+
+@pytest.mark.parametrize("pattern", ["**", "*/**", "*/*", "**/shutdown"])
+async def test_a_logger_is_no_quit(pattern: str) -> None:
+    router, log = Router(), Recorder()
+    router.handle(pattern, log)
+    async with steered(router) as (life, console):
+        await console.command("stop")
+        assert life.stopping
+
+
+async def test_a_quit_that_passes_the_order_on_does_not_keep_the_program_alive() -> None:
+    router = Router()
+
+    def pass_on(_: object) -> None:
+        raise NotHandled("not mine")
+
+    router.handle("lifecycle/*", pass_on)
+    for word in ("stop", "terminate"):
+        async with steered(router) as (life, console):
+            assert (await console.command(word)).outcome is HANDLED
+            assert life.stopping
+
+
+async def test_an_event_goes_to_who_wants_it_before_it_goes_to_who_takes_everything() -> None:
+    takes, wants, seen, log = Router("takes"), Router("wants"), Recorder(), Recorder()
+    takes.handle("**", log)
+    wants.handle("*/new", seen)
+    async with steered(takes, wants) as (_, console):
+        await console.emit("order/new")
+        await console.emit("nobody/wants")
+    assert (seen.topics, log.topics) == (["order/new"], ["nobody/wants"])
 
 
 async def test_of_several_routers_the_one_with_a_quit_is_asked() -> None:
