@@ -64,7 +64,9 @@ def test_every_file_that_the_page_asks_for_is_there() -> None:
 def test_the_page_needs_nothing_from_elsewhere_and_nothing_that_its_policy_forbids() -> None:
     for path, text in OWN.items():
         assert not re.findall(r"https?://(?!www\.w3\.org/)", text), path
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|unsafeHTML|\beval\(|new Function|document\.write", text)
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacent|unsafeHTML|\beval\(|new Function|document\.write", text
+        )
         assert not re.search(r'\s(?:style|on\w+)="', text), f"{path} has a style or a handler of its own"
     assert not re.search(r"<script(?![^>]*\ssrc=)|<style", OWN["/"])
 

@@ -29,7 +29,16 @@ def asked(
 
 @pytest.mark.parametrize(
     "name",
-    ["127.0.0.1", "127.0.0.1:8080", "127.9.9.9:1", "localhost", "LOCALHOST:8080", "[::1]:8080", "[::1]", "localhost:22"],
+    [
+        "127.0.0.1",
+        "127.0.0.1:8080",
+        "127.9.9.9:1",
+        "localhost",
+        "LOCALHOST:8080",
+        "[::1]:8080",
+        "[::1]",
+        "localhost:22",
+    ],
 )
 def test_this_machine_may_be_asked_by_its_own_names_at_any_port(name: str) -> None:
     assert asked(to=name) == 200
@@ -166,7 +175,9 @@ def test_a_token_counts_once_and_the_scheme_in_any_case() -> None:
     assert asked(("Authorization", f"bEARER  {TOKEN} "), method="POST") == 200
 
 
-@pytest.mark.parametrize("header", [("Cookie", f"token={TOKEN}"), ("X-Token", TOKEN), ("Proxy-Authorization", RIGHT[1])])
+@pytest.mark.parametrize(
+    "header", [("Cookie", f"token={TOKEN}"), ("X-Token", TOKEN), ("Proxy-Authorization", RIGHT[1])]
+)
 def test_a_token_in_the_wrong_place_is_none(header: tuple[str, str]) -> None:
     assert asked(header, method="POST", path="/api/command") == 401
     assert asked(method="POST", path=f"/api/command?token={TOKEN}") == 401

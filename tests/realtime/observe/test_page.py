@@ -1,0 +1,350 @@
+"""The page of a `Dashboard` in a real browser: what it shows, what its buttons do, and what it does not let happen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.control import Event, Router
+from lifecycle.flows import Flows, linear, task, unordered
+from lifecycle.observe import Dashboard
+from lifecycle.runtime import lifetime
+from lifecycle.sources import TickerSource
+from lifecycle.testing import running
+from lifecycle.workers import Spec, Supervisor
+from tests.realtime.observe.chrome import chromium, opened
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+
+    from tests.realtime.observe.chrome import Page
+
+pytestmark = [pytest.mark.engine("chromium"), pytest.mark.timeout(120)]
+
+TOKEN = "a-token-of-a-user"
+HOSTILE = "ev\"il' <img src=x onerror=pwned=1>\n</script>\u202e\U0001f98a"
+#: The same, as the page shows it.
+SHOWN = "ev\"il' <img src=x onerror=pwned=1>\u240a</script>\\u202e\U0001f98a"
+
+#: What is wider than the screen, by its class; what scrolls by itself may be.
+TOO_WIDE = """[...document.querySelectorAll("body *")].filter((each) => each.getBoundingClientRect().right > innerWidth + 1
+  && !each.closest("nav, .scroll, .rows, .row, .head, .skip, dialog")).map((each) => each.outerHTML.slice(0, 90))"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with chromium(tmp_path_factory.mktemp("browser") / "profile") as address:
+        yield address
+
+
+@asynccontextmanager
+async def shown(
+    browser: str, router: Router, *things: Any, locked: bool = False, **how: Any
+) -> AsyncGenerator[tuple[Page, Dashboard]]:
+    """A page that is open at a program with ``router`` and ``things``, and has got its state."""
+    async with AsyncExitStack() as held:
+        await held.enter_async_context(lifetime(signals=False))
+        await held.enter_async_context(running(router))
+        for each in things:
+            await held.enter_async_context(each)
+        dashboard = await held.enter_async_context(Dashboard(token=TOKEN))
+        url = dashboard.url + ("/" if locked else f"/#token={TOKEN}")
+        page = await held.enter_async_context(opened(browser, url, **how))
+        await page.until("document.querySelector('.link.open')")
+        await page.until("document.querySelector('.who h1').textContent !== '\u2026'")
+        yield page, dashboard
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+def row(name: str) -> str:
+    """A worker's row, as JavaScript finds it."""
+    return f"[...document.querySelectorAll('.workers .row')].find((row) => row.querySelector('bdi').textContent === {json.dumps(name)})"
+
+
+def told(name: str) -> str:
+    return f"{row(name)}.querySelector('.status').textContent"
+
+
+# -- what it shows -------------------------------------------------------------------------------------------------
+
+
+async def test_a_crash_is_seen_and_so_is_the_restart(browser: str) -> None:
+    crash = asyncio.Event()
+
+    async def fragile() -> None:
+        await crash.wait()
+        # Both were woken.
+        crash.clear()
+        raise ValueError("no such price")
+
+    shop = Supervisor("shop", Spec("web", forever), Spec("cart", fragile), Spec("once", fragile, restart="never"))
+    async with shown(browser, Router(), shop) as (page, _):
+        await page.until(f"{told('cart')} === 'running' && {told('once')} === 'running'")
+        crash.set()
+        await page.until(f"{told('once')} === 'failed'")
+        await page.until(f"{row('cart')}.querySelector('.warm').textContent === '1' && {told('cart')} === 'running'")
+        assert page.complaints == []
+
+
+async def test_rates_latencies_and_events_are_shown_and_a_click_shows_what_caused_what(browser: str) -> None:
+    router = Router("main")
+
+    @router.on("order/*")
+    async def ordered(event: Event) -> None:
+        await router.emit(Event("mail/send", {"for": event.topic}))
+
+    @router.on("mail/*")
+    async def fail(_: Event) -> None:
+        raise ConnectionError("421 try again later")
+
+    async with shown(browser, router) as (page, _):
+        await router.emit(Event("order/new"))
+        mail = "[...document.querySelectorAll('.events .row')].find((row) => row.textContent.includes('mail/send'))"
+        await page.until(f"{mail}.querySelector('.status').textContent === 'failed'")
+        await page.until(
+            "[...document.querySelectorAll('.routes .row')].some((row) => / [mµ]?s/.test(row.textContent))"
+        )
+        await page.run(f"{mail}.querySelector('button').click()")
+        await page.until("document.querySelectorAll('.trace li').length === 2")
+        lines = await page.run(
+            "[...document.querySelectorAll('.trace li')].map((each) => each.querySelector('bdi').textContent)"
+        )
+        assert lines == ["order/new", "mail/send"]
+        assert "421 try again later" in await page.run("document.querySelector('aside .error').textContent")
+        await page.press("Escape")
+        await page.until("!document.querySelector('aside')")
+        await page.run("document.querySelector('#events-filter').focus()")
+        await page.type("order/*")
+        await page.until(f"!{mail} && document.querySelectorAll('.events .row').length === 1")
+
+
+async def test_a_flow_is_a_diagram_that_lives(browser: str) -> None:
+    go_on = asyncio.Event()
+
+    @task
+    async def fetch() -> None:
+        pass
+
+    @task
+    async def check() -> None:
+        await go_on.wait()
+
+    @task
+    async def publish() -> None:
+        pass
+
+    deploy = linear("deploy", fetch, unordered("checks", check), publish)
+    flows = Flows()
+    async with shown(browser, Router(), flows) as (page, _):
+        flow = flows.start(deploy)
+        box = "[...document.querySelectorAll('.diagram .box')].find((box) => box.ariaLabel.startsWith('check:'))"
+        await page.until(f"{box}.classList.contains('run')")
+        assert await page.run("document.querySelectorAll('.diagram .edge').length") == 2
+        names = await page.run("[...document.querySelectorAll('.diagram .box')].map((box) => box.ariaLabel)")
+        assert sorted(names) == ["check: running", "fetch: success", "publish: pending"]
+        go_on.set()
+        await flow
+
+
+async def test_names_are_shown_and_never_carried_out(browser: str) -> None:
+    router = Router(HOSTILE)
+    router.handle("evil/*", print)
+    shop = Supervisor("shop", Spec(HOSTILE, forever))
+    async with shown(browser, router, shop) as (page, _):
+        await page.until(f"{told(SHOWN)} === 'running'")
+        await router.emit(Event("evil/<b>x", HOSTILE))
+        await page.until("document.querySelector('.events .row bdi').textContent === 'evil/<b>x'")
+        await page.run("document.querySelector('.events .row button').click()")
+        await page.until("document.querySelector('aside h2').textContent === 'evil/<b>x'")
+        await page.run(f"{row(SHOWN)}.click()")
+        await page.until(f"document.querySelector('aside h2').textContent === {json.dumps(SHOWN)}")
+        assert await page.run("typeof pwned") == "undefined"
+        assert await page.run("document.querySelectorAll('img, b b, script:not([src])').length") == 0
+        await page.click("aside .buttons button")
+        await page.until("document.querySelector('.toasts .good')")
+        await page.until(f"{row(SHOWN)}.querySelector('.status').textContent === 'running'")
+        assert page.complaints == []
+
+
+async def test_a_thousand_workers_and_many_events_are_few_elements(browser: str) -> None:
+    router = Router()
+    router.handle("**", lambda _: None)
+    shop = Supervisor("shop", *(Spec(f"worker-{number}", forever) for number in range(1000)))
+    async with shown(browser, router, shop) as (page, _):
+        await page.until("document.querySelector('#workers .note').textContent.trim() === '1001'")
+        for number in range(3000):
+            await router.emit(Event(f"event/{number}"))
+        await page.until("document.querySelector('.events .row bdi').textContent === 'event/2999'")
+        assert await page.run("document.querySelectorAll('.row').length") < 120
+        await page.run("document.querySelector('#workers-rows').scrollTop = 1e6")
+        await page.until(f"{row('worker-999')}")
+        # Who reads further down is not disturbed, and told that there is more.
+        await page.run("document.querySelector('#events-rows').scrollTop = 400")
+        await page.until("document.querySelector('#events-rows').scrollTop === 400")
+        await page.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        await router.emit(Event("event/last"))
+        await page.until("document.querySelector('.fresh')")
+        await page.click(".fresh")
+        await page.until("document.querySelector('.events .row bdi').textContent === 'event/last'")
+
+
+async def test_a_program_that_ends_leaves_a_page_that_says_so(browser: str) -> None:
+    async with shown(browser, Router()) as (page, dashboard):
+        await dashboard.__aexit__(None, None, None)
+        await page.until("document.querySelector('.link').textContent.includes('not connected')")
+
+
+# -- what it does --------------------------------------------------------------------------------------------------
+
+
+async def test_a_button_suspends_and_the_program_knows_it(browser: str) -> None:
+    suspended = asyncio.Event()
+    router = Router()
+    router.handle("lifecycle/suspend", lambda _: suspended.set())
+    async with shown(browser, router) as (page, _):
+        assert TOKEN not in await page.run("location.href"), "the token leaves the address bar"
+        await page.click("#do-suspend")
+        await asyncio.wait_for(suspended.wait(), 30)
+        await page.until("document.querySelector('.toasts .good').textContent.includes('suspend')")
+
+
+async def test_a_source_is_paused_from_the_page(browser: str) -> None:
+    router = Router()
+    router.add_source(TickerSource(3600.0))
+    async with shown(browser, router) as (page, _):
+        await page.click("#sources button")
+        await page.until("document.querySelector('#sources .status').textContent === 'paused'")
+        assert [source.paused for source in router.sources()] == [True]
+
+
+async def test_without_a_token_the_page_looks_and_does_nothing_and_a_wrong_one_is_refused(browser: str) -> None:
+    done = asyncio.Event()
+    router = Router()
+    router.handle("lifecycle/reload", lambda _: done.set())
+    async with shown(browser, router, locked=True) as (page, _):
+        await page.click("#do-reload")
+        await page.until("document.querySelector('#dialog-token').open")
+        await page.type("wrong")
+        await page.press("Enter")
+        await page.until("document.querySelector('#token-wrong').textContent === 'This is not the token.'")
+        assert not done.is_set()
+        assert await page.run("sessionStorage.length") == 0
+        await page.run("document.querySelector('#token').value = ''")
+        await page.type(TOKEN)
+        await page.press("Enter")
+        await asyncio.wait_for(done.wait(), 30)
+        await page.until("!document.querySelector('#dialog-token').open")
+        assert page.complaints and all("401" in complaint for complaint in page.complaints)
+
+
+async def test_stop_asks_first(browser: str) -> None:
+    stopped = asyncio.Event()
+    router = Router()
+    router.handle("lifecycle/shutdown", lambda _: stopped.set())
+    async with shown(browser, router) as (page, _):
+        await page.click("#do-stop")
+        await page.until("document.querySelector('#dialog-confirm').open")
+        assert "Stop" in await page.run("document.querySelector('#confirm-title').textContent")
+        await page.press("Escape")
+        await page.until("!document.querySelector('#dialog-confirm').open")
+        assert not stopped.is_set()
+        await page.click("#do-stop")
+        await page.click("#dialog-confirm .danger")
+        await asyncio.wait_for(stopped.wait(), 30)
+
+
+# -- who looks at it -----------------------------------------------------------------------------------------------
+
+
+async def test_everything_is_reached_by_keys(browser: str) -> None:
+    router = Router()
+    lines: list[Any] = []
+    router.command("deploy", lambda event: lines.append(event.args), help="Bring it out.", complete=("prod", "test"))
+    shop = Supervisor("shop", Spec("web", forever), Spec("cart", forever))
+    async with shown(browser, router, shop) as (page, _):
+        await page.until(f"{told('cart')} === 'running'")
+        met = []
+        for _ in range(34):
+            await page.press("Tab")
+            met.append(
+                await page.run(
+                    "((at) => at.id || at.getAttribute('aria-label') || at.textContent.trim())(document.activeElement)"
+                )
+            )
+            if not await page.run("document.activeElement === document.body"):
+                ring = await page.run("getComputedStyle(document.activeElement).outlineStyle")
+                assert ring != "none", f"no ring around {met[-1]}"
+        for wanted in ("do-suspend", "do-stop", "do-unlock", "Routes", "workers-rows", "events-filter", "routes-rows"):
+            assert wanted in met, met
+        await page.run("document.querySelector('#workers-rows').focus()")
+        await page.press("ArrowDown")
+        await page.press("ArrowDown")
+        await page.until(f"{row('web')}.ariaSelected === 'true'")
+        await page.press("ArrowUp")
+        await page.press("ArrowLeft")
+        await page.until(f"!{row('web')}")
+        await page.press("ArrowRight")
+        await page.until(row("web"))
+        await page.press("Enter")
+        await page.until("document.activeElement.id === 'inspector'")
+        await page.press("Escape")
+        await page.until("document.activeElement.id === 'workers-rows'")
+        await page.press("?", text="?")
+        await page.until("document.querySelector('#dialog-help').open")
+        await page.press("Escape")
+        await page.press(":", text=":")
+        await page.until("document.activeElement.id === 'command' && document.querySelector('#command-words li')")
+        await page.type("dep")
+        await page.press("Tab")
+        await page.until(
+            "[...document.querySelectorAll('#command-words b')].some((each) => each.textContent === 'prod')"
+        )
+        await page.type("prod 'a b'")
+        await page.press("Enter")
+        await page.until("document.querySelector('.said .good')")
+        assert lines == [("prod", "a b")]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+async def test_a_phone_needs_no_scrolling_to_the_side(browser: str, dark: bool) -> None:
+    router = Router("a-router")
+    router.handle("a/very/long/pattern/that/goes/on/and/on/for/much/longer/than/any/phone/is/wide/**", print)
+    router.add_source(TickerSource(3600.0))
+    shop = Supervisor("shop-with-a-long-name-that-goes-on", Spec("w" * 200, forever), Spec("web", forever))
+    async with shown(browser, router, shop, width=360, height=740, dark=dark) as (page, _):
+        await page.until(f"{told('web')} === 'running'")
+        await router.emit(
+            Event("a/very/long/pattern/that/goes/on/and/on/for/much/longer/than/any/phone/is/wide/x", "y" * 300)
+        )
+        await page.until("document.querySelector('.events .row')")
+        assert await page.run(TOO_WIDE) == []
+        assert await page.run("document.documentElement.scrollWidth") == 360
+        await page.run(f"{row('web')}.click()")
+        await page.until("document.querySelector('aside').getBoundingClientRect().width === 360")
+        for each in ("token", "command", "help", "confirm"):
+            width = await page.run(
+                f"((it) => (it.showModal(), it.getBoundingClientRect().right))(document.querySelector('#dialog-{each}'))"
+            )
+            assert width <= 360
+            await page.run(f"document.querySelector('#dialog-{each}').close()")
+
+
+async def test_light_and_dark_follow_the_system_until_somebody_chooses(browser: str) -> None:
+    brightness = "getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).slice(0, 3).map(Number).reduce((one, other) => one + other)"
+    async with shown(browser, Router(), dark=True) as (page, dashboard):
+        assert await page.run(brightness) < 150
+        await page.look(1440, 900, dark=False)
+        await page.until(f"{brightness} > 600")
+        await page.press("t", text="t")
+        await page.until(f"{brightness} < 150")
+        await page.call("Page.navigate", url=dashboard.url + "/")
+        await page.until("document.querySelector('.link.open')")
+        assert await page.run(brightness) < 150

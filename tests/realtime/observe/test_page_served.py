@@ -1,0 +1,189 @@
+"""A `Dashboard` over real sockets: what each request is answered with, whoever sends it, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from lifecycle.control import Event, Router
+from lifecycle.observe import Dashboard
+from lifecycle.observe._guard import HEADERS
+from lifecycle.runtime import lifetime
+from lifecycle.testing import running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+TOKEN = "a-token-of-a-user"
+RIGHT = {"Authorization": f"Bearer {TOKEN}"}
+LIMIT = 30
+
+
+@asynccontextmanager
+async def served(
+    router: Router | None = None, host: str = "127.0.0.1"
+) -> AsyncGenerator[tuple[aiohttp.ClientSession, Dashboard]]:
+    async with lifetime(signals=False), running(router or Router()), Dashboard(host, token=TOKEN) as dashboard:
+        base = dashboard.url.replace("0.0.0.0", "127.0.0.1")
+        async with aiohttp.ClientSession(base, timeout=aiohttp.ClientTimeout(LIMIT)) as client:
+            yield client, dashboard
+
+
+async def messages(answer: aiohttp.ClientResponse) -> AsyncGenerator[tuple[str, Any]]:
+    name = ""
+    async for line in answer.content:
+        if line.startswith(b"event: "):
+            name = line[7:].decode().strip()
+        elif line.startswith(b"data: "):
+            yield name, json.loads(line[6:])
+
+
+async def test_whatever_is_answered_has_the_headers_that_keep_the_page_safe() -> None:
+    async with served() as (client, _):
+        for method, path, status in (
+            ("GET", "/", 200),
+            ("HEAD", "/", 200),
+            ("GET", "/page/app.js", 200),
+            ("GET", "/page/vendor/lit-html/LICENSE", 404),
+            ("GET", "/page/../dashboard.py", 404),
+            ("GET", "/page/%2e%2e/dashboard.py", 404),
+            ("GET", "/nowhere", 404),
+            ("GET", "/api/state", 200),
+            ("GET", "/api/live", 200),
+            ("POST", "/api/command", 401),
+            ("DELETE", "/api/state", 401),
+            ("GET", "/api/dump", 401),
+            ("GET", "/api/attach", 401),
+        ):
+            async with client.request(method, path) as answer:
+                assert answer.status == status, path
+                assert {name: answer.headers.get(name) for name in HEADERS} == dict(HEADERS), path
+                assert "Set-Cookie" not in answer.headers
+                assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+async def test_a_wrong_token_is_refused_and_nothing_is_said_of_the_right_one() -> None:
+    async with served() as (client, _):
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Cookie": f"token={TOKEN}"}):
+            async with client.post(f"/api/command?token={TOKEN}", json={"line": "status"}, headers=headers) as answer:
+                assert answer.status == 401
+                assert answer.headers["WWW-Authenticate"] == "Bearer"
+                said = await answer.text()
+                assert TOKEN not in said
+                assert "wrong" not in said
+        async with client.post("/api/command", json={"line": "status"}, headers=RIGHT) as answer:
+            assert (answer.status, (await answer.json())["outcome"]) == (200, "handled")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}],
+)
+async def test_another_name_or_page_is_refused_with_the_right_token_too(headers: dict[str, str]) -> None:
+    done = []
+    router = Router()
+    router.command("deploy", done.append)
+    async with served(router) as (client, _):
+        async with client.post("/api/command", json={"line": "deploy"}, headers=RIGHT | headers) as answer:
+            assert answer.status == 403
+        async with client.get("/api/state", headers=headers) as answer:
+            assert answer.status == 403
+            assert set(await answer.json()) == {"error"}
+    assert done == []
+
+
+async def test_on_a_network_reading_needs_the_token_too() -> None:
+    async with served(host="0.0.0.0") as (client, _):
+        for path in ("/api/state", "/api/live", "/api/events", "/api/nowhere"):
+            async with client.get(path) as answer:
+                assert answer.status == 401, path
+        async with client.get("/api/state", headers=RIGHT) as answer:
+            assert answer.status == 200
+        async with client.get("/") as answer:
+            assert answer.status == 200
+
+
+async def test_malformed_requests_are_answered_in_words_and_harm_nobody() -> None:
+    async with served() as (client, _):
+        for body, status in (
+            (b"", 400),
+            (b"{", 400),
+            (b"[]", 400),
+            (b'{"line": 1}', 400),
+            (b'{"line": "  "}', 400),
+            (b"[" * 100_000, 400),
+        ):
+            headers = RIGHT | {"Content-Type": "application/json"}
+            async with client.post("/api/command", data=body, headers=headers) as answer:
+                assert answer.status == status, body[:20]
+                assert (await answer.json())["error"]
+        async with client.post("/api/command", data="line=stop", headers=RIGHT) as answer:
+            assert answer.status == 415
+        async with client.get("/api/state") as answer:
+            assert answer.status == 200
+
+
+async def test_the_stream_tells_all_that_the_page_shows() -> None:
+    router = Router("main")
+
+    @router.on("greet/*")
+    async def greet(event: Event) -> None:
+        await router.emit(Event("wave/back", event.data))
+
+    router.handle("wave/*", print)
+    async with served(router) as (client, _), client.get("/api/live") as answer, asyncio.timeout(LIMIT):
+        seen: dict[str, Any] = {}
+        topics: dict[str, str] = {}
+        figures: dict[str, Any] = {}
+        emitted = False
+        async for name, data in messages(answer):
+            if name == "change":
+                seen |= data["nodes"]
+            elif name == "entries":
+                topics |= {each["topic"]: each["what"] for each in data["entries"]}
+            else:
+                figures = data
+            if not emitted and "router:main" in seen:
+                emitted = True
+                await router.emit(Event("greet/world"))
+            if topics == {"greet/world": "handled", "wave/back": "handled"} and "greet/*" in figures.get("latency", ()):
+                break
+        assert seen["router:main/route:greet/*"]["kind"] == "route"
+        assert figures["latency"]["greet/*"]["count"] == 1
+        assert figures["cpu"] >= 0
+
+
+async def test_a_page_that_is_open_does_not_hold_up_the_end() -> None:
+    async with served() as (client, dashboard), client.get("/api/live") as answer:
+        await answer.content.readline()
+        await dashboard.__aexit__(None, None, None)
+        with suppress(aiohttp.ClientError):
+            async for _ in answer.content:
+                pass
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await client.get("/")
+        async with dashboard:
+            pass
+
+
+async def test_where_it_is_and_a_token_that_was_made_are_told_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "lifecycle.observe"):
+        async with lifetime(signals=False), Dashboard() as made, Dashboard(token=TOKEN) as given:
+            urls = made.url, given.url
+    told = [record.getMessage() for record in caplog.records if "dashboard" in record.getMessage()]
+    assert told == [f"dashboard: {urls[0]}/#token={made.token}", f"dashboard: {urls[1]}/"]
+
+
+async def test_an_address_that_is_taken_is_said_in_words() -> None:
+    async with lifetime(signals=False), Dashboard() as one:
+        port = int(one.url.rpartition(":")[2])
+        with pytest.raises(OSError, match=f"no page at 127.0.0.1 port {port}: Address already in use; give another"):
+            async with Dashboard(port=port):
+                pass
+        with pytest.raises(RuntimeError, match="is served already"):
+            await one.__aenter__()
