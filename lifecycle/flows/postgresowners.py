@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lifecycle.backoff import Backoff
@@ -86,8 +87,12 @@ class PostgresOwners(Owners):
             await asyncio.wait([self._mending])
             self._mending = None
         if self._wire is not None:
-            self._wire.close()
-            self._wire = None
+            wire, self._wire = self._wire, None
+            db = wire.let_go()
+            try:
+                await self._server.borrow(lambda _: _part(db))
+            except (Unreachable, JournalError):
+                db.close()
 
     async def _hang_on(self) -> None:
         db, channel = await self._server.dial(self._introduce)
@@ -138,6 +143,17 @@ class PostgresOwners(Owners):
         name, _, news = line.partition(" ")
         if name != self.name:
             self._tell(news.encode().decode("unicode_escape", "replace"))
+
+
+def _part(db: psycopg.Connection[Row]) -> None:
+    """Hang up, and be gone when this returns: the server may need a moment to miss a connection."""
+    import psycopg
+
+    with suppress(psycopg.Error):
+        while db.pgconn.get_result() is not None:
+            pass
+        db.execute("SELECT pg_advisory_unlock_all()")
+    db.close()
 
 
 def _key(token: str) -> int | None:

@@ -131,7 +131,8 @@ def _version(db: psycopg.Connection[Row], schema: Schema) -> int:
     ((place, there),) = db.execute(_FOUND)
     if place is None:
         raise JournalError(
-            "there is no schema to be in; make that of the search_path, and let the role of the URL use it (GRANT USAGE)"
+            "there is no schema to be in; make that of the search_path, and let the role of the URL use it "
+            "(GRANT USAGE)"
         )
     row = db.execute(_VERSION, (schema.name,)).fetchone() if there else None
     found, known = (row[0] if row else 0), len(schema.steps)

@@ -80,19 +80,19 @@ class Wire:
         try:
             use()
         except psycopg.Error:
-            self.close()
+            self.let_go().close()
             self._lost()
             return False
         return True
 
-    def close(self) -> None:
-        """Send what is left, and hang up."""
+    def let_go(self) -> psycopg.Connection[Row]:
+        """The connection, which is not listened to any more; what is left was sent."""
         if self._timer is not None:
             self._timer.cancel()
             self._send()
         # Not by the connection's own word for it: one that is lost has none.
         self._loop.remove_reader(self._file)
-        self._db.close()
+        return self._db
 
 
 def _together(news: dict[bytes, None]) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 from tests.chaos.flows import storm
 
 SECONDS = 120.0 if "LIFECYCLE_SOAK" in os.environ else 4.0
+ON_SERVER = 120.0 if "LIFECYCLE_SOAK" in os.environ else 2.0
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 
 
@@ -17,6 +18,16 @@ SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 async def test_no_kill_changes_what_becomes_of_a_flow() -> None:
     print(f"LIFECYCLE_SEED={SEED}")
     tally = await storm(SECONDS, seed=SEED, kills=2)
+    print(tally)
+    assert tally.lost == {}
+    assert tally.flows
+
+
+@pytest.mark.engine("postgres")
+@pytest.mark.timeout(600)
+async def test_no_kill_changes_what_becomes_of_a_flow_on_a_server_that_is_killed_too() -> None:
+    print(f"LIFECYCLE_SEED={SEED}")
+    tally = await storm(ON_SERVER, seed=SEED, kills=2, store="postgres")
     print(tally)
     assert tally.lost == {}
     assert tally.flows

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LIMIT = 30.0
 SECONDS = 120.0 if "LIFECYCLE_SOAK" in os.environ else 4.0
+ON_SERVER = 120.0 if "LIFECYCLE_SOAK" in os.environ else 2.0
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 
 
@@ -137,6 +138,17 @@ async def test_no_kill_and_no_stop_loses_a_job_or_has_two_write() -> None:
     print(f"LIFECYCLE_SEED={SEED}")
     tally = await storm(SECONDS, seed=SEED, kills=3)
     print(tally.speed())
+    print(tally)
+    assert tally.lost == []
+    assert tally.double == []
+    assert tally.jobs
+
+
+@pytest.mark.engine("postgres")
+@pytest.mark.timeout(600)
+async def test_no_kill_loses_a_job_or_has_two_write_on_a_server_that_is_killed_too() -> None:
+    print(f"LIFECYCLE_SEED={SEED}")
+    tally = await storm(ON_SERVER, seed=SEED, kills=2, store="postgres")
     print(tally)
     assert tally.lost == []
     assert tally.double == []

@@ -1,0 +1,133 @@
+"""A way to a PostgreSQL server that loses what it is told to lose."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.postgres import Postgres
+
+__all__ = ["Loss", "Way", "way"]
+
+Loss = Literal["request", "answer", "late"]
+
+_SOCKET = ".s.PGSQL.5432"
+#: What the server ends an answer with, outside of a transaction.
+_READY = b"Z\x00\x00\x00\x05I"
+
+
+class Way:
+    """Carries what clients and the server say."""
+
+    def __init__(self, server: Postgres) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="way-"))
+        self._there = str(server.home / _SOCKET)
+        self._armed: Loss | None = None
+        self._carrying: set[asyncio.Task[None]] = set()
+        # Let what is late arrive; and whether it has, and was answered.
+        self._arrive, self.arrived = asyncio.Event(), asyncio.Event()
+
+    def url(self, url: str) -> str:
+        """The same schema, reached this way."""
+        return f"{url.partition('?')[0]}?host={self.home}&{url.partition('&')[2]}"
+
+    def lose(self, what: Loss) -> None:
+        """Lose the next request, or its answer, or have it arrive late; and the connection with it."""
+        self._armed = what
+
+    def release(self) -> None:
+        """Have arrive what is late."""
+        self._arrive.set()
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._carrying.add(task)
+        try:
+            there, to_there = await asyncio.open_unix_connection(self._there)
+            back = asyncio.create_task(_answer(there, writer))
+            try:
+                await self._carry(reader, writer, there, to_there, back)
+            finally:
+                back.cancel()
+                with suppress(asyncio.CancelledError):
+                    await back
+                await _close(to_there)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            await _close(writer)
+            self._carrying.discard(task)
+
+    async def _carry(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        there: asyncio.StreamReader,
+        to_there: asyncio.StreamWriter,
+        back: asyncio.Task[None],
+    ) -> None:
+        while data := await reader.read(65536):
+            loss, self._armed = self._armed, None
+            if loss is None:
+                to_there.write(data)
+                continue
+            back.cancel()
+            await asyncio.wait([back])
+            if loss == "late":
+                await _close(writer)
+                await self._arrive.wait()
+            if loss != "request":
+                to_there.write(data)
+                # It may come in several pieces.
+                rest = asyncio.create_task(_carry(reader, to_there))
+                answer = b""
+                while not answer.endswith(_READY):
+                    answer += await there.read(65536)
+                rest.cancel()
+                await asyncio.wait([rest])
+                self.arrived.set()
+            return
+
+    async def close(self) -> None:
+        for task in list(self._carrying):
+            task.cancel()
+        if self._carrying:
+            await asyncio.wait(list(self._carrying))
+        shutil.rmtree(self.home)
+
+
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await _carry(reader, writer)
+    writer.close()
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+@asynccontextmanager
+async def way(server: Postgres) -> AsyncIterator[Way]:
+    """One to ``server``, in this loop."""
+    made = Way(server)
+    listening = await asyncio.start_unix_server(made.accept, str(made.home / _SOCKET))
+    try:
+        yield made
+    finally:
+        listening.close()
+        await made.close()

@@ -1,0 +1,263 @@
+"""A PostgreSQL server that goes away and comes back, whose answers are lost, and which tells of what others do."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.flows import (
+    AtomRow,
+    Batch,
+    Board,
+    Change,
+    Claim,
+    ClaimLost,
+    FlowRow,
+    Flows,
+    JobRow,
+    MemoryStore,
+    OutboxRow,
+    PostgresStore,
+    linear,
+    task,
+)
+from tests import postgres
+from tests.realtime.flows._losing import way
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from lifecycle.flows import Flow
+    from tests.realtime.flows._losing import Loss, Way
+
+pytestmark = pytest.mark.engine("postgres")
+
+LIMIT = 30.0
+FLOW = FlowRow("one", "f", epoch=1, owner="me")
+JOB = JobRow("one", "f", 2, "{}", 1.0, 3)
+CLAIM = Claim("me", "token", 10.0, 20.0)
+
+
+def batch(seq: int, state: str) -> Batch:
+    told = Change("task", "a", "PENDING", state, None, "", 1, "one", seq, 7.0)
+    return Batch("one", 1, "RUNNING", seq, 7.0, [AtomRow("a", "task", state)], [told], sent=[OutboxRow("i", "t", "5")])
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+# -- what is lost on the way -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def lossy() -> AsyncIterator[Way]:
+    async with way(postgres.server()) as made:
+        yield made
+
+
+@pytest.fixture
+async def store(lossy: Way) -> AsyncIterator[PostgresStore]:
+    async with PostgresStore(lossy.url(postgres.server().cleared()), connections=1) as store:
+        assert await store.create(FLOW)
+        await store.jobs(store.owners()).add(JOB)
+        yield store
+
+
+both = pytest.mark.parametrize("loss", ["request", "answer"])
+
+
+@both
+@pytest.mark.keeps_tasks
+async def test_a_flow_is_new_once_whatever_is_lost(store: PostgresStore, lossy: Way, loss: Loss) -> None:
+    lossy.lose(loss)
+    assert await store.create(FLOW._replace(id="two"))
+    assert not await store.create(FLOW._replace(id="two"))
+    assert [flow.id for flow in await store.flows()] == ["one", "two"]
+
+
+@both
+@pytest.mark.keeps_tasks
+async def test_a_phase_is_written_once_whatever_is_lost(store: PostgresStore, lossy: Way, loss: Loss) -> None:
+    lossy.lose(loss)
+    await store.commit(batch(1, "RUNNING"))
+    lossy.lose(loss)
+    await store.commit(batch(2, "SUCCESS"))
+    assert [change.new for change in await store.changes("one")] == ["RUNNING", "SUCCESS"]
+    assert len(await store.outbox().take(9, now=1.0, until=1.0)) == 2
+
+
+@pytest.mark.keeps_tasks
+async def test_what_arrives_after_it_was_sent_again_changes_nothing(store: PostgresStore, lossy: Way) -> None:
+    lossy.lose("late")
+    await store.commit(batch(1, "RUNNING"))
+    await store.commit(batch(2, "SUCCESS"))
+    lossy.release()
+    async with asyncio.timeout(LIMIT):
+        await lossy.arrived.wait()
+    assert (await store.load("one")).atoms["a"].state == "SUCCESS"
+    assert [change.new for change in await store.changes("one")] == ["RUNNING", "SUCCESS"]
+
+
+@both
+@pytest.mark.keeps_tasks
+async def test_a_flow_is_taken_once_whatever_is_lost(store: PostgresStore, lossy: Way, loss: Loss) -> None:
+    lossy.lose(loss)
+    assert (await store.take("one", "you", seen=1)).flow.epoch == 2
+    lossy.lose(loss)
+    with pytest.raises(ClaimLost):
+        await store.take("one", "you", seen=1)
+    assert (await store.load("one")).flow.epoch == 2
+
+
+@both
+@pytest.mark.keeps_tasks
+async def test_who_has_lost_a_flow_hears_so_whatever_is_lost(store: PostgresStore, lossy: Way, loss: Loss) -> None:
+    await store.take("one", "you", seen=1)
+    lossy.lose(loss)
+    with pytest.raises(ClaimLost):
+        await store.commit(batch(1, "RUNNING"))
+    assert await store.changes("one") == []
+
+
+@both
+@pytest.mark.keeps_tasks
+async def test_a_job_is_claimed_and_ended_once_whatever_is_lost(store: PostgresStore, lossy: Way, loss: Loss) -> None:
+    jobs = store.jobs(store.owners())
+    lossy.lose(loss)
+    await jobs.add(JOB._replace(id="two"))
+    lossy.lose(loss)
+    job = await jobs.take(None, CLAIM)
+    assert job is not None
+    assert (job.id, job.attempts, job.epoch) == ("one", 1, 1)
+    assert [row.id for row in await jobs.rows("UNCLAIMED", now=10.0)] == ["two"]
+    lossy.lose(loss)
+    flow = FLOW._replace(owner="token")
+    assert (await jobs.adopt(job, flow, now=10.0)).flow.epoch == 2
+    lossy.lose(loss)
+    assert await jobs.renew([job], now=11.0, until=30.0) == []
+    lossy.lose(loss)
+    assert await jobs.swap(job, job._replace(state="COMPLETE", outcome="SUCCESS", ended=12.0), now=12.0)
+    assert not await jobs.swap(job, job._replace(state="UNCLAIMED"), now=12.0)
+    lossy.lose(loss)
+    assert await jobs.purge(before=20.0) in (0, 1)
+    assert [row.id for row in await jobs.rows("UNCLAIMED", "CLAIMED", "COMPLETE", now=12.0)] == ["two"]
+
+
+# -- a server that goes away -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mortal() -> Any:
+    server = postgres.Postgres()
+    server.start()
+    yield server
+    server.close()
+
+
+async def test_flows_and_conductors_live_through_the_end_of_the_server(mortal: postgres.Postgres) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def first() -> int:
+        begun.set()
+        await go_on.wait()
+        return 1
+
+    flow = linear("f", task(first, name="a"), task(lambda a: a + 1, name="b"))
+    async with Flows(mortal.url()) as flows, working(flows, flow) as board:
+        run = flows.start(flow, id="run")
+        await begun.wait()
+        mortal.kill()
+        go_on.set()
+        posting = asyncio.create_task(board.post("f", id="job"))
+        await asyncio.to_thread(mortal.start)
+        async with asyncio.timeout(LIMIT):
+            assert await run == {"a": 1, "b": 2}
+            assert await (await posting) == "SUCCESS"
+
+
+async def test_who_is_cut_off_is_heard_and_seen_again() -> None:
+    server = postgres.server()
+    url = f"{server.cleared()}&application_name=cut"
+    async with Flows(url) as flows, Flows(url) as others:
+        server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cut'")
+        heard = asyncio.Event()
+        others.owners.listen("news", heard.set)
+        async with asyncio.timeout(LIMIT):
+            while not heard.is_set():
+                flows.owners.ring("news")
+                await asyncio.sleep(0.05)
+            while not await flows.owners.lives(others.owners.token):
+                await asyncio.sleep(0.05)
+
+
+# -- others ------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def working(flows: Flows, *items: Flow, lease: float = 30.0) -> AsyncIterator[Board]:
+    board = Board(flows)
+    work = asyncio.create_task(board.work({item.name: item for item in items}, lease=lease))
+    try:
+        yield board
+    finally:
+        work.cancel()
+        with suppress(asyncio.CancelledError):
+            await work
+
+
+async def test_a_conductor_elsewhere_hears_of_a_job_and_who_waits_of_its_end() -> None:
+    """With a lease of an hour it would look by itself in twenty minutes."""
+    url, one = postgres.server().cleared(), linear("one", task(lambda: 1, name="a"))
+    async with Flows(url) as flows, Flows(url) as others, working(flows, one, lease=3600.0) as board:
+        await until(lambda: board.flows.owners.losses == 0)
+        async with asyncio.timeout(LIMIT):
+            assert await (await Board(others).post("one")) == "SUCCESS"
+
+
+async def test_what_another_runs_is_left_to_him_until_he_is_gone_and_can_be_suspended_from_here() -> None:
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await never.wait()
+
+    flow, url = linear("f", task(work, name="a")), postgres.server().cleared()
+    async with Flows(url) as flows:
+        async with Flows(url, stop_timeout=0.0) as others:
+            run = others.start(flow, id="one")
+            await begun.wait()
+            assert await flows.recover(flow) == []
+            with pytest.raises(ClaimLost, match="'one' is RUNNING and run by another who has the store open"):
+                await flows.start(flow, id="one")
+            flows.requests.ask("suspend", "one")
+            await until(lambda: run.state == "SUSPENDING")
+        never.set()
+        assert await flows.start(flow, id="one") == {"a": None}
+
+
+async def test_all_go_by_the_clock_of_the_store() -> None:
+    class Ahead(MemoryStore):
+        def time(self) -> float:
+            return 5e9
+
+    async with Flows(store=Ahead()) as flows:
+        assert (await Board(flows).post("f")).row.posted == 5e9
+    async with PostgresStore(postgres.server().cleared()) as store:
+        ((there,),) = postgres.server().execute("SELECT extract(epoch FROM clock_timestamp())::float8")
+        assert abs(store.time() - there) < LIMIT
+
+
+async def test_many_news_go_in_few_notifications_and_none_is_lost() -> None:
+    url = postgres.server().cleared()
+    async with Flows(url) as flows, Flows(url) as others:
+        heard: set[int] = set()
+        for number in range(500):
+            others.owners.listen(f"{'long ' * 20}{number}", lambda number=number: heard.add(number))
+            flows.owners.ring(f"{'long ' * 20}{number}")
+        await until(lambda: len(heard) == 500)
