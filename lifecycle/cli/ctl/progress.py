@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.ctl.trees import Node
     from lifecycle.cli.ctl.verbs import Order
 
-__all__ = ["restart", "stop"]
+__all__ = ["Left", "Renewal", "restart", "stop"]
 
 #: What works, or has begun to, and has not ended.
 _ALIVE: Final = ("pending", "starting", "running", "suspended", "stopping")
@@ -48,7 +48,7 @@ def stop(order: Order) -> int:
 
 def _stopped(client: Client, line: str, stream: Stream) -> dict[str, Any] | None:
     """Show how it stops until it has closed its socket; what it answered, if it does not stop."""
-    tree, left = Tree(), _Left()
+    tree, left = Tree(), Left()
     tree.update([stream.first()])
     with bar(f"stopping {client.name}") as draw, client.tell("/api/command", {"line": line}) as exchange:
         for _ in _changes(tree, stream, exchange):
@@ -70,7 +70,7 @@ def restart(order: Order) -> int:
     tree = Tree()
     with patiently(client), client.stream("/api/state/stream") as stream:
         tree.update([stream.first()])
-        renewal = _Renewal(tree, order.given["name"])
+        renewal = Renewal(tree, order.given["name"])
         line = {"line": line_of(order)}
         with bar(f"restarting {renewal.name}") as draw, client.tell("/api/command", line) as exchange:
             for _ in _changes(tree, stream, exchange):
@@ -125,7 +125,7 @@ def _wait(descriptor: int) -> None:
     poll.poll()
 
 
-class _Left:
+class Left:
     """How much of a program has still to end, of the most that there was."""
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ def _several(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}" if count else ""
 
 
-class _Renewal:
+class Renewal:
     """Which of those that are to start anew have done so."""
 
     def __init__(self, tree: Tree, name: str) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.ctl.streams import Stream
     from lifecycle.cli.ctl.verbs import Order
 
-__all__ = ["tail"]
+__all__ = ["Held", "tail"]
 
 #: How many that have passed already are shown first.
 _LATEST: Final = 10
@@ -55,14 +55,14 @@ def _all(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
 
 def _settled(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
     """Each event once, when it has come to its end; and before that if it takes its time."""
-    held = _Held()
+    held = Held()
     yield from held.sift(past)
     while not stream.ended:
         yield from held.sift([message for message in stream.take(held.left()) if message not in past])
         yield from held.due()
 
 
-class _Held:
+class Held:
     """Events that are under way, and will soon have ended."""
 
     def __init__(self) -> None:

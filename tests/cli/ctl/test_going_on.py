@@ -1,0 +1,146 @@
+"""What goes on: messages as they come in pieces, events that have not ended, workers that are not yet new."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.cli import main
+from lifecycle.cli.ctl import tails
+from lifecycle.cli.ctl.bars import bar
+from lifecycle.cli.ctl.progress import Left, Renewal
+from lifecycle.cli.ctl.streams import Messages
+from lifecycle.cli.ctl.tails import Held
+from lifecycle.cli.ctl.trees import Tree
+from tests.cli.ctl.speakers import answer, speaker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+HEAD = b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+
+
+def told(*messages: Any) -> bytes:
+    return HEAD + b": begun\n\n" + b"".join(f"event: x\ndata: {json.dumps(each)}\n\n".encode() for each in messages)
+
+
+# -- streams -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("size", range(1, 40))
+def test_messages_are_the_same_however_they_are_cut(size: int, ending: str) -> None:
+    values = [{"a": "x\ny: ü🐙\r\n\n"}, None, [1, [2.5]], "data: {}", ""]
+    whole = "".join(f"event: x{ending}data: {json.dumps(each)}{ending}{ending}:{ending}{ending}" for each in values)
+    data, messages = whole.encode(), Messages()
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    assert [each for piece in pieces for each in messages.feed(piece)] == values
+
+
+def test_a_stream_that_is_cut_in_a_message_ends_with_the_last_whole_one(
+    sockets: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with speaker(sockets / "app.sock", told({"dropped": 3}) + b'data: {"id', answer("[]")):
+        assert main(["ctl", "tail"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "(3 events are not shown)\n"
+    assert err == "[lifecycle] app has ended\n"
+
+
+# -- tail ----------------------------------------------------------------------------------------------------------
+
+
+def entry(number: int, what: str) -> dict[str, Any]:
+    return {"id": number, "topic": f"topic/{number}", "time": 0.0, "what": what}
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    return [(line[1], line[2]) for line in lines]
+
+
+def test_each_event_is_shown_once_at_its_end(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = told(entry(1, "handled"), entry(3, "running"), entry(2, "failed"), entry(3, "handled"))
+    with speaker(sockets / "app.sock", stream, answer(json.dumps([entry(1, "handled"), entry(2, "running")]))):
+        assert main(["ctl", "tail"]) == 1
+    assert shown(capsys) == [("#1", "handled"), ("#2", "failed"), ("#3", "handled")]
+
+
+def test_for_programs_each_change_is_shown(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = [entry(1, "queued"), entry(1, "running"), entry(1, "handled")]
+    with speaker(sockets / "app.sock", told(*changes), answer(json.dumps(changes[:1]))):
+        assert main(["ctl", "tail", "--json"]) == 1
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == changes
+
+
+def test_an_event_that_takes_its_time_is_shown_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+    assert held.left() is None
+    assert list(held.sift([entry(1, "queued")])) == []
+    assert 0 < (held.left() or 0) <= 1
+    assert list(held.due()) == []
+    monkeypatch.setattr(tails, "_SLOW", 0.0)
+    assert list(held.sift([entry(2, "running"), entry(1, "running")])) == []
+    assert [each["id"] for each in held.due()] == [2, 1]
+    assert list(held.sift([entry(1, "handled")])) == [entry(1, "handled")]
+
+
+# -- progress ------------------------------------------------------------------------------------------------------
+
+
+def tree(**nodes: dict[str, Any]) -> Tree:
+    known = Tree()
+    known.update(
+        [{"nodes": {name: {"id": name, "parent": None, "name": name, **node} for name, node in nodes.items()}}]
+    )
+    return known
+
+
+def lane(waiting: int, running: int) -> dict[str, Any]:
+    return {"kind": "lane", "waiting": waiting, "running": running}
+
+
+def worker(status: str, pid: int = 1, **more: Any) -> dict[str, Any]:
+    return {"kind": "worker", "status": status, "pid": pid, **more}
+
+
+def test_what_is_left_is_told_of_the_most_that_there_was() -> None:
+    left = Left()
+    assert left.of(tree(a=lane(2, 1), b=lane(0, 1), w=worker("running"), v=worker("finished"))) == (
+        0,
+        5,
+        "4 events, 1 worker",
+    )
+    assert left.of(tree(a=lane(0, 1), w=worker("stopping"))) == (3, 5, "1 event, 1 worker")
+    assert left.of(tree(a=lane(0, 0), w=worker("stopped"))) == (5, 5, "")
+
+
+def test_those_are_new_that_run_and_are_others_than_before_or_gone() -> None:
+    pool = {"kind": "pool"}
+    members = {f"m{number}": worker("running", number, parent="model") for number in range(3)}
+    known = tree(model=pool, **members)
+    renewal = Renewal(known, "shop/model")
+    assert renewal.name == "model"
+    assert renewal.of(known) == (0, 3, "3 workers to go")
+    known.update([{"nodes": {"m0": None}}])
+    known.update([{"nodes": {"m1": {**worker("starting", 7), "id": "m1", "name": "m1", "parent": "model"}}}])
+    assert renewal.of(known) == (1, 3, "2 workers to go")
+    known.update([{"nodes": {"m1": {**worker("running", 7), "id": "m1", "name": "m1", "parent": "model"}}}])
+    known.update([{"nodes": {"m2": None}}])
+    assert renewal.of(known) == (3, 3, "")
+
+
+def test_of_a_name_that_nobody_has_there_is_nothing_to_tell() -> None:
+    known = tree(w=worker("running"))
+    assert Renewal(known, "nobody").of(known) == (0, 0, "")
+
+
+def test_in_a_pipe_each_step_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with bar("stopping app") as draw:
+        for left in ("2 events", "2 events", "1 event", ""):
+            draw(0, 2, left)
+    assert capsys.readouterr().err == "[lifecycle] stopping app: 2 events\n[lifecycle] stopping app: 1 event\n"
