@@ -34,11 +34,11 @@ types: $(STAMP)
 	$(BIN)/pyright
 
 soak: $(STAMP)  ## five minutes of chaos in a tree of fifty workers and in a pool, a million hostile webhooks; LIFECYCLE_SEED=… repeats one
-	LIFECYCLE_SOAK=$${LIFECYCLE_SOAK:-300} $(BIN)/python -m pytest -s tests/realtime/test_supervisor_chaos.py tests/realtime/pool/test_pool_chaos.py tests/realtime/test_inbox_chaos.py tests/realtime/test_flow_chaos.py tests/realtime/flows/test_jobs.py tests/flows/test_crash_points.py tests/conformance/test_flow_cases.py tests/workers/test_supervisor_model.py tests/sources/test_signatures_hostile.py
+	LIFECYCLE_SOAK=$${LIFECYCLE_SOAK:-300} $(BIN)/python -m pytest -s tests/realtime/test_supervisor_chaos.py tests/realtime/pool/test_pool_chaos.py tests/realtime/test_inbox_chaos.py tests/realtime/test_flow_chaos.py tests/realtime/flows/test_jobs.py tests/realtime/bridges/test_bridge_chaos.py tests/flows/test_crash_points.py tests/conformance/test_flow_cases.py tests/workers/test_supervisor_model.py tests/sources/test_signatures_hostile.py
 
 bench: $(STAMP)  ## ratios, one JSON object a module
 	$(BIN)/python -m pip install --quiet --group bench
-	for each in router webhook watch startup supervision pool flows observe; do $(BIN)/python -m benchmarks.$$each --json || exit 1; done
+	for each in router webhook watch startup supervision pool flows bridge observe; do $(BIN)/python -m benchmarks.$$each --json || exit 1; done
 
 docs: $(STAMP)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -b html docs docs/_build/html

@@ -1,4 +1,4 @@
-"""Both ends of a bus for the benchmark, each in a process of its own: ``python -m benchmarks._bridge_peers PEER ROLE …``.
+"""Both ends of a bus, each a process: ``python -m benchmarks._bridge_peers PEER ROLE URL COUNT RATE``.
 
 ``lifecycle`` goes from router to router, ``raw`` is the same by hand with nats-py (an id for each event, JSON, each
 publication awaited, each event acknowledged after its handler), ``faststream`` is what its own documentation shows.
@@ -77,7 +77,7 @@ async def _paced(count: int, rate: float, send: Callable[[dict[str, Any]], Await
     print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
 
 
-# -- by hand ------------------------------------------------------------------------------------------------------------
+# -- by hand -----------------------------------------------------------------------------------------------------
 
 
 async def raw_publish(url: str, count: int, rate: float) -> None:
@@ -124,7 +124,7 @@ async def raw_consume(url: str, count: int) -> None:
     await client.drain()
 
 
-# -- ours ---------------------------------------------------------------------------------------------------------------
+# -- ours --------------------------------------------------------------------------------------------------------
 
 
 async def lifecycle_publish(url: str, count: int, rate: float) -> None:
@@ -166,7 +166,7 @@ async def lifecycle_consume(url: str, count: int) -> None:
     await running
 
 
-# -- faststream -----------------------------------------------------------------------------------------------------------
+# -- faststream --------------------------------------------------------------------------------------------------
 
 
 async def faststream_publish(url: str, count: int, rate: float) -> None:

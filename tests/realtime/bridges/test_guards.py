@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.bridges import NatsBridge, NatsServer, UnfitServer
+from lifecycle.bridges import NatsBridge, NatsServer, UnfitServer, links
 from lifecycle.control import Event, Router
 from lifecycle.errors import SourceFailed
 from lifecycle.testing import running
 from tests.nats_servers import NatsProcess
 from tests.realtime.bridges.boxes import Box, by_hand
+from tests.realtime.bridges.credentials import credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,6 +171,28 @@ async def test_a_password_in_the_url_lets_in_and_is_told_nobody(tmp_path: Path) 
         async with running(router):
             await (await router.emit(Event("a")))
     assert "s3cret" not in repr(bridge)
+
+
+async def test_a_wrong_password_is_said_to_be_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "_PATIENCE", 1.0)
+    with NatsProcess(tmp_path, settings='authorization { user: me, password: "s3cret" }') as server:
+        router = Router()
+        router.add_source(NatsBridge(server.url.replace("//", "//me:wr0ng@"), group="g", publish=("a",)))
+        with pytest.raises(SourceFailed, match="Authorization Violation") as caught:
+            await router.run()
+    assert "wr0ng" not in str(caught.value)
+
+
+async def test_a_file_of_credentials_lets_in(tmp_path: Path) -> None:
+    settings, text = credentials()
+    path = tmp_path / "me.creds"
+    path.write_text(text)
+    with NatsProcess(tmp_path / "nats", settings=settings) as server:
+        bridge, router = NatsBridge(NatsServer(server.url, credentials=path), group="g", publish=("a",)), Router()
+        router.add_source(bridge)
+        async with running(router):
+            await (await router.emit(Event("a")))
+    assert bridge.state().published == 1
 
 
 async def test_a_certificate_is_asked_for_and_shown(tmp_path: Path) -> None:
