@@ -25,7 +25,9 @@ from lifecycle.testing import running
 from lifecycle.workers import Gate, Spec, Supervisor, TaskWorker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable, Coroutine
+
+    from lifecycle.workers import Worker
 
 __all__ = ["dashboard_cpu"]
 
@@ -96,7 +98,7 @@ async def _share() -> float:
 
 
 @asynccontextmanager
-async def _program() -> AsyncGenerator:  # type: ignore[type-arg]  # of a function without arguments
+async def _program() -> AsyncGenerator[Callable[[], Coroutine[None, None, None]]]:
     """A thousand workers, and what lets them change, each change with an event."""
     pokes = [asyncio.Event() for _ in range(_WORKERS)]
 
@@ -111,7 +113,7 @@ async def _program() -> AsyncGenerator:  # type: ignore[type-arg]  # of a functi
 
     router = Router()
     router.handle("changed/*", lambda _: None)
-    specs = [Spec(f"worker-{number}", lambda number=number: worker(number)) for number in range(_WORKERS)]  # type: ignore[misc]
+    specs = [Spec(f"worker-{number}", lambda number=number: worker(number)) for number in range(_WORKERS)]
     async with lifetime(signals=False), running(router), Supervisor("top", *specs) as top:
 
         async def load() -> None:
@@ -126,7 +128,8 @@ async def _program() -> AsyncGenerator:  # type: ignore[type-arg]  # of a functi
         yield load
 
 
-async def _change(worker: TaskWorker, poke: asyncio.Event) -> None:  # type: ignore[type-arg, unused-ignore]
+async def _change(worker: Worker, poke: asyncio.Event) -> None:
+    assert isinstance(worker, TaskWorker)
     if worker.status == "suspended":
         await worker.resume()
     else:

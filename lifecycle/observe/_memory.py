@@ -53,6 +53,5 @@ def _reader() -> Callable[[int], int]:
 
 def _from_proc(pid: int) -> int:
     with suppress(OSError, ValueError, IndexError):
-        with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123  # a thousand of them: a Path costs as much
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int((_PROC / str(pid) / "statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.resources.abc import Traversable
 
-    from aiohttp.typedefs import Handler
+    from aiohttp.typedefs import Handler, Middleware
 
     from lifecycle.observe._latencies import Latencies
     from lifecycle.observe.console import Console
@@ -68,7 +68,7 @@ def _served(body: bytes, kind: str) -> Handler:
     return serve
 
 
-def _guarding(guard: Guard) -> Handler:
+def _guarding(guard: Guard) -> Middleware:
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource

@@ -22,8 +22,7 @@ def asked(
     try:
         Guard(host, TOKEN, free=PAGES).check(method, path, given)
     except Refusal as refusal:
-        assert TOKEN not in refusal.reason
-        return refusal.status
+        return refusal.status if TOKEN not in refusal.reason else 0
     return 200
 
 

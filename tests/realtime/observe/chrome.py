@@ -13,7 +13,6 @@ import signal
 import subprocess
 import time
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -22,6 +21,7 @@ from tests.browsers import HEADLESS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
+    from pathlib import Path
 
 __all__ = ["LIMIT", "Page", "chromium", "opened"]
 
@@ -148,11 +148,10 @@ class Page:
 
     async def click(self, selector: str) -> None:
         """Press on the middle of an element, as a mouse does."""
-        where = f"document.querySelector({json.dumps(selector)})"
-        x, y = await self.until(
-            f"(({where}.scrollIntoView({{block: 'nearest', behavior: 'instant'}})), "
-            f"((box) => box.width ? [box.x + box.width / 2, box.y + box.height / 2] : null)({where}.getBoundingClientRect()))"
-        )
+        found = f"document.querySelector({json.dumps(selector)})"
+        middle = "(box) => box.width ? [box.x + box.width / 2, box.y + box.height / 2] : null"
+        scrolled = f"{found}.scrollIntoView({{block: 'nearest', behavior: 'instant'}})"
+        x, y = await self.until(f"({scrolled}, ({middle})({found}.getBoundingClientRect()))")
         for kind in ("mousePressed", "mouseReleased"):
             await self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 

@@ -85,7 +85,7 @@ async def test_a_wrong_token_is_refused_and_nothing_is_said_of_the_right_one() -
     [{"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}],
 )
 async def test_another_name_or_page_is_refused_with_the_right_token_too(headers: dict[str, str]) -> None:
-    done = []
+    done: list[object] = []
     router = Router()
     router.command("deploy", done.append)
     async with served(router) as (client, _):
