@@ -6,13 +6,13 @@ It is a small program of this library itself: a `PromptSource` asks for lines, a
 from __future__ import annotations
 
 import asyncio
-import json
 import shlex
 import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.ctl.clients import choose
+from lifecycle.cli.ctl.exchanges import decoded
 from lifecycle.cli.ctl.looks import show_output, show_text, voice
 from lifecycle.cli.failures import DONE, FAILED, CliError
 from lifecycle.cli.listing import harmless
@@ -97,7 +97,7 @@ class _Talk:
         try:
             with self._client.tell("/api/command", {"line": event.line}) as exchange:
                 await _readable(exchange)
-                outcome = json.loads(exchange.body())
+                outcome = decoded(exchange.body())
         except CliError as error:
             outcome = {"outcome": "failed", "error": str(error)}
         # What it printed came first.

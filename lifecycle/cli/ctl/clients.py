@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from lifecycle.cli.ctl.exchanges import Exchange
+from lifecycle.cli.ctl.exchanges import Exchange, decoded
 from lifecycle.cli.ctl.streams import Stream
 from lifecycle.cli.failures import CliError, UsageError
 from lifecycle.cli.listing import harmless
@@ -47,7 +46,7 @@ class Client:
         Raises:
             CliError: when it refuses, or does not answer.
         """
-        return _decoded(self._ask(target, query))
+        return decoded(self._ask(target, query))
 
     def text(self, target: str, **query: object) -> str:
         """What it answers, as text."""
@@ -56,7 +55,7 @@ class Client:
     def post(self, target: str, body: object) -> Any:
         """Tell it something, and wait until it has answered, however long that takes."""
         with self.tell(target, body) as exchange:
-            return _decoded(exchange.body())
+            return decoded(exchange.body())
 
     def tell(self, target: str, body: object) -> Exchange:
         """Tell it something; the answer is the caller's to wait for."""
@@ -107,10 +106,3 @@ def _with_query(target: str, query: dict[str, object]) -> str:
     from urllib.parse import urlencode
 
     return f"{target}?{urlencode(query)}"
-
-
-def _decoded(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except ValueError:
-        raise CliError(f"the program answered what is no JSON: {body[:80]!r}") from None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lifecycle.observe.sockets import Program
 
-__all__ = ["Exchange", "GoneError"]
+__all__ = ["Exchange", "GoneError", "decoded"]
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _PIECE: Final = 65_536
@@ -118,6 +118,18 @@ class Exchange:
             return self._socket.recv(_PIECE)
         except OSError as error:
             raise _gone(error) from error
+
+
+def decoded(body: bytes) -> Any:
+    """What a program said, of JSON.
+
+    Raises:
+        CliError: for what is none.
+    """
+    try:
+        return json.loads(body)
+    except ValueError:
+        raise CliError(f"the program answered what is no JSON: {body[:80]!r}") from None
 
 
 def _request(target: str, body: object) -> bytes:

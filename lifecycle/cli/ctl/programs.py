@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.ctl.clients import NoProgramError
-from lifecycle.cli.ctl.exchanges import Exchange, GoneError
+from lifecycle.cli.ctl.exchanges import Exchange, GoneError, decoded
 from lifecycle.cli.ctl.looks import Sheet, show, show_json, voice
 from lifecycle.cli.failures import DONE, CliError
 from lifecycle.cli.listing import ago
@@ -54,8 +53,8 @@ def _asked(programs: list[Program]) -> list[tuple[Program, dict[str, Any]]]:
 
 def _answer(exchange: Exchange) -> dict[str, Any]:
     try:
-        answer: dict[str, Any] = json.loads(exchange.body())
-    except (CliError, ValueError) as error:
+        answer: dict[str, Any] = decoded(exchange.body())
+    except CliError as error:
         return {"error": str(error)}
     return answer
 

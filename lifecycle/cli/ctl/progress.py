@@ -5,7 +5,6 @@ Nothing is asked again and again: the program's state comes as it changes, and t
 
 from __future__ import annotations
 
-import json
 import os
 import select
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.ctl.bars import bar
 from lifecycle.cli.ctl.clients import choose
-from lifecycle.cli.ctl.exchanges import GoneError
+from lifecycle.cli.ctl.exchanges import GoneError, decoded
 from lifecycle.cli.ctl.looks import voice
 from lifecycle.cli.ctl.orders import command, line_of, patiently, told
 from lifecycle.cli.ctl.trees import Tree
@@ -75,7 +74,7 @@ def restart(order: Order) -> int:
         with bar(f"restarting {renewal.name}") as draw, client.tell("/api/command", line) as exchange:
             for _ in _changes(tree, stream, exchange):
                 draw(*renewal.of(tree))
-            outcome = json.loads(exchange.body())
+            outcome = decoded(exchange.body())
     return told(client, order, outcome)
 
 
@@ -90,7 +89,7 @@ def _changes(tree: Tree, stream: Stream, exchange: Exchange) -> Iterator[None]:
 def _outcome(exchange: Exchange) -> dict[str, Any] | None:
     """What the program answered; None where it ended first."""
     try:
-        outcome: dict[str, Any] = json.loads(exchange.body())
+        outcome: dict[str, Any] = decoded(exchange.body())
     except GoneError:
         return None
     return outcome

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import select
 from collections import deque
 from typing import TYPE_CHECKING, Any, TextIO
 
-from lifecycle.cli.ctl.exchanges import GoneError
+from lifecycle.cli.ctl.exchanges import GoneError, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,9 +25,13 @@ class Messages:
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[Any]:
-        """The objects that end in ``piece``."""
+        """The objects that end in ``piece``.
+
+        Raises:
+            CliError: for what is no JSON.
+        """
         *whole, self._rest = (self._rest + piece.replace(b"\r", b"")).split(b"\n\n")
-        return [json.loads(data) for message in whole if (data := _data(message))]
+        return [decoded(data) for message in whole if (data := _data(message))]
 
 
 def _data(message: bytes) -> bytes:

@@ -19,7 +19,6 @@ from tests.cli.ctl.speakers import answer, speaker
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
 
 HEAD = b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 

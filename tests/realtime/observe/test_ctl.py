@@ -41,12 +41,8 @@ def shop(everywhere: Env) -> Iterator[Running]:
 
 
 @pytest.fixture
-def ask(
-    everywhere: Env, shop: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str, str]]:
-    """Asks `shop` without a process for each question; the status, and what was written."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", everywhere["XDG_RUNTIME_DIR"])
-    assert shop.process.poll() is None
+def here(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Asks without a process for each question; the status, and what was written."""
 
     def asked(*argv: str) -> tuple[int, str, str]:
         try:
@@ -56,6 +52,14 @@ def ask(
         return status, *capsys.readouterr()
 
     return asked
+
+
+@pytest.fixture
+def ask(everywhere: Env, shop: Running, here: Ask, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Asks `shop`."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", everywhere["XDG_RUNTIME_DIR"])
+    assert shop.process.poll() is None
+    return here
 
 
 # -- what is asked -------------------------------------------------------------------------------------------------
@@ -217,8 +221,9 @@ def test_who_reads_no_further_does_not_wait_for_more(ask: Ask, everywhere: Env, 
 
 
 @pytest.fixture
-def env() -> Iterator[Env]:
+def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[Env]:
     with home() as env:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", env["XDG_RUNTIME_DIR"])
         yield env
 
 
@@ -245,9 +250,9 @@ def test_ctrl_c_ends_tail_and_leaves_the_program_alone(ask: Ask, everywhere: Env
     assert ask("commands")[0] == 0
 
 
-def test_ctrl_c_leaves_a_command_to_the_program(env: Env) -> None:
+def test_ctrl_c_leaves_a_command_to_the_program(env: Env, here: Ask) -> None:
     with started(env) as program, Asking(env, "emit", "hold/it") as waiting:
-        while "hold/*" not in ctl(env, "status")[1]:
+        while "hold/*" not in here("status")[1]:
             pass
         waiting.process.send_signal(signal.SIGINT)
         assert "not waited for any longer; shop goes on with it" in waiting.rest(1)
@@ -255,7 +260,7 @@ def test_ctrl_c_leaves_a_command_to_the_program(env: Env) -> None:
         assert tailed(env, "tail", "hold/it", until="handled")
 
 
-def test_who_watches_a_program_that_is_killed_is_told(env: Env) -> None:
+def test_who_watches_a_program_that_is_killed_is_told(env: Env, here: Ask) -> None:
     with (
         started(env) as program,
         Asking(env, "tail") as tail,
@@ -269,12 +274,12 @@ def test_who_watches_a_program_that_is_killed_is_told(env: Env) -> None:
         assert "shop has ended" in watching.rest(1)
         assert "the program ended before it had answered" in waiting.rest(1)
         program.rest(-signal.SIGKILL)
-    assert ctl(env, "status")[0] == 4
+    assert here("status")[0] == 4
 
 
-def test_stop_shows_what_is_left_and_waits_for_the_process(env: Env) -> None:
+def test_stop_shows_what_is_left_and_waits_for_the_process(env: Env, here: Ask) -> None:
     with started(env) as program, Asking(env, "emit", "hold/it"):
-        while "hold/*" not in ctl(env, "status")[1]:
+        while "hold/*" not in here("status")[1]:
             pass
         with Asking(env, "stop") as stop:
             stop.until("stopping shop: 1 event")
@@ -285,23 +290,23 @@ def test_stop_shows_what_is_left_and_waits_for_the_process(env: Env) -> None:
         program.rest()
 
 
-def test_a_stop_that_is_the_program_s_own_is_not_waited_for(env: Env) -> None:
+def test_a_stop_that_is_the_program_s_own_is_not_waited_for(env: Env, here: Ask) -> None:
     with started({**env, "STOP": "mine"}) as program:
-        assert ctl(env, "stop")[0] == 0
+        assert here("stop")[0] == 0
         program.until("not I")
-        assert ctl(env, "terminate")[0] == 0
+        assert here("terminate")[0] == 0
         program.rest()
 
 
-def test_of_two_programs_one_has_to_be_named(env: Env) -> None:
+def test_of_two_programs_one_has_to_be_named(env: Env, here: Ask) -> None:
     with started(env), started(env) as second, started({**env, "NAMED": "other"}):
-        status, _, err = ctl(env, "routes")
+        status, _, err = here("routes")
         assert status == 2
         assert [line.split()[1] for line in err.splitlines()[1:]] == ["other", "shop", f"shop-{second.process.pid}"]
-        assert ctl(env, "-p", f"shop-{second.process.pid}", "stop")[0] == 0
+        assert here("-p", f"shop-{second.process.pid}", "stop")[0] == 0
         second.rest()
-        assert ctl(env, "-p", "shop", "routes")[0] == 0
-    assert ctl(env, "routes")[0] == 4
+        assert here("-p", "shop", "routes")[0] == 0
+    assert here("routes")[0] == 4
 
 
 # -- programs of the other commands --------------------------------------------------------------------------------
@@ -318,35 +323,35 @@ worker = TaskWorker("worker", forever)
 """
 
 
-def test_what_run_runs_has_the_name_of_its_module(env: Env, tmp_path: Path) -> None:
+def test_what_run_runs_has_the_name_of_its_module(env: Env, here: Ask, tmp_path: Path) -> None:
     """Also where no router runs."""
     (tmp_path / "shop.py").write_text(MODULE)
     with started(env, "-m", "lifecycle", "run", "shop:worker", cwd=tmp_path) as program:
-        assert re.search(r"worker +task +running", ctl(env, "-p", "shop", "status")[1])
-        assert ctl(env, "stop")[0] == 0
+        assert re.search(r"worker +task +running", here("-p", "shop", "status")[1])
+        assert here("stop")[0] == 0
         program.rest()
 
 
-def test_what_up_runs_is_started_anew_and_stopped(env: Env, tmp_path: Path) -> None:
-    here = tmp_path / "my shop"
-    here.mkdir()
-    (here / "Procfile").write_text("web: echo up; exec sleep 600\n")
-    with started(env, "-m", "lifecycle", "up", cwd=here) as program:
-        assert ctl(env, "-p", "up-my_shop", "restart", "web")[0] == 0
+def test_what_up_runs_is_started_anew_and_stopped(env: Env, here: Ask, tmp_path: Path) -> None:
+    place = tmp_path / "my shop"
+    place.mkdir()
+    (place / "Procfile").write_text("web: echo up; exec sleep 600\n")
+    with started(env, "-m", "lifecycle", "up", cwd=place) as program:
+        assert here("-p", "up-my_shop", "restart", "web")[0] == 0
         program.until("web    | up")
-        assert ctl(env, "stop")[0] == 0
+        assert here("stop")[0] == 0
         program.rest()
 
 
-def test_what_watch_runs_has_the_words_of_its_prompt(env: Env, tmp_path: Path) -> None:
-    here = tmp_path / "shop"
-    here.mkdir()
-    (here / "app.py").write_text("import time; print('up'); time.sleep(600)")
-    with started(env, "-m", "lifecycle", "watch", "--", sys.executable, "app.py", cwd=here) as program:
-        assert ctl(env, "-p", "watch-shop", "restart")[0] == 0
+def test_what_watch_runs_has_the_words_of_its_prompt(env: Env, here: Ask, tmp_path: Path) -> None:
+    place = tmp_path / "shop"
+    place.mkdir()
+    (place / "app.py").write_text("import time; print('up'); time.sleep(600)")
+    with started(env, "-m", "lifecycle", "watch", "--", sys.executable, "app.py", cwd=place) as program:
+        assert here("-p", "watch-shop", "restart")[0] == 0
         program.until("up")
-        assert "running for" in ctl(env, "--", "status")[1]
-        assert ctl(env, "stop")[0] == 0
+        assert "running for" in here("--", "status")[1]
+        assert here("stop")[0] == 0
         program.rest()
 
 
