@@ -40,6 +40,7 @@ class Wire:
         self._news: dict[bytes, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._busy = False
+        self._over = False
         self._file = db.fileno()
         self._loop.add_reader(self._file, self._readable)
 
@@ -80,8 +81,11 @@ class Wire:
         try:
             use()
         except psycopg.Error:
-            self.let_go().close()
-            self._lost()
+            # Once: it may be noticed again by who is about to let go.
+            if not self._over:
+                self._forget()
+                self._db.close()
+                self._lost()
             return False
         return True
 
@@ -90,9 +94,15 @@ class Wire:
         if self._timer is not None:
             self._timer.cancel()
             self._send()
+        self._forget()
+        return self._db
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         # Not by the connection's own word for it: one that is lost has none.
         self._loop.remove_reader(self._file)
-        return self._db
+        self._over = True
 
 
 def _together(news: dict[bytes, None]) -> bytes:
