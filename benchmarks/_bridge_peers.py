@@ -173,7 +173,7 @@ async def faststream_publish(url: str, count: int, rate: float) -> None:
     """Its broker."""
     from faststream.nats import NatsBroker
 
-    async with NatsBroker(url) as broker:
+    async with NatsBroker(url, logger=None) as broker:
 
         async def send(data: dict[str, Any]) -> None:
             await broker.publish(data, SUBJECT, stream=STREAM, headers={"Nats-Msg-Id": uuid.uuid4().hex})
@@ -185,7 +185,7 @@ async def faststream_consume(url: str, count: int) -> None:
     """Its subscriber."""
     from faststream.nats import JStream, NatsBroker, PullSub
 
-    broker, tally = NatsBroker(url), Tally(count)
+    broker, tally = NatsBroker(url, logger=None), Tally(count)
 
     async def handle(data: dict[str, Any]) -> None:
         tally.note(data)

@@ -14,6 +14,7 @@ lifecycle.handlers  what events cause: suspend, reload, shut down, call, start a
 lifecycle.workers   what is kept alive; in ``workers.pool``, processes that answer calls
 lifecycle.flows     work that survives a crash: tasks in order, undone or tried again, and jobs
 lifecycle.observe   diagrams of what ``state()`` says
+lifecycle.bridges   the same topics and handlers on several machines
 lifecycle.testing   virtual time, fakes, a pytest plugin
 ==================  ============================================================================
 

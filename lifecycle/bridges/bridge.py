@@ -77,7 +77,7 @@ class NatsBridge:
     What came from the bus does not go there again.
 
     Args:
-        server: the URL of the server, or a `NatsServer` where it takes more.
+        url: of the server, or a `NatsServer` where it takes more than that.
         stream: its stream, which is made if there is none.
         prefix: with what every subject begins.
         group: who shares the work; also the name of the bridge.
