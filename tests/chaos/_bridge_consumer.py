@@ -19,6 +19,13 @@ GROUP = "consumers"
 TRIES = 8
 
 
+class Herald:
+    """Says that the sources before it have started; signals are heard by then."""
+
+    async def run(self, emit: object) -> None:
+        print("up", flush=True)
+
+
 def main() -> None:
     url, path = sys.argv[1:]
     handled = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -43,6 +50,7 @@ def main() -> None:
             raise ValueError(f"number {event.data['number']} is poison")
         os.write(handled, f"{event.data['number']} {event.attempt}\n".encode())
 
+    router.add_source(Herald())
     run(router)
 
 

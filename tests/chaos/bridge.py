@@ -154,7 +154,14 @@ class Storm:
         argv = [sys.executable, "-m", "tests.chaos._bridge_consumer"]
         arguments = [self.server.url, str(self.directory / f"handled-{place}")]
         with (self.directory / "log").open("a") as log:
-            return await asyncio.create_subprocess_exec(*argv, *arguments, cwd=ROOT, stderr=log)
+            pipe = asyncio.subprocess.PIPE
+            return await asyncio.create_subprocess_exec(*argv, *arguments, cwd=ROOT, stdout=pipe, stderr=log)
+
+    async def _up(self, process: Process) -> None:
+        """Wait until it has said that it is up: before, a signal would end it as one ends any process."""
+        assert process.stdout is not None
+        async with asyncio.timeout(LIMIT):
+            assert await process.stdout.readline(), (self.directory / "log").read_text()[-5000:]
 
     async def _strike_for(self, seconds: float, kills: int) -> None:
         end = time.monotonic() + seconds
@@ -195,6 +202,7 @@ class Storm:
                 break
             await asyncio.sleep(0.1)
         for process in self._consumers:
+            await self._up(process)
             process.terminate()
         async with asyncio.timeout(LIMIT):
             ended = [await process.wait() for process in self._consumers]
