@@ -20,6 +20,9 @@ _TOLD, _CLOSE = 3, 50
 #: How similar two segments are that may be one misspelt, from 0 to 1.
 _SIMILAR = 0.6
 
+#: What people write for a slash.
+_SEPARATORS = str.maketrans(".: ", "///")
+
 _Change: TypeAlias = "Callable[[str], str]"
 
 
@@ -53,12 +56,18 @@ def _most_similar(topic: str, texts: Iterable[str]) -> list[str]:
     plain = _plain(topic)
     segments = set(plain.split("/"))
 
-    def likeness(text: str) -> tuple[int, int]:
-        other = _plain(text)
-        begins = next((at for at, (one, two) in enumerate(zip(plain, other, strict=False)) if one != two), len(plain))
-        return len(segments.intersection(other.split("/"))), begins
+    def likeness(text: str) -> tuple[int, int, int]:
+        other = text.translate(_SEPARATORS).casefold()
+        return len(segments.intersection(other.split("/"))), _common(plain, other), _common(topic, text)
 
-    return heapq.nlargest(_CLOSE, texts, key=likeness)
+    # In an order of their own, so that equal ones are always told in the same.
+    return heapq.nlargest(_CLOSE, sorted(texts), key=likeness)
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters they have in common at the beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (mine, its) in pairs if mine != its), min(len(one), len(other)))
 
 
 def _hint(topic: str, pattern: str) -> str | None:
@@ -106,9 +115,7 @@ def _fits(pattern: str, topic: str) -> bool:
 
 def _slashes(text: str) -> str:
     """No slash where none belongs, and a slash where another sign separates."""
-    for sign in (".", ":", " "):
-        text = text.replace(sign, "/")
-    return _tidy(text)
+    return _tidy(text.translate(_SEPARATORS))
 
 
 def _tidy(text: str) -> str:
