@@ -3,7 +3,9 @@
 lane_with_prometheus_over_without: a delivery through a lane to a handler that does nothing, with `PrometheusMetrics`
 and without. snapshot_1000_workers_over_json_dumps: all of a program's state as plain data, beside ``json.dumps`` of the
 same. metrics_scrape_1000_workers_over_plain_series: a scrape of a program with a thousand workers, each of which was
-restarted once, beside prometheus_client with as many series that were counted by hand.
+restarted once, beside prometheus_client with as many series that were counted by hand. dashboard_cpu_percent: of one
+core, what an open page costs a program in which a thousand workers change a thousand times a second; its memory is
+measured over minutes by ``python -m benchmarks._observe_dashboard 600``.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import asyncio
 import logging
 
 from benchmarks._measure import report
+from benchmarks._observe_dashboard import dashboard_cpu
 from benchmarks._observe_metrics import lane_over_without, scrape_over_plain
 from benchmarks._observe_snapshots import snapshot_over_dumps
 
@@ -21,23 +24,27 @@ BARS = {
     "lane_with_prometheus_over_without": "at most 4",
     "snapshot_1000_workers_ms": "printed",
     "snapshot_1000_workers_over_json_dumps": "at most 3",
+    "dashboard_cpu_percent": "at most 15",
+    "dashboard_memory_growth_mib": "printed",
     "metrics_scrape_1000_workers_over_plain_series": "at most 1.5",
 }
 
 
-def results(*, rounds: int = 15, events: int = 20_000, workers: int = 1000) -> dict[str, float]:
-    """All figures; with fewer events or workers they are no figures that mean anything."""
+def results() -> dict[str, float]:
+    """All figures."""
     return {
-        "lane_with_prometheus_over_without": lane_over_without(rounds, events),
+        "lane_with_prometheus_over_without": lane_over_without(rounds=15, events=20_000),
         **asyncio.run(snapshot_over_dumps()),
-        "metrics_scrape_1000_workers_over_plain_series": scrape_over_plain(rounds, workers),
+        "metrics_scrape_1000_workers_over_plain_series": scrape_over_plain(rounds=15, workers=1000),
+        **dashboard_cpu(),
     }
 
 
 def main() -> None:
     """Measure and print."""
     logging.getLogger("lifecycle").setLevel(logging.ERROR)
-    report("observe", results(), BARS)
+    found = results()
+    report("observe", {name: found[name] for name in BARS}, BARS)
 
 
 if __name__ == "__main__":

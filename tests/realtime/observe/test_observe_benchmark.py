@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from benchmarks import _observe_snapshots, observe
-
-if TYPE_CHECKING:
-    import pytest
+from benchmarks._observe_metrics import lane_over_without, scrape_over_plain
 
 
-def test_each_figure_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_observe_snapshots, "_WORKERS", 20)
-    monkeypatch.setattr(_observe_snapshots, "_ROUNDS", 1)
-
-    results = observe.results(rounds=1, events=200, workers=20)
-
-    assert set(results) == set(observe.BARS)
-    assert all(isinstance(value, float) for value in results.values())
+def test_a_lane_and_a_scrape_are_measured() -> None:
+    """They check that all events came, and that all workers are in the text."""
+    assert lane_over_without(rounds=1, events=200) > 0
+    assert scrape_over_plain(rounds=1, workers=20) > 0
