@@ -196,6 +196,9 @@ class Link:
 
     async def _failed(self, error: Exception) -> None:
         self._trouble = str(error) or type(error).__name__
+        if not hasattr(self, "js") and "authorization" in self._trouble.lower():
+            # The client would try again for ever; a password gets no better by that.
+            raise BridgeError(f"{self.server!r} does not let us in: {self._trouble}")
         _log.debug("%s: %s", self._name, self._trouble)
 
     async def _went_down(self) -> None:

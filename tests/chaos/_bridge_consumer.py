@@ -36,7 +36,7 @@ def main() -> None:
             group=GROUP,
             subscribe=("chaos/**",),
             max_in_flight=32,
-            ack_wait=2.0,
+            ack_wait=1.0,
             max_deliver=TRIES,
             backoff=Backoff(initial=0.05, maximum=0.2),
         ),
