@@ -14,7 +14,7 @@ from lifecycle.cli import main
 from lifecycle.cli.commandline import parse
 from lifecycle.cli.messages import Voice, colourful
 
-HEAVY = {"asyncio", "aiohttp", "watchfiles", "prompt_toolkit", "blinker", "pathspec"}
+HEAVY = {"asyncio", "aiohttp", "watchfiles", "prompt_toolkit", "blinker", "pathspec", "rich", "http"}
 
 PROGRAM = """
 import json, sys
@@ -35,6 +35,7 @@ print(json.dumps([name for name in sys.modules if "." not in name]))
         ["watch", "--help"],
         ["up", "--help"],
         ["run", "--help"],
+        ["ctl", "--help"],
         ["webhook", "send", "--help"],
     ],
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lifecycle.cli.ctl.bars import bar
 from lifecycle.cli.ctl.clients import choose
 from lifecycle.cli.ctl.exchanges import GoneError, decoded
-from lifecycle.cli.ctl.looks import voice
+from lifecycle.cli.ctl.looks import show_json, voice
 from lifecycle.cli.ctl.orders import command, line_of, patiently, told
 from lifecycle.cli.ctl.trees import Tree
 from lifecycle.cli.failures import DONE
@@ -37,28 +37,31 @@ def stop(order: Order) -> int:
     """Ask the program to end, and wait until its process has ended."""
     client = choose(order.program)
     with patiently(client), _life(client) as wait_for_end, client.stream("/api/state/stream") as stream:
-        outcome = _stopped(client, line_of(order), stream)
-        if outcome is not None:
+        outcome, stops = _stopped(client, line_of(order), stream)
+        if not stops:
             return told(client, order, outcome)
         wait_for_end()
-    voice().good(f"{client.name} has ended")
+    if order.json:
+        show_json(outcome)
+    else:
+        voice().good(f"{client.name} has ended")
     return DONE
 
 
-def _stopped(client: Client, line: str, stream: Stream) -> dict[str, Any] | None:
-    """Show how it stops until it has closed its socket; what it answered, if it does not stop."""
+def _stopped(client: Client, line: str, stream: Stream) -> tuple[dict[str, Any], bool]:
+    """Show how it stops until it has closed its socket; what it answered, and whether it does stop."""
     tree, left = Tree(), Left()
     tree.update([stream.first()])
     with bar(f"stopping {client.name}") as draw, client.tell("/api/command", {"line": line}) as exchange:
         for _ in _changes(tree, stream, exchange):
             draw(*left.of(tree))
         outcome = _outcome(exchange)
-        if outcome is not None and not (outcome.get("outcome") == "handled" and _is_stopping(client)):
-            return outcome
+        if outcome.get("outcome") != "handled" or not _is_stopping(client):
+            return outcome, False
         for message in stream:
             tree.update([message])
             draw(*left.of(tree))
-    return None
+    return outcome, True
 
 
 def restart(order: Order) -> int:
@@ -79,19 +82,20 @@ def restart(order: Order) -> int:
 
 
 def _changes(tree: Tree, stream: Stream, exchange: Exchange) -> Iterator[None]:
-    """Each change of the state, until the program has answered or ended."""
+    """The state as it is and each change of it, until the program has answered or ended."""
+    yield
     while not stream.ended and not exchange.is_answered():
         if messages := stream.take(None, exchange):
             tree.update(messages)
             yield
 
 
-def _outcome(exchange: Exchange) -> dict[str, Any] | None:
-    """What the program answered; None where it ended first."""
+def _outcome(exchange: Exchange) -> dict[str, Any]:
+    """What the program answered; to have ended before is to have done what it was told."""
     try:
         outcome: dict[str, Any] = decoded(exchange.body())
     except GoneError:
-        return None
+        return {"outcome": "handled", "delivery": None, "error": None, "answer": None}
     return outcome
 
 
@@ -106,9 +110,8 @@ def _is_stopping(client: Client) -> bool:
 @contextmanager
 def _life(client: Client) -> Generator[Callable[[], None]]:
     """What waits until the process has ended; where the system cannot tell, the end of its socket has to do."""
-    pid = client.get("/api/program")["pid"]
     try:
-        descriptor = os.pidfd_open(pid)
+        descriptor = os.pidfd_open(client.program.pid or 0)
     except (AttributeError, OSError):
         yield lambda: None
         return

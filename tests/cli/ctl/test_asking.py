@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +25,17 @@ def said(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
     status = main(["ctl", *argv])
     out, err = capsys.readouterr()
     return status, out, err
+
+
+def test_a_question_loads_nothing_that_takes_long(sockets: Path) -> None:
+    program = "import sys; from lifecycle.cli import main; main(sys.argv[1:]); print(*sys.modules)"
+    with speaker(sockets / "app.sock", PROGRAM):
+        asked = subprocess.run(
+            [sys.executable, "-c", program, "ctl", "ps"], capture_output=True, text=True, check=True, timeout=30
+        )
+    assert "app" in asked.stdout
+    heavy = {"asyncio", "aiohttp", "http", "logging", "prompt_toolkit", "rich", "lifecycle.control"}
+    assert heavy.isdisjoint(asked.stdout.split())
 
 
 # -- which program -------------------------------------------------------------------------------------------------

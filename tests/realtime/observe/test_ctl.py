@@ -294,7 +294,9 @@ def test_a_stop_that_is_the_program_s_own_is_not_waited_for(env: Env, here: Ask)
     with started({**env, "STOP": "mine"}) as program:
         assert here("stop")[0] == 0
         program.until("not I")
-        assert here("terminate")[0] == 0
+        status, out, err = here("terminate", "--json")
+        assert (status, json.loads(out)["outcome"]) == (0, "handled")
+        assert err.startswith("[lifecycle] stopping shop: ")
         program.rest()
 
 
