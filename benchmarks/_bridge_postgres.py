@@ -1,0 +1,151 @@
+"""Flows and jobs on PostgreSQL beside the same statements by hand: ``python -m benchmarks._bridge_postgres [--json]``.
+
+The server is real, and waits for its disk. A flow of tasks in a row is beside as many transactions, each with the rows
+that such a task writes, one after the other. Jobs are claimed and completed, eight at a time and without flows, beside
+a claim and a completion by hand, each its own transaction, with as many connections as ours has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from functools import partial
+
+import psycopg
+
+from benchmarks._measure import interleaved, ratio, report
+from lifecycle.flows import AtomRow, Batch, Board, Change, FlowRow, Flows, linear, task
+from lifecycle.flows.postgresrows import begin, write
+from tests import postgres
+
+__all__ = ["figures"]
+
+ROUNDS = 5
+TASKS, JOBS = 500, 1000
+CLAIMANTS, CONNECTIONS = 8, 4
+
+BARS = {
+    "postgres_tasks_over_raw": "at least 0.4",
+    "postgres_jobs_over_raw": "at least 0.4",
+    "postgres_tasks_a_second": "printed",
+    "postgres_jobs_a_second": "printed",
+}
+
+_CLAIM = b"""
+UPDATE lifecycle_jobs SET state = 'CLAIMED', owner = %s, epoch = epoch + 1, until = %s, attempts = attempts + 1
+WHERE number = (
+    SELECT number FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due = 0 AND flow = %s
+    ORDER BY rank, number LIMIT 1 FOR UPDATE SKIP LOCKED
+) RETURNING id, epoch
+"""
+_COMPLETE = b"""
+UPDATE lifecycle_jobs SET state = 'COMPLETE', outcome = 'SUCCESS', ended = %s WHERE id = %s AND epoch = %s
+"""
+
+
+def figures() -> dict[str, object]:
+    """The ratios, and what they are of; nothing where there is no server."""
+    if postgres.program("postgres") is None:
+        return {}
+    server = postgres.Postgres(fsync="on", full_page_writes="on", shared_buffers="128MB")
+    try:
+        server.start()
+        return _measured(server)
+    finally:
+        server.close()
+
+
+def _measured(server: postgres.Postgres) -> dict[str, object]:
+    cases = {"tasks": _tasks, "raw tasks": _raw_tasks, "jobs": _jobs, "raw jobs": _raw_jobs}
+    samples = interleaved({name: partial(case, server) for name, case in cases.items()}, rounds=ROUNDS)
+    return {
+        "postgres_tasks_over_raw": ratio(samples, "tasks", "raw tasks"),
+        "postgres_jobs_over_raw": ratio(samples, "jobs", "raw jobs"),
+        "postgres_tasks_a_second": int(sorted(samples["tasks"])[ROUNDS // 2]),
+        "postgres_jobs_a_second": int(sorted(samples["jobs"])[ROUNDS // 2]),
+    }
+
+
+def _tasks(server: postgres.Postgres) -> float:
+    flow = linear("flow", *[task(lambda: 1, name=f"t{number}") for number in range(TASKS)])
+
+    async def measure() -> float:
+        async with Flows(server.cleared()) as flows:
+            began = time.perf_counter()
+            await flows.start(flow)
+            return TASKS / (time.perf_counter() - began)
+
+    return asyncio.run(measure())
+
+
+def _raw_tasks(server: postgres.Postgres) -> float:
+    asks = [write(_batch(number), number) for number in range(1, TASKS + 1)]
+    with psycopg.connect(server.cleared(), autocommit=True) as db:
+        db.execute(*begin(FlowRow("x", "flow", epoch=1), 0))
+        began = time.perf_counter()
+        for each in asks:
+            assert db.execute(*each).fetchone()
+        return TASKS / (time.perf_counter() - began)
+
+
+def _batch(number: int) -> Batch:
+    """The end of a task, and the beginning of the next."""
+    seq = 2 * number
+    atoms = [
+        AtomRow(f"t{number}", "task", "SUCCESS", "EXECUTE", 1, 1, "1"),
+        AtomRow(f"t{number + 1}", "task", "RUNNING", "EXECUTE", 1, 1),
+    ]
+    changes = [
+        Change("task", f"t{number}", "RUNNING", "SUCCESS", 1, "", 1, "x", seq, 7.0, "1"),
+        Change("task", f"t{number + 1}", "PENDING", "RUNNING", None, "", 1, "x", seq + 1, 7.0),
+    ]
+    return Batch("x", 1, "RUNNING", seq + 1, 7.0, atoms, changes)
+
+
+async def _posted(flows: Flows) -> Board:
+    board = Board(flows)
+    await asyncio.gather(*[board.post("flow", size=number) for number in range(JOBS)])
+    return board
+
+
+def _jobs(server: postgres.Postgres) -> float:
+    async def finish(board: Board) -> None:
+        while (job := await board.claim(flows=["flow"])) is not None:
+            await board.consume(job)
+
+    async def measure() -> float:
+        async with Flows(server.cleared()) as flows:
+            board = await _posted(flows)
+            began = time.perf_counter()
+            await asyncio.gather(*[finish(board) for _ in range(CLAIMANTS)])
+            return JOBS / (time.perf_counter() - began)
+
+    return asyncio.run(measure())
+
+
+def _raw_jobs(server: postgres.Postgres) -> float:
+    async def prepare(url: str) -> None:
+        async with Flows(url) as flows:
+            await _posted(flows)
+
+    url = server.cleared()
+    asyncio.run(prepare(url))
+    connections = [psycopg.connect(url, autocommit=True) for _ in range(CONNECTIONS)]
+    threads = [threading.Thread(target=_finish, args=(db,)) for db in connections]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return JOBS / (time.perf_counter() - began)
+
+
+def _finish(db: psycopg.Connection[tuple[str, int]]) -> None:
+    with db:
+        while claimed := db.execute(_CLAIM, ("me", time.time() + 30, "flow")).fetchone():
+            db.execute(_COMPLETE, (time.time(), *claimed))
+
+
+if __name__ == "__main__":
+    report("flows and jobs on PostgreSQL", figures(), BARS)
