@@ -46,7 +46,10 @@ class Routers:
 
     def _is_here(self) -> bool:
         """Whether what runs here runs under our lifetime, or under one inside it."""
-        if self._loop is not asyncio.get_running_loop():
+        try:
+            if self._loop is not asyncio.get_running_loop():
+                return False
+        except RuntimeError:  # an event can be given to a router that does not run from anywhere
             return False
         life = current_life.get(None)
         while life is not None and life is not self._life:

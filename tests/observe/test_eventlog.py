@@ -297,6 +297,17 @@ async def test_an_event_that_a_stranger_sends_into_one_of_its_routers_is_seen(cl
     assert fates(log) == [("a", "handled")]
 
 
+async def test_an_event_that_another_thread_gives_to_a_router_at_rest_is_nobodys_business(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    router = Router()
+    router.handle("**", nothing)
+    async with EventLog() as log:
+        await asyncio.to_thread(router.emit_nowait, Event("a"))
+    assert log.entries() == []
+    assert caplog.records == []
+
+
 async def _later(call: Callable[[], Any]) -> None:
     await asyncio.sleep(1)
     call()
