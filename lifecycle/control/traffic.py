@@ -260,11 +260,9 @@ class Traffic:
         following = None if delivery.plan is None else delivery.plan.after(route)
         if following is not None:
             following.routed += 1
-        elif delivery.plan is not None and delivery.plan.was_relayed:
-            delivery.end()
-        elif route.is_fallback:
-            # It was counted as unrouted when it came here.
-            delivery.end(error)
+        elif (relayed := delivery.plan is not None and delivery.plan.was_relayed) or route.is_fallback:
+            # A relay has had it; or it was counted as unrouted when it came here.
+            delivery.end(None if relayed else error)
             self._tell_end(delivery)
         elif self.roster.fallback is None:
             self._refuse(delivery, error)

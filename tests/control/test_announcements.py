@@ -117,6 +117,18 @@ async def test_one_that_a_fallback_passed_on_too(clock: Clock) -> None:
     assert [each[0] for each in log] == ["delivery_accepted", "handler_started", "handler_passed", "delivery_ended"]
 
 
+async def test_one_that_a_relay_took_ends_too(clock: Clock) -> None:
+    async def take(_event: Event) -> bool:
+        return True
+
+    router = Router()
+    router.relay("a", take)
+    with told("delivery_accepted", "delivery_ended") as log:
+        async with running(router):
+            await (await router.emit(Event("a")))
+    assert log == [("delivery_accepted", "a", None), ("delivery_ended", "a", None)]
+
+
 @pytest.mark.parametrize("busy", ["drop", "restart"])
 async def test_one_that_was_given_up_ends_once_and_so_do_all(clock: Clock, busy: str) -> None:
     router = Router()
