@@ -159,7 +159,7 @@ export class Dialogs {
     if (!line) return;
     this.#past = [...this.#past.slice(-49), line];
     this.#line = "";
-    this.#words = [];
+    this.#complete();
     this.app.send(line);
   };
 
