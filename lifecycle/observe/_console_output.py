@@ -177,7 +177,7 @@ def _hand_over(old: object, new: TextIO) -> None:
     """Let the log handlers that write to ``old`` write to ``new``."""
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
     handlers = {handler for each in loggers if isinstance(each, logging.Logger) for handler in each.handlers}
-    plain = [cast("logging.StreamHandler[Any]", each) for each in handlers if type(each) is logging.StreamHandler]
+    plain: list[logging.StreamHandler[Any]] = [each for each in handlers if type(each) is logging.StreamHandler]
     for handler in plain:
         if handler.stream is old:
             handler.setStream(new)
