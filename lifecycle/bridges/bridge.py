@@ -19,6 +19,7 @@ from lifecycle.bridges.codec import to_binary
 from lifecycle.bridges.intake import Counts
 from lifecycle.bridges.letters import message_key
 from lifecycle.bridges.links import Link, NatsServer
+from lifecycle.bridges.memories import Memory
 from lifecycle.bridges.publishing import Publisher
 from lifecycle.bridges.records import BusEvent
 from lifecycle.bridges.sessions import Session
@@ -127,8 +128,7 @@ class NatsBridge:
         self._source = f"/{socket.gethostname()}/{group}"
         self._publisher = Publisher(stream)
         self._counts = Counts()
-        # How often events have failed here, by their numbers in the stream.
-        self._failures: dict[int, int] = {}
+        self._memory = Memory()
         self._session: Session | None = None
         self._router: Router | None = None
         # Whether the router has taken it out, so that what matches `publish` is no longer ours.
@@ -176,7 +176,7 @@ class NatsBridge:
         if self._session is not None:
             await self._session.settle()
         link = await Link(self._server, f"lifecycle {self.name}", self._changed).__aenter__()
-        session = Session(link, self._settings, self._publisher, self._counts, self._failures)
+        session = Session(link, self._settings, self._publisher, self._counts, self._memory)
         try:
             await session.prepare()
             await self._publisher.use(link)

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
+    from lifecycle.bridges.memories import Key, Memory
     from lifecycle.bridges.publishing import Publisher
+    from lifecycle.bridges.records import BusEvent
     from lifecycle.bridges.settings import Settings
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.types import Emit
@@ -38,9 +40,6 @@ _GIVEN_BACK = 0.1
 #: Seconds for the server to confirm an acknowledgement, where that is wanted.
 _CONFIRMED = 5.0
 
-#: Events whose failures are remembered here.
-_REMEMBERED = 10_000
-
 
 @dataclass(slots=True)
 class Counts:
@@ -54,11 +53,13 @@ class Counts:
 class _Held:
     """A message that has not been answered."""
 
-    __slots__ = ("attempt", "message")
+    __slots__ = ("attempt", "key", "message", "topic")
 
-    def __init__(self, message: Msg, attempt: int) -> None:
+    def __init__(self, message: Msg, key: Key, topic: str, attempt: int) -> None:
         # The latest of its kind: an answer to an older delivery of the same event would be too late.
         self.message = message
+        self.key = key
+        self.topic = topic
         self.attempt = attempt
 
 
@@ -70,16 +71,14 @@ class Intake:
         settings: Settings,
         publisher: Publisher,
         counts: Counts,
-        failures: dict[int, int],
+        memory: Memory,
         freed: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._publisher = publisher
         self._counts = counts
-        # By the number that the stream gave them.
-        self._held: dict[int, _Held] = {}
-        # The server counts deliveries, but starts again when it was killed: what failed here is remembered here.
-        self._failures = failures
+        self._held: dict[Key, _Held] = {}
+        self._memory = memory
         self._freed = freed
         self._wants = lru_cache(4096)(settings.is_subscribed)
         # Each waits for the end of one delivery.
@@ -95,37 +94,39 @@ class Intake:
     async def take(self, message: Msg, emit: Emit) -> None:
         """Give ``message`` to the router; returns when that has it."""
         known = message.metadata
-        number = known.sequence.stream
-        if number in self._held:
+        key = known.sequence.stream, known.timestamp
+        if key in self._held:
             # It was thought lost, as we were asleep: the first delivery of it still goes on.
-            self._held[number].message = message
+            self._held[key].message = message
             return
         topic = as_topic(message.subject, self._settings.prefix)
-        if not self._wants(topic):
+        if self._memory.was_handled(key) or not self._wants(topic):
             await _said(message.ack())
             self._freed()
             return
-        attempt = max(known.num_delivered, self._failures.get(number, 0) + 1)
-        held = self._held[number] = _Held(message, attempt)
-        if attempt > self._settings.max_deliver:
-            self._spawn(number, self._bury(number, held, topic, "whoever had it never answered: stopped or died"))
-            return
-        try:
-            name = f"{self._settings.stream}/{number}"
-            event = from_binary(topic, message.headers or {}, message.data, id=name, attempt=attempt)
-        except ValueError as error:
-            self._spawn(number, self._bury(number, held, topic, f"it cannot be read: {error}", readable=False))
-            return
-        delivery = await emit(event)
-        delivery.again(attempt)
-        self._spawn(number, self._follow(number, held, topic, delivery))
+        held = self._held[key] = _Held(message, key, topic, self._memory.attempt(key, known.num_delivered))
+        event = self._read(held)
+        if event is not None:
+            delivery = await emit(event)
+            delivery.again(held.attempt)
+            self._spawn(self._follow(held, delivery))
 
-    async def keep_alive(self) -> None:
-        """Tell the server again and again that what is held is being worked on."""
-        while True:
-            await asyncio.sleep(self._settings.ack_wait / 3)
-            for held in list(self._held.values()):
-                await _said(held.message.in_progress())
+    def _read(self, held: _Held) -> BusEvent | None:
+        """The event of a message; one that is not to be tried is buried instead."""
+        if held.attempt > self._settings.max_deliver:
+            self._spawn(self._bury(held, "whoever had it never answered: stopped or died"))
+            return None
+        message, name = held.message, f"{self._settings.stream}/{held.key[0]}"
+        try:
+            return from_binary(held.topic, message.headers or {}, message.data, id=name, attempt=held.attempt)
+        except ValueError as error:
+            self._spawn(self._bury(held, f"it cannot be read: {error}", readable=False))
+            return None
+
+    async def keep_alive(self, waiting: Iterable[Msg]) -> None:
+        """Tell the server that what is held, and what is still ``waiting``, is in good hands."""
+        for message in [*waiting, *(held.message for held in self._held.values())]:
+            await _said(message.in_progress())
 
     async def settle(self) -> None:
         """Every delivery has ended: answer what can be answered, and give the rest back."""
@@ -149,12 +150,12 @@ class Intake:
 
     # -- the end of a delivery ---------------------------------------------------------------------------------------
 
-    def _spawn(self, number: int, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=f"event {number} of {self._settings.stream}")
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"event for {self._settings.group}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _follow(self, number: int, held: _Held, topic: str, delivery: Delivery) -> None:
+    async def _follow(self, held: _Held, delivery: Delivery) -> None:
         with suppress(Exception):
             await delivery
         error = delivery.error
@@ -162,48 +163,46 @@ class Intake:
             # Not by its route's own rules: another one handles it.
             return
         if error is None or isinstance(error, Dropped):
-            await self._accept(number, held)
+            await self._accept(held)
         elif held.attempt >= self._settings.max_deliver:
-            await self._bury(number, held, topic, _told(error))
+            await self._bury(held, _told(error))
         else:
-            await self._return(number, held, error)
+            await self._return(held, error)
 
-    async def _accept(self, number: int, held: _Held) -> None:
+    async def _accept(self, held: _Held) -> None:
         self._counts.handled += 1
         message = held.message
         await _said(message.ack_sync(timeout=_CONFIRMED) if self._settings.sync else message.ack())
-        self._forget(number)
+        self._forget(held)
 
-    async def _return(self, number: int, held: _Held, error: BaseException) -> None:
+    async def _return(self, held: _Held, error: BaseException) -> None:
         """Have it delivered again, later each time."""
         self._counts.given_back += 1
         delay = self._settings.backoff.delay(held.attempt - 1)
-        _log.info("event %d is given back for %.1f s: %s", number, delay, _told(error))
-        if len(self._failures) >= _REMEMBERED:
-            self._failures.pop(next(iter(self._failures)))
-        self._failures[number] = held.attempt
+        _log.info("%s (event %d) is given back for %.1f s: %s", held.topic, held.key[0], delay, _told(error))
+        self._memory.failed(held.key, held.attempt)
         await _said(held.message.nak(delay=delay))
-        del self._held[number]
+        del self._held[held.key]
         self._freed()
 
-    async def _bury(self, number: int, held: _Held, topic: str, reason: str, *, readable: bool = True) -> None:
+    async def _bury(self, held: _Held, reason: str, *, readable: bool = True) -> None:
         """Put a dead letter on the bus, and only then end the message."""
-        message, settings = held.message, self._settings
-        _log.error("%s (event %d of %s) is a dead letter now: %s", topic, number, settings.stream, reason)
+        message, topic, settings = held.message, held.topic, self._settings
+        _log.error("%s (event %d of %s) is a dead letter now: %s", topic, held.key[0], settings.stream, reason)
         if topic.partition("/")[0] != "dead":
             try:
                 letter = dead_letter(message, topic, settings, reason=reason, attempts=held.attempt, readable=readable)
                 await self._publisher.publish(*letter)
             except BridgeError as error:
-                await self._return(number, held, error)
+                await self._return(held, error)
                 return
         self._counts.dead += 1
         await _said(held.message.term())
-        self._forget(number)
+        self._forget(held)
 
-    def _forget(self, number: int) -> None:
-        self._failures.pop(number, None)
-        del self._held[number]
+    def _forget(self, held: _Held) -> None:
+        self._memory.handled(held.key)
+        del self._held[held.key]
         self._freed()
 
 

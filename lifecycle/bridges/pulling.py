@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from lifecycle.bridges.links import Link
 
 __all__ = ["Pull", "PullBroken"]
-
-_log = logging.getLogger("lifecycle.bridges")
 
 #: Seconds that a request stays with the server.
 _EXPIRES = 30.0
@@ -81,6 +78,7 @@ class Pull:
                 return self.waiting.popleft()
             if self._trouble:
                 raise PullBroken(self._trouble)
+            self._stirred.clear()
             await self._ask()
             await self._listen()
         return None
@@ -121,9 +119,6 @@ class Pull:
 
     async def _listen(self) -> None:
         """Wait until something comes or there is more room; notice silence."""
-        self._stirred.clear()
-        if self.waiting or self._trouble or self._ending:
-            return
         clock = asyncio.get_running_loop().time
         until = clock() + _HEARTBEAT
         with suppress(TimeoutError):

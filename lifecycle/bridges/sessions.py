@@ -17,6 +17,7 @@ from lifecycle.errors import BridgeError
 if TYPE_CHECKING:
     from lifecycle.bridges.intake import Counts
     from lifecycle.bridges.links import Link
+    from lifecycle.bridges.memories import Memory
     from lifecycle.bridges.publishing import Publisher
     from lifecycle.bridges.settings import Settings
     from lifecycle.control.types import Emit
@@ -34,12 +35,10 @@ _BACKOFF = Backoff(initial=0.1, maximum=2.0)
 class Session:
     """What a bridge does while one client lives."""
 
-    def __init__(
-        self, link: Link, settings: Settings, publisher: Publisher, counts: Counts, failures: dict[int, int]
-    ) -> None:
+    def __init__(self, link: Link, settings: Settings, publisher: Publisher, counts: Counts, memory: Memory) -> None:
         self.link = link
         self._settings = settings
-        self._intake = Intake(settings, publisher, counts=counts, failures=failures, freed=self._pull_more)
+        self._intake = Intake(settings, publisher, counts=counts, memory=memory, freed=self._pull_more)
         self._pull = Pull(link, settings.stream, settings.group, self._room)
         self._alive: asyncio.Task[None] | None = None
         self._ending = asyncio.Event()
@@ -59,9 +58,8 @@ class Session:
         await ensure_stream(self.link, settings.stream, settings.prefix)
         if settings.subscribe:
             await self._ensure_group()
-            self._alive = asyncio.get_running_loop().create_task(
-                self._intake.keep_alive(), name=f"bridge {settings.group}: in progress"
-            )
+            work = self._keep_alive()
+            self._alive = asyncio.get_running_loop().create_task(work, name=f"bridge {settings.group}: in progress")
 
     async def run(self, emit: Emit) -> None:
         """Carry messages to the router until `stop`.
@@ -136,6 +134,11 @@ class Session:
                     await self._ensure_group()
         await self._pull.close()
         await self._give_back_waiting()
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.ack_wait / 3)
+            await self._intake.keep_alive(self._pull.waiting)
 
     async def _wait(self) -> None:
         await self._ending.wait()

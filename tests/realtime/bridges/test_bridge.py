@@ -281,6 +281,26 @@ async def test_a_handler_may_take_longer_than_the_answer_is_waited_for(bridge: M
     assert calls == [1]
 
 
+async def test_what_waits_behind_a_full_lane_is_not_taken_for_lost(bridge: MakeBridge) -> None:
+    here, there = Router(), Router(buffer=1)
+    here.add_source(bridge(group="here", publish=("job/*",)))
+    receiver = bridge(group="there", subscribe=("job/*",), ack_wait=1.0)
+    there.add_source(receiver)
+    attempts: list[int] = []
+
+    @there.on("job/*")
+    async def work(event: BusEvent) -> None:
+        attempts.append(event.attempt)
+        if event.data == 0:
+            await asyncio.sleep(2.2)
+
+    async with running(here), running(there):
+        for number in range(20):
+            await (await here.emit(Event("job/x", number)))
+        await until(lambda: receiver.state().handled == 20)
+    assert attempts == [1] * 20
+
+
 # -- how many ------------------------------------------------------------------------------------------------------
 
 
