@@ -207,6 +207,6 @@ def test_a_periodic_reader_sends_what_was_measured_when_the_program_ends() -> No
         on_shutdown(lambda: 1 / 0)
         await (await router.emit(Event("job")))
 
-    run(OpenTelemetryMetrics(provider), router, main)
+    run(OpenTelemetryMetrics(provider, flush_timeout=20), router, main, hook_timeout=20, exit_timeout=60)
     assert {"lifecycle.handler.duration", "lifecycle.hook.errors"} <= kept.names
     provider.shutdown()

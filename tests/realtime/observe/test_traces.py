@@ -227,7 +227,8 @@ router.handle("job", lambda _: None)
 async def main():
     await (await router.emit(Event("job")))
 
-run(OpenTelemetryTraces(provider, flush_timeout=0.5), router, main)
+limit = 0.5 if sys.argv[1] == "hangs" else 20
+run(OpenTelemetryTraces(provider, flush_timeout=limit), router, main, hook_timeout=20, exit_timeout=60)
 print("ended", flush=True)
 """
 
