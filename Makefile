@@ -48,7 +48,8 @@ page:  ## the libraries of the dashboard's page, as npm has them
 	cd $(VENDOR) && npm pack --silent lit-html@$(LIT) @dagrejs/dagre@$(DAGRE) >/dev/null
 	cd $(VENDOR)/lit-html && tar -xzf ../lit-html-$(LIT).tgz --strip-components=1 package/LICENSE package/package.json \
 	  package/lit-html.js package/directive.js package/directive-helpers.js package/directives/repeat.js package/directives/live.js
-	cd $(VENDOR)/dagre && tar -xzf ../dagrejs-dagre-$(DAGRE).tgz --strip-components=1 package/LICENSE package/package.json \
+	cd $(VENDOR)/dagre && tar -xzf ../dagrejs-dagre-$(DAGRE).tgz --strip-components=1 package/LICENSE package/package.json
+	cd $(VENDOR)/dagre && tar -xzf ../dagrejs-dagre-$(DAGRE).tgz --strip-components=2 \
 	  package/dist/dagre.esm.js package/dist/dagre.esm.js.LEGAL.txt
 	rm $(VENDOR)/*.tgz
 	sed -i '/^\/\/# sourceMappingURL/d' $$(find $(VENDOR) -name '*.js')

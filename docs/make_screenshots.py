@@ -175,8 +175,8 @@ async def pictures(address: str, url: str) -> None:
         await page.until("document.querySelector('.said .good')")
         await settled(page, "dashboard-commands")
         await page.press("Escape")
-        await page.run("document.querySelector('#flows').scrollIntoView({block: 'start', behavior: 'instant'})")
         await page.look(1280, 400)
+        await page.run("document.querySelector('#flows').scrollIntoView({block: 'start', behavior: 'instant'})")
         await settled(page, "dashboard-flow")
     async with opened(address, url, width=360, height=740, scale=1.5, dark=True) as page:
         await page.until("document.querySelector('.workers .row')")

@@ -69,7 +69,7 @@ class Guard:
         self._open = is_loopback(host)
         self._names = {"localhost", host.lower()}
         if not self._open:
-            self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+            self._names.add(socket.gethostname().lower())
 
     def check(self, method: str, path: str, headers: MultiMapping[str]) -> None:
         """Let a request pass.

@@ -145,8 +145,15 @@ async def _next(source: AsyncGenerator[bytes]) -> bytes:
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[bytes]]) -> None:
-    left = list(tasks)
+    """End them: only then may what they ask be closed, however often we are told to hurry."""
+    left = set(tasks)
     for task in left:
         task.cancel()
-    if left:
-        await asyncio.wait(left)
+    hurry: asyncio.CancelledError | None = None
+    while left:
+        try:
+            _, left = await asyncio.wait(left)
+        except asyncio.CancelledError as error:
+            hurry = error
+    if hurry is not None:
+        raise hurry

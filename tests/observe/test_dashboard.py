@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import posixpath
 import re
+from contextlib import aclosing
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lifecycle import hooks
 from lifecycle.observe import Dashboard
 from lifecycle.observe._latencies import Latencies
+from lifecycle.observe._live import _merged
 from lifecycle.observe._memory import Memory
 from lifecycle.observe._page import page_files
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
 
 
 def test_it_listens_on_loopback_with_a_token_of_its_own_unless_told_otherwise() -> None:
@@ -119,3 +126,30 @@ def test_memory_is_that_of_processes_which_are_there() -> None:
     sizes = Memory().of([os.getpid(), 2**22 + 1])
     assert sizes.keys() == {os.getpid()}
     assert sizes[os.getpid()] > 2**20
+
+
+async def test_a_stream_that_is_cancelled_twice_ends_what_it_reads_all_the_same() -> None:
+    ended: list[str] = []
+
+    async def slow_to_end(name: str) -> AsyncGenerator[bytes]:
+        try:
+            await asyncio.Event().wait()
+            yield b""
+        finally:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            ended.append(name)
+
+    async def read() -> None:
+        async with aclosing(_merged(slow_to_end("one"), slow_to_end("other"))) as messages:
+            await anext(messages)
+
+    task = asyncio.create_task(read())
+    for _ in range(4):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sorted(ended) == ["one", "other"]

@@ -21,10 +21,10 @@ class App {
   #link = "connecting";
   #toasts = [];
   #numbers = 0;
+  #anew = new Set();
   #busy = new Set();
 
   constructor() {
-    this.store.seen = 0;
     this.draw = this.draw.bind(this);
     this.workers = new Workers(this);
     this.routes = new Routes(this);
@@ -145,13 +145,16 @@ class App {
   #heard(name, data) {
     if (name === "open") {
       this.#link = "open";
-      this.store.clear();
+      // A stream begins with everything; until it is there, what was known stands.
+      this.#anew = new Set(["change", "entries"]);
     } else if (name === "closed" || name === "refused") {
       this.#link = data === "resting" ? "resting" : name;
       if (name === "refused") this.dialogs.unlock(() => {});
-    } else if (name === "change") this.store.apply(data);
-    else if (name === "entries") {
-      this.store.seen += data.entries.filter((entry) => !this.store.entries.has(entry.id)).length;
+    } else if (name === "change") {
+      if (this.#anew.delete(name)) this.store.clear();
+      this.store.apply(data);
+    } else if (name === "entries") {
+      if (this.#anew.delete(name)) this.store.entries.clear();
       this.store.add(data);
     } else if (name === "figures") this.store.figures = data;
     this.draw();

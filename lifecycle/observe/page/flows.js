@@ -1,6 +1,6 @@
 // Flows as diagrams that live: each task where it stands, laid out in layers.
 
-import { Graph, layout } from "./vendor/dagre/dist/dagre.esm.js";
+import { Graph, layout } from "./vendor/dagre/dagre.esm.js";
 import { tone, visible } from "./format.js";
 import { bar, html, nothing, panel, repeat, status, svg } from "./parts.js";
 

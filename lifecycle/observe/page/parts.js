@@ -91,7 +91,7 @@ export class Rows {
     const first = Math.max(0, Math.floor(top / this.height) - over);
     const shown = items.slice(first, first + Math.ceil(this.view / this.height) + 2 * over);
     return html`<div class="rows" id=${this.id} role="rowgroup" aria-label=${label} tabindex="0" .style=${`--room:${room}px`}
-        @scroll=${this.#scrolled} @keydown=${keys ?? nothing}>
+        @scroll=${this.#scrolled} @keydown=${keys ?? this.#step}>
       <div class="all" .style=${`height:${items.length * this.height}px`} role="presentation">
         <div class="seen" .style=${`transform:translateY(${first * this.height}px)`} role="presentation">${repeat(shown, key, row)}</div>
       </div></div>`;
@@ -115,6 +115,18 @@ export class Rows {
       element.scrollTop = at + this.height - element.clientHeight;
     }
   }
+
+  /** From row to row with the arrows: what is focused is the button of a row. */
+  #step = (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    const box = event.currentTarget;
+    const rows = [...box.querySelectorAll(".row")];
+    const at = rows.findIndex((row) => row.contains(document.activeElement));
+    const row = at < 0 ? rows.find((each) => each.getBoundingClientRect().top >= box.getBoundingClientRect().top) : rows[at + step];
+    row?.querySelector("button")?.focus();
+    event.preventDefault();
+  };
 
   #scrolled = (event) => {
     this.top = event.target.scrollTop;

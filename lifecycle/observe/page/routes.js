@@ -37,7 +37,7 @@ export class Routes {
     const latency = store.figures.latency[route.pattern];
     const pattern = visible(route.pattern ?? route.name);
     return html`<div class="row" role="row" @click=${() => this.app.inspect({ node: route.id })}>
-      <span role="cell" class="name"><button class="plain"><bdi>${pattern}</bdi></button><small>${visible(route.handler)}</small></span>
+      <span role="cell" class="name"><button class="plain" tabindex="-1"><bdi>${pattern}</bdi></button><small>${visible(route.handler)}</small></span>
       <span role="cell">${spark(store.series.get(`${route.id}|rate`), { label: `Rate of ${pattern}` })}</span>
       <span role="cell" class="number">${rate(store.rate(`${route.id}|rate`))}</span>
       <span role="cell" class="number">${latency ? duration(latency.p50) : "–"}</span>

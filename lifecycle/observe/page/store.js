@@ -10,6 +10,8 @@ export class Store {
     this.kinds = new Map();
     this.figures = { latency: {}, memory: {}, cpu: null };
     this.entries = new Map();
+    // How many events were heard of, and how many changes came too fast.
+    this.seen = 0;
     this.missed = 0;
     this.series = new Map();
     // The program's clock minus ours, in seconds.
@@ -38,6 +40,7 @@ export class Store {
   add({ entries, dropped }) {
     this.missed += dropped ?? 0;
     for (const entry of entries) {
+      if (!this.entries.has(entry.id)) this.seen += 1;
       // One that has changed keeps its place.
       this.entries.set(entry.id, entry);
     }

@@ -254,6 +254,7 @@ async def test_without_a_token_the_page_looks_and_does_nothing_and_a_wrong_one_i
 async def test_everything_is_reached_by_keys(browser: str) -> None:
     router = Router()
     lines: list[Any] = []
+    router.handle("one/*", lambda _: None)
     router.command("deploy", lambda event: lines.append(event.args), help="Bring it out.", complete=("prod", "test"))
     shop = Supervisor("shop", Spec("web", forever), Spec("cart", forever))
     async with shown(browser, router, shop) as (page, _):
@@ -284,6 +285,14 @@ async def test_everything_is_reached_by_keys(browser: str) -> None:
         await page.until("document.activeElement.id === 'inspector'")
         await page.press("Escape")
         await page.until("document.activeElement.id === 'workers-rows'")
+        await router.emit(Event("one/event"))
+        await page.until("document.querySelector('.events .row')")
+        await page.run("document.querySelector('#events-rows').focus()")
+        await page.press("ArrowDown")
+        await page.until("document.activeElement.textContent === 'one/event'")
+        await page.press("Enter")
+        await page.until("document.querySelector('aside h2').textContent === 'one/event'")
+        await page.press("Escape")
         await page.press("?", text="?")
         await page.until("document.querySelector('#dialog-help').open")
         await page.press("Escape")
