@@ -56,6 +56,7 @@ ROOMS = (
     "workers.pool",
     "flows",
     "bridges",
+    "observe",
     "observe.mermaid",
     "testing",
     "errors",
