@@ -81,6 +81,8 @@ def test_the_prompt_of_the_program_is_here(env: Env, shop: Running) -> None:
         child.expect(r"program +running")
         child.send("fail\r")
         child.expect_exact(r"no such \x1b[31mtarget")
+        # What takes its time keeps nothing else.
+        child.send("emit hold/it\r")
         child.send("nonsense\r")
         child.expect_exact("unknown command 'nonsense'")
 
@@ -91,18 +93,9 @@ def test_the_prompt_of_the_program_is_here(env: Env, shop: Running) -> None:
         child.send("\x03")
         child.expect_exact("Ctrl+D leaves, and shop goes on")
         assert "has ended" not in leaves(child)
+    shop.process.send_signal(signal.SIGUSR1)
     shop.until("shipped alpha")
     assert ctl(env, "commands")[0] == 0
-
-
-def test_a_line_that_takes_its_time_does_not_keep_others(env: Env, shop: Running) -> None:
-    with at_terminal(env, "attach") as child:
-        child.expect_exact("shop>")
-        child.send("emit hold/it\r")
-        child.send("ship beta\r")
-        child.expect_exact("shipped beta\r\n")
-        leaves(child)
-    shop.process.send_signal(signal.SIGUSR1)
 
 
 def test_it_ends_with_the_program() -> None:
@@ -132,12 +125,6 @@ def test_a_table_has_colours_and_fits(env: Env, shop: Running) -> None:
     assert re.search(r"\x1b\[32mrunning", out)
     assert r"odd\n\x1b[31m'" + '"<b>[red]🐙' in out
     assert "\x1b[31m'" not in out
-
-
-def test_without_colours_a_table_is_as_in_a_pipe(env: Env, shop: Running) -> None:
-    with at_terminal(env, "commands", NO_COLOR="1") as child:
-        out = ends(child)
-    assert out.replace("\r\n", "\n") == ctl(env, "commands")[1]
 
 
 def test_what_is_watched_is_drawn_anew(env: Env, shop: Running) -> None:
