@@ -40,6 +40,16 @@ async def test_what_is_posted_waits_for_somebody(board: Board) -> None:
     assert ids(await board.jobs()) == ["vm-43"]
 
 
+async def test_jobs_that_are_not_complete_are_counted(board: Board) -> None:
+    for number in range(4):
+        await board.post("vm", id=str(number), after=60.0 if number == 3 else 0.0)
+    done, claimed = await board.claim(), await board.claim()
+    assert done is not None
+    assert claimed is not None
+    await board.consume(done)
+    assert await board.store.counts() == {"UNCLAIMED": 2, "CLAIMED": 1}
+
+
 async def test_without_an_id_each_is_another_job(board: Board) -> None:
     first, second = await board.post("vm"), await board.post("vm")
     assert first.id != second.id
