@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import JournalError
+from lifecycle.flows.failures import words_of
 
 if TYPE_CHECKING:
     from lifecycle.flows.boards import Board
@@ -71,9 +72,11 @@ class Leases:
         now = self._board.now()
         until = now + self._seconds
         try:
-            lost = await self._board.store.renew([lease.job.row for lease in leases], now=now, until=until)
-        except JournalError as error:
-            _log.warning("claims cannot be extended: %s", error)
+            # No longer than there is time: the store may wait for a server that is away.
+            async with asyncio.timeout(min((lease.until for lease in leases), default=until) - now):
+                lost = await self._board.store.renew([lease.job.row for lease in leases], now=now, until=until)
+        except (JournalError, TimeoutError) as error:
+            _log.warning("claims cannot be extended: %s", words_of(error) or "the store takes too long")
             self._lose(leases)
             return
         epochs = {(row.id, row.epoch) for row in lost}

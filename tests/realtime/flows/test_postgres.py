@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -258,6 +259,6 @@ async def test_many_news_go_in_few_notifications_and_none_is_lost() -> None:
     async with Flows(url) as flows, Flows(url) as others:
         heard: set[int] = set()
         for number in range(500):
-            others.owners.listen(f"{'long ' * 20}{number}", lambda number=number: heard.add(number))
+            others.owners.listen(f"{'long ' * 20}{number}", partial(heard.add, number))
             flows.owners.ring(f"{'long ' * 20}{number}")
         await until(lambda: len(heard) == 500)
