@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-
-import pytest
+from typing import TYPE_CHECKING
 
 from lifecycle.bridges import memories
 from lifecycle.bridges.memories import Memory
+
+if TYPE_CHECKING:
+    import pytest
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 KEY = (7, AT)
