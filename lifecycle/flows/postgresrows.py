@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.postgresserver import Ask, Row
     from lifecycle.flows.records import Batch
 
-__all__ = ["FLOW", "SNAPSHOT", "begin", "change_of", "printable", "snapshot_of", "write"]
+__all__ = ["CHANGE", "FLOW", "SNAPSHOT", "begin", "change_of", "printable", "snapshot_of", "write"]
 
 #: The columns of a `FlowRow`.
 FLOW = ", ".join(FlowRow._fields)
