@@ -106,11 +106,19 @@ def from_binary(topic: str, headers: Mapping[str, str], body: bytes, *, id: str 
     Raises:
         ValueError: for a body that is not what its type says.
     """
-    names = {name.lower(): value for name, value in headers.items()}
-    if names.get("content-type", "").startswith(STRUCTURED):
+    attributes: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for each, value in headers.items():
+        name = each.lower()
+        if name.startswith("ce-"):
+            attributes[name[3:]] = unquote(value)
+        elif not name.startswith("nats-"):
+            # Why an event is a dead letter is text of any kind, written like an attribute.
+            names[name] = unquote(value) if name.startswith("dead-") else value
+    kind = names.get("content-type", "")
+    if kind.startswith(STRUCTURED):
         return _from_structured(body, topic, attempt, names)
-    attributes = {name[3:]: unquote(names.pop(name)) for name in list(names) if name.startswith("ce-")}
-    kind = attributes.get("datacontenttype") or names.get("content-type", "")
+    kind = attributes.get("datacontenttype", kind)
     attributes.setdefault("id", id)
     return _event(topic, attributes, _data(body, kind), attempt, names)
 
@@ -156,13 +164,7 @@ def _from_structured(text: str | bytes, topic: str, attempt: int, headers: dict[
 
 def _event(topic: str, attributes: dict[str, str], data: Any, attempt: int, headers: dict[str, str]) -> BusEvent:
     """A record; extension attributes are headers, as trace contexts in structured mode are."""
-    extra = {name: value for name, value in attributes.items() if name not in _KNOWN}
-    plain = {
-        # Why an event is a dead letter is text of any kind, written like an attribute.
-        name: unquote(value) if name.startswith("dead-") else value
-        for name, value in headers.items()
-        if not name.startswith("nats-")
-    }
+    headers |= {name: attributes[name] for name in attributes.keys() - _KNOWN}
     return BusEvent(
         topic,
         data,
@@ -171,12 +173,14 @@ def _event(topic: str, attributes: dict[str, str], data: Any, attempt: int, head
         attributes.get("type", ""),
         _time(attributes.get("time", "")),
         attempt,
-        MappingProxyType({**extra, **plain}),
+        MappingProxyType(headers),
     )
 
 
 def _data(body: bytes, kind: str) -> Any:
     """What the type of the data makes of the body: JSON, text, or bytes as they are."""
+    if kind == JSON:
+        return json.loads(body)
     kind = kind.partition(";")[0].strip().lower()
     if not kind:
         return body or None

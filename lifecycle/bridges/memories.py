@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
-
-if TYPE_CHECKING:
-    from datetime import datetime
+from typing import TypeAlias, TypeVar
 
 __all__ = ["Key", "Memory"]
 
 _Value = TypeVar("_Value")
 
 #: A message: its number in the stream, and when it was stored, since a stream that was made anew counts anew.
-Key: TypeAlias = "tuple[int, datetime]"
+Key: TypeAlias = tuple[int, str]
 
 #: Events that are remembered, of each kind.
 _MOST = 10_000
