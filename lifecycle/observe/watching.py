@@ -116,6 +116,8 @@ class _Sight:
             return dict(self.nodes)
         if self._known is None or self._known[0] is not before:
             self._known = before, _difference(before.nodes, self.nodes)
+            # Or each would keep the one before it, and that the one before, for ever.
+            before._known = None  # noqa: SLF001  # one of ours
         return self._known[1]
 
 

@@ -209,3 +209,16 @@ async def test_what_cannot_be_watched_is_refused(clock: Clock) -> None:
     for interval in (0, -1, float("nan")):
         with pytest.raises(ValueError, match="above 0"):
             watch(Router(), interval=interval)
+
+
+async def test_what_was_seen_long_ago_is_kept_by_nobody(clock: Clock) -> None:
+    router = Router("r")
+    router.handle("a", nothing)
+    async with lifetime(), running(router), watch() as changes, watch(interval=3.0) as slow:
+        for number in range(30):
+            await router.emit(Event("a"))
+            await anext(changes)
+            if number % 10 == 0:
+                await anext(slow)
+        gc.collect()
+        assert sum(type(each).__name__ == "_Sight" for each in gc.get_objects()) <= 3
