@@ -157,11 +157,19 @@ class Storm:
             pipe = asyncio.subprocess.PIPE
             return await asyncio.create_subprocess_exec(*argv, *arguments, cwd=ROOT, stdout=pipe, stderr=log)
 
-    async def _up(self, process: Process) -> None:
-        """Wait until it has said that it is up: before, a signal would end it as one ends any process."""
-        assert process.stdout is not None
+    async def _up(self, place: int) -> None:
+        """Wait until it has said that it is up: before, a signal would end it as one ends any process.
+
+        One that found no server for too long has ended by itself, and is started again as a service would be.
+        """
         async with asyncio.timeout(LIMIT):
-            assert await process.stdout.readline(), (self.directory / "log").read_text()[-5000:]
+            while True:
+                process = self._consumers[place]
+                assert process.stdout is not None
+                if await process.stdout.readline():
+                    return
+                await process.wait()
+                self._consumers[place] = await self._start(place)
 
     async def _strike_for(self, seconds: float, kills: int) -> None:
         end = time.monotonic() + seconds
@@ -173,7 +181,8 @@ class Storm:
     async def _kill(self) -> None:
         place = self.chance.randrange(CONSUMERS)
         process = self._consumers[place]
-        process.kill()
+        with suppress(ProcessLookupError):
+            process.kill()
         await process.wait()
         self.tally.kills += 1
         self._consumers[place] = await self._start(place)
@@ -201,9 +210,9 @@ class Storm:
             if not self.tally.lost:
                 break
             await asyncio.sleep(0.1)
-        for process in self._consumers:
-            await self._up(process)
-            process.terminate()
+        for place in range(CONSUMERS):
+            await self._up(place)
+            self._consumers[place].terminate()
         async with asyncio.timeout(LIMIT):
             ended = [await process.wait() for process in self._consumers]
         assert ended == [0] * CONSUMERS, (ended, (self.directory / "log").read_text()[-5000:])
