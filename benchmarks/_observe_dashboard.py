@@ -55,15 +55,15 @@ async def _measured(seconds: float) -> dict[str, float]:
     shares: dict[bool, list[float]] = {True: [], False: []}
     sizes: list[float] = []
     async with _program() as load:
-        asyncio_load = asyncio.create_task(load())
+        changing = asyncio.create_task(load())
         await asyncio.sleep(1)
         for _ in range(max(2, round(seconds / _ROUND))):
             shares[False].append(await _share())
             async with _attached():
                 shares[True].append(await _share())
                 sizes.append(psutil.Process().memory_info().rss / 2**20)
-        asyncio_load.cancel()
-        await asyncio.wait([asyncio_load])
+        changing.cancel()
+        await asyncio.wait([changing])
     third = max(1, len(sizes) // 3)
     return {
         "dashboard_cpu_percent": round(100 * (statistics.median(shares[True]) - statistics.median(shares[False])), 1),
