@@ -30,6 +30,7 @@ LifecycleError
 │   ├── PoolClosed              the pool is closed
 │   └── SessionLost             the member that a session was bound to is gone
 ├── BridgeError
+│   ├── NotLeader               a write of who does not lead, or no longer
 │   ├── NotPublished            an event was not taken by the bus in time
 │   ├── Unpublishable           (ValueError) an event that the bus can never carry
 │   └── UnfitServer             the server, or what it was asked for, cannot do what the bridge promises
@@ -63,6 +64,7 @@ __all__ = [
     "LifecycleError",
     "MissingDependencies",
     "NotHandled",
+    "NotLeader",
     "NotPublished",
     "PoolBusy",
     "PoolClosed",
@@ -245,6 +247,10 @@ class SessionLost(PoolError):
 
 class BridgeError(LifecycleError):
     """The root of what bridges to other machines raise; itself: there is no connection, or it is gone for good."""
+
+
+class NotLeader(BridgeError):
+    """Who does not lead, or no longer, was to write: the server refused it, or it was not even asked."""
 
 
 class NotPublished(BridgeError):

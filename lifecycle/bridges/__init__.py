@@ -1,21 +1,27 @@
 """Past one machine: the same topics and handlers on several, with NATS JetStream between them.
 
 `NatsBridge` is added to a router like any other source: what it subscribes to comes from the bus, what it publishes
-goes there. ``links`` is how one connects; ``subjects`` and ``codec`` are what others would have to speak to join in.
+goes there. `Leader` tells one of several processes that it is the one. ``links`` is how one connects; ``subjects`` and
+``codec`` are what others would have to speak to join in.
 """
 
 from lifecycle.bridges.bridge import BridgeState, NatsBridge
 from lifecycle.bridges.codec import from_json, to_json
+from lifecycle.bridges.leader import Leader, LeaderState
 from lifecycle.bridges.links import NatsServer
-from lifecycle.bridges.records import BusEvent
-from lifecycle.errors import BridgeError, NotPublished, UnfitServer, Unpublishable
+from lifecycle.bridges.records import BusEvent, LeaderEvent
+from lifecycle.errors import BridgeError, NotLeader, NotPublished, UnfitServer, Unpublishable
 
 __all__ = [
     "BridgeError",
     "BridgeState",
     "BusEvent",
+    "Leader",
+    "LeaderEvent",
+    "LeaderState",
     "NatsBridge",
     "NatsServer",
+    "NotLeader",
     "NotPublished",
     "UnfitServer",
     "Unpublishable",

@@ -21,7 +21,7 @@ from lifecycle.bridges.letters import message_key
 from lifecycle.bridges.links import Link, NatsServer
 from lifecycle.bridges.memories import Memory
 from lifecycle.bridges.publishing import Publisher
-from lifecycle.bridges.records import BusEvent
+from lifecycle.bridges.records import BusEvent, LeaderEvent
 from lifecycle.bridges.sessions import Session
 from lifecycle.bridges.settings import Settings, patterns_of
 from lifecycle.bridges.subjects import as_subject
@@ -263,5 +263,7 @@ class NatsBridge:
 
 
 def _stays(event: Topical) -> bool:
-    """Whether it came from a bus, or tells of the way to one."""
-    return isinstance(event, BusEvent) or (isinstance(event, HealthEvent) and event.name.startswith("bridge/"))
+    """Whether it came from a bus, tells of the way to one, or is true on this machine alone."""
+    return isinstance(event, (BusEvent, LeaderEvent)) or (
+        isinstance(event, HealthEvent) and event.name.startswith("bridge/")
+    )

@@ -13,7 +13,7 @@ from lifecycle.errors import NotPublished, Unpublishable
 if TYPE_CHECKING:
     from lifecycle.bridges.links import Link
 
-__all__ = ["PATIENCE", "Publisher"]
+__all__ = ["PATIENCE", "Publisher", "check_size"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
@@ -95,7 +95,7 @@ class Publisher:
 
     async def _tried(self, acks: Acks, subject: str, headers: dict[str, str], body: bytes) -> bool:
         """Whether the server has it now."""
-        _check_size(acks.link, subject, headers, body)
+        check_size(acks.link, subject, headers, body)
         try:
             answer = await acks.publish(subject, body, headers)
         except Exception as error:  # noqa: BLE001  # told apart where nats-py is known
@@ -134,8 +134,12 @@ def _judge(error: Exception, subject: str) -> None:
     _log.debug("an event on %s was not acknowledged: %r", subject, error)
 
 
-def _check_size(link: Link, subject: str, headers: dict[str, str], body: bytes) -> None:
-    """The server counts headers too, and ends the connection of who sends more; nats-py looks at the body alone."""
+def check_size(link: Link, subject: str, headers: dict[str, str], body: bytes) -> None:
+    """Refuse what is too big: the server counts headers too, and ends the connection; nats-py looks at the body alone.
+
+    Raises:
+        Unpublishable: for more than a message may hold.
+    """
     most: int = link.client.max_payload
     if len(body) + _HEADERS < most:
         return

@@ -1,10 +1,10 @@
-"""What comes from another machine, as a record."""
+"""What a bridge and a leader emit, as records."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from lifecycle.events import Event
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-__all__ = ["BusEvent"]
+__all__ = ["BusEvent", "LeaderEvent"]
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -36,3 +36,23 @@ class BusEvent(Event):
     attempt: int = 1
     #: What else came with it, names in lower case: ``traceparent``, the ``dead-reason`` of a dead letter.
     headers: Mapping[str, str] = field(default_factory=lambda: _NONE, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderEvent:
+    """This process leads from now on, or no longer; it is true here alone, and no bridge sends it out."""
+
+    topics: ClassVar[str] = "leader/*/*"
+
+    #: What is led.
+    name: str
+    #: Whether it was gained; else it is lost.
+    leading: bool
+    #: The fencing token: higher than that of every leader before.
+    token: int
+    #: Why it was lost.
+    reason: str = ""
+    topic: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "topic", f"leader/{self.name}/{'gained' if self.leading else 'lost'}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lifecycle.bridges.links import Link
 
-__all__ = ["DEDUPE", "KEPT", "Group", "ensure_consumer", "ensure_stream"]
+__all__ = ["COPIES", "DEDUPE", "KEPT", "Group", "ensure_consumer", "ensure_stream", "patiently"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
@@ -34,7 +34,7 @@ DEDUPE = 120.0
 KEPT = 7 * 24 * 3600.0
 
 #: Copies of a stream that is made in a cluster.
-_COPIES = 3
+COPIES = 3
 
 #: Events that a group may have under way in all; one that wants strict order has one.
 _GROUP_PENDING = 10_000
@@ -63,9 +63,9 @@ async def ensure_stream(link: Link, name: str, prefix: str) -> None:
 
     if not (link.said("jetstream") or link.said("cluster")):
         raise UnfitServer(f"{link.server!r} keeps no streams; start nats-server with --jetstream")
-    for copies in (_COPIES, 1) if link.said("cluster") else (1,):
+    for copies in (COPIES, 1) if link.said("cluster") else (1,):
         try:
-            config = await _patiently(partial(_stream, link, name, prefix, copies))
+            config = await patiently(partial(_stream, link, name, prefix, copies))
         except APIError as error:
             if copies == 1:
                 raise UnfitServer(f"stream {name!r} cannot be made: {error.description}") from error
@@ -75,7 +75,7 @@ async def ensure_stream(link: Link, name: str, prefix: str) -> None:
             return
 
 
-async def _patiently(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+async def patiently(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
     """What ``ask`` returns, asked several times where there is no leader that could answer."""
     from nats.js.errors import NoStreamResponseError, ServiceUnavailableError
 
@@ -138,7 +138,7 @@ async def ensure_consumer(link: Link, stream: str, group: Group) -> None:
         return await link.js.add_consumer(stream, _consumer(group), timeout=_ANSWER)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
 
     try:
-        info = await _patiently(add)
+        info = await patiently(add)
     except ServiceUnavailableError:
         raise
     except APIError as error:

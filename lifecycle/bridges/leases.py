@@ -1,0 +1,259 @@
+"""A lease: one key of a bucket on the server, which one process has at a time, as long as it goes on renewing it.
+
+The key ends by itself when it was not renewed in time. Whoever writes it says which revision they know, and the server
+takes the write if that is still the last: so of several who want it one gets it, and who was frozen meanwhile is told
+that it is over. A write of other data is fenced in the same way, as the server compares the revision of the lease in
+the same step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import socket
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lifecycle.bridges.publishing import check_size
+from lifecycle.bridges.subjects import as_subject, as_token
+from lifecycle.errors import BridgeError, NotLeader
+
+if TYPE_CHECKING:
+    from lifecycle.bridges.links import Link
+
+__all__ = ["BUCKET", "MARGIN", "OPERATION", "STREAM", "Holder", "Lease", "read_holder", "unanswered"]
+
+#: Where leases are kept, and what their holders write.
+BUCKET = "LEADERS"
+STREAM = f"KV_{BUCKET}"
+
+#: The part of a lease that its holder gives up, so that it has let go when the server gives it to another.
+MARGIN = 0.1
+
+#: Seconds for an answer, at most.
+_ANSWER = 2.0
+
+#: Seconds for the last word.
+_RELEASE = 1.0
+
+#: Another revision is the last; another write is under way, which may or may not be ours.
+_WRONG_SEQUENCE = (10071, 10164)
+
+_EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+_OF_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
+#: What is in the headers of who gave it back.
+OPERATION = "KV-Operation"
+
+
+class Holder(NamedTuple):
+    """Who has a lease, by what stands in its key."""
+
+    id: str
+    #: Its machine and process, for people.
+    place: str
+    #: Seconds.
+    lease: float
+
+
+class _Entry(NamedTuple):
+    """What is in the key: the last revision, and who wrote it; None if it was given back."""
+
+    revision: int
+    holder: Holder | None
+
+
+class _Refused(Exception):
+    """The server compared revisions and did not take the write."""
+
+
+class Lease:
+    """A lease of ``seconds``, as one who wants it or has it sees it.
+
+    Every write waits for the one before it: each has to name the revision that the one before has made.
+    """
+
+    def __init__(self, link: Link, name: str, seconds: float) -> None:
+        #: The key, as a subject.
+        self.subject = f"$KV.{BUCKET}.{as_token(name)}"
+        self.link = link
+        self.seconds = seconds
+        self.me = Holder(uuid.uuid4().hex, f"{socket.gethostname()}:{os.getpid()}", seconds)
+        #: The revision with which it was gained: the fencing token.
+        self.token = 0
+        # The last revision that we know to be ours, 0 for none; and until when it is ours by our own clock.
+        self._revision = 0
+        self._until = -math.inf
+        self._turn = asyncio.Lock()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether nobody else can have it now, as far as clocks can tell."""
+        return self.left > 0
+
+    @property
+    def left(self) -> float:
+        """Seconds that it is ours by our own clock."""
+        return self._until - asyncio.get_running_loop().time() if self._revision else 0.0
+
+    async def take(self) -> Holder:
+        """Get it if nobody has it; who has it then.
+
+        Raises:
+            Exception: one of `unanswered`; it may be ours all the same, and is found so the next time.
+        """
+        async with self._turn:
+            entry = await self._look()
+            if entry.holder is not None and entry.holder.id != self.me.id:
+                return entry.holder
+            sent = asyncio.get_running_loop().time()
+            try:
+                self._revision = await self._write(entry.revision)
+            except _Refused:
+                return (await self._look()).holder or self.me._replace(id="")
+            self.token, self._until = self._revision, self._end(sent)
+            return self.me
+
+    async def renew(self) -> None:
+        """Have it for its whole time from now on.
+
+        Raises:
+            NotLeader: when somebody else has it, or nobody.
+            Exception: one of `unanswered`.
+        """
+        async with self._turn:
+            sent = asyncio.get_running_loop().time()
+            try:
+                self._revision = await self._write(self._revision)
+            except _Refused:
+                await self._find_ours()
+                self._revision = await self._write(self._revision)
+            self._until = self._end(sent)
+
+    async def put(self, key: str, value: bytes) -> int:
+        """Write ``value`` if the lease is ours in that very moment, by the server's account; the revision of it.
+
+        Raises:
+            NotLeader: when it is not.
+            Unpublishable: for too long a key, and more than a message may hold.
+            Exception: one of `unanswered`.
+        """
+        async with self._turn:
+            if not self.is_ours:
+                raise NotLeader(f"{key!r} was not written: this process does not lead, or no longer")
+            try:
+                return await self._write_fenced(key, value)
+            except _Refused:
+                await self._find_ours()
+                return await self._write_fenced(key, value)
+
+    async def get(self, key: str) -> bytes | None:
+        """What was last put under ``key``, by whoever led then."""
+        from nats.js.errors import NotFoundError
+
+        try:
+            message = await self._last(as_subject(key, self.subject))
+        except NotFoundError:
+            return None
+        return message.data or b""
+
+    def forget(self) -> None:
+        """It is not ours any more, or not sure to be."""
+        self._revision, self._until = 0, -math.inf
+
+    async def release(self) -> None:
+        """Give it back, so that another has it at once; where that cannot be said, it ends by itself."""
+        try:
+            with suppress(*unanswered(), _Refused):
+                async with asyncio.timeout(_RELEASE), self._turn:
+                    await self._give_back()
+        finally:
+            self.forget()
+
+    # -- what is said to the server ----------------------------------------------------------------------------------
+
+    async def _look(self) -> _Entry:
+        from nats.js.errors import NotFoundError
+
+        try:
+            message = await self._last(self.subject)
+        except NotFoundError:
+            return _Entry(0, None)
+        return _Entry(message.seq, None if OPERATION in (message.headers or {}) else read_holder(message.data))
+
+    async def _give_back(self) -> None:
+        entry = await self._look()
+        if entry.holder is not None and entry.holder.id == self.me.id:
+            await self._publish(self.subject, b"", {_EXPECTED: str(entry.revision), OPERATION: "DEL"}, ttl=1)
+
+    async def _find_ours(self) -> None:
+        """Learn the revision of a write of ours whose answer was lost.
+
+        Raises:
+            NotLeader: when the lease is not ours.
+            TimeoutError: when a write is still under way.
+        """
+        entry = await self._look()
+        if entry.holder is None or entry.holder.id != self.me.id or entry.revision < self._revision:
+            self.forget()
+            raise NotLeader(f"{entry.holder.place if entry.holder else 'nobody'} has the lease")
+        if entry.revision == self._revision:
+            raise TimeoutError("a write is still under way")
+        self._revision = entry.revision
+
+    async def _write(self, expected: int) -> int:
+        holder = json.dumps({"id": self.me.id, "place": self.me.place, "lease": self.seconds})
+        # A server counts whole seconds.
+        return await self._publish(
+            self.subject, holder.encode(), {_EXPECTED: str(expected)}, ttl=math.ceil(self.seconds)
+        )
+
+    async def _write_fenced(self, key: str, value: bytes) -> int:
+        subject = as_subject(key, self.subject)
+        headers = {_EXPECTED: str(self._revision), _OF_SUBJECT: self.subject}
+        check_size(self.link, subject, headers, value)
+        return await self._publish(subject, value, headers)
+
+    async def _publish(self, subject: str, body: bytes, headers: dict[str, str], ttl: int | None = None) -> int:
+        from nats.js.errors import APIError
+
+        try:
+            answer = await self.link.js.publish(subject, body, timeout=self._patience, headers=headers, msg_ttl=ttl)
+        except APIError as error:
+            if error.err_code in _WRONG_SEQUENCE:
+                raise _Refused from error
+            if error.code == 400:  # noqa: PLR2004  # as HTTP has it: another try would meet it again
+                raise BridgeError(f"the server does not take {subject!r}: {error.description}") from error
+            raise
+        return answer.seq
+
+    async def _last(self, subject: str) -> Any:
+        """The last message; from the stream's leader, since any other copy may be behind."""
+        async with asyncio.timeout(self._patience):
+            return await self.link.js.get_last_msg(STREAM, subject)
+
+    @property
+    def _patience(self) -> float:
+        return min(_ANSWER, self.seconds / 4)
+
+    def _end(self, sent: float) -> float:
+        """When what was sent at ``sent`` is over for us: the server counts from a later moment."""
+        return sent + self.seconds * (1 - MARGIN)
+
+
+def read_holder(value: bytes | None) -> Holder:
+    """Who stands in a key; somebody, where another program wrote it in its own way."""
+    try:
+        said: Any = json.loads(value or b"")
+        return Holder(str(said["id"]), str(said["place"]), float(said["lease"]))
+    except (ValueError, KeyError, TypeError):
+        return Holder("", "somebody", 0.0)
+
+
+def unanswered() -> tuple[type[Exception], ...]:
+    """What says nothing about the lease: the server cannot be talked to, or is not ready."""
+    from nats.errors import Error as NatsError
+
+    return (NatsError, TimeoutError, OSError)
