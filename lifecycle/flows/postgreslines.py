@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lifecycle.flows.postgresserver import Ask, Row
 
-__all__ = ["OLDEST", "AnswerLost", "Line", "Unreachable"]
+__all__ = ["OLDEST", "AnswerLost", "Line", "Unreachable", "check_version"]
 
 #: The oldest version that has all that is asked of it.
 OLDEST = 15

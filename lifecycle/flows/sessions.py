@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -12,7 +11,6 @@ from lifecycle import hooks
 from lifecycle.errors import FlowError
 from lifecycle.flows.codecs import JSON
 from lifecycle.flows.keeping import Keeping
-from lifecycle.flows.memory import MemoryStore
 from lifecycle.flows.options import Options
 from lifecycle.flows.outboxes import Outbox
 from lifecycle.flows.plans import compile_flow
@@ -20,10 +18,11 @@ from lifecycle.flows.records import FlowRow
 from lifecycle.flows.requests import Requests
 from lifecycle.flows.runs import Run
 from lifecycle.flows.scopes import asked, check
-from lifecycle.flows.stores import id_for
+from lifecycle.flows.stores import id_for, store_at
 from lifecycle.flows.tables import FlowState
 
 if TYPE_CHECKING:
+    import os
     from types import TracebackType
     from typing import Self
 
@@ -77,7 +76,7 @@ class Flows:
         if store is not None and path is not None:
             raise ValueError(f"Flows({path!r}, store={store!r}) has two stores; give one of them")
         #: Where flows are kept.
-        self.store = _store(path, durable=durable) if store is None else store
+        self.store = store_at(path, durable=durable) if store is None else store
         #: Who else has the store open.
         self.owners: Owners = self.store.owners()
         #: What others ask of us, and we of them.
@@ -281,22 +280,6 @@ class Flows:
 
 async def _wait(run: Run, cancel_after: float | None) -> None:
     await run.suspend(cancel_after=cancel_after)
-
-
-def _store(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
-    if path is None:
-        return MemoryStore()
-    where = str(os.fspath(path))
-    if where.startswith(("postgresql://", "postgres://")):
-        from lifecycle.flows.postgres import PostgresStore
-
-        return PostgresStore(where)
-    if "://" in where:
-        kind = where.partition("://")[0]
-        raise ValueError(f"Flows names a kind of store that is not known, {kind}://; give postgresql://… or a file")
-    from lifecycle.flows.sqlite import SQLiteStore
-
-    return SQLiteStore(path, durable=durable)
 
 
 def _check_values(plan: Plan, values: dict[str, Any]) -> None:

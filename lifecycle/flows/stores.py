@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.postings import JobStore
     from lifecycle.flows.records import Batch, Change, FlowRow, Snapshot
 
-__all__ = ["Store", "clock_of", "id_for", "lost", "unknown"]
+__all__ = ["Store", "clock_of", "id_for", "lost", "store_at", "unknown"]
 
 
 class Store(Protocol):
@@ -125,3 +125,26 @@ def lost(id: str, epoch: int) -> ClaimLost:  # noqa: A002  # what it is
         f"flow {id!r} was taken by somebody else after this one took it (epoch {epoch}); what it still wanted to write "
         "is refused"
     )
+
+
+def store_at(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
+    """The store for what `Flows` is given: a file, a server, or nothing, which is memory.
+
+    Raises:
+        ValueError: for a URL of something else.
+    """
+    if path is None:
+        from lifecycle.flows.memory import MemoryStore
+
+        return MemoryStore()
+    where = str(os.fspath(path))
+    if where.startswith(("postgresql://", "postgres://")):
+        from lifecycle.flows.postgres import PostgresStore
+
+        return PostgresStore(where)
+    if "://" in where:
+        kind = where.partition("://")[0]
+        raise ValueError(f"Flows names a kind of store that is not known, {kind}://; give postgresql://… or a file")
+    from lifecycle.flows.sqlite import SQLiteStore
+
+    return SQLiteStore(path, durable=durable)
