@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterable
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from lifecycle import hooks
 from lifecycle.control.composing import name_of
 from lifecycle.control.deliveries import current, was_cancelled
-from lifecycle.errors import LaneFull, SourceFailed
+from lifecycle.errors import SourceFailed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -147,6 +147,13 @@ class Pump:
         if self._task is not None:
             self._task.cancel()
 
+    def rest(self) -> None:
+        """The router has come to rest, and with it a pause ends."""
+        try:
+            self.unpause()
+        except Exception:  # noqa: BLE001  # a source of the program's; the others come to rest too
+            _log.exception("source %r could not be resumed", self.name)
+
     @property
     def settles(self) -> bool:
         """Whether the source wants to know when all of its events have come to their end."""
@@ -226,9 +233,8 @@ class Pump:
             await gate.wait()
         except asyncio.CancelledError:
             if self._traffic.draining:
-                # As with one that waits for room: what the source has in its hands is not lost.
-                with suppress(LaneFull):
-                    self._traffic.accept_nowait(event)
+                # What the source has in its hands is not lost; a second cancellation lets it in over the limit.
+                await self._traffic.accept(event)
             raise
         return await self._accept(event)
 

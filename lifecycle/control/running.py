@@ -63,6 +63,8 @@ class Running:
                 try:
                     await self._settle()
                 finally:
+                    for pump in self.pumps:
+                        pump.rest()
                     self._ending = None
                     hooks.router_stopped.announce(router, router=router)
 

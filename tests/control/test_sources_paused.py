@@ -98,3 +98,55 @@ async def test_a_name_that_no_source_has_is_refused() -> None:
         Router().pause_source("x")
     with pytest.raises(RouteNotFound, match="'x'"):
         Router().unpause_source("x")
+
+
+async def test_what_a_paused_source_has_in_its_hands_is_delivered_also_where_there_is_no_room_yet() -> None:
+    router, seen, go_on = Router(buffer=1), Recorder(), asyncio.Event()
+
+    async def numbers() -> AsyncIterator[Event]:
+        yield Event("number/1")
+
+    @router.on("**")
+    async def slow(event: Event) -> None:
+        await go_on.wait()
+        seen(event)
+
+    router.add_source(numbers)
+    router.pause_source(router.sources()[0].name)
+    async with running(router):
+        first = router.emit_nowait(Event("busy"))
+        await asyncio.sleep(0)
+        second = router.emit_nowait(Event("full"))
+        router.stop()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(first, second)
+    assert seen.topics == ["busy", "full", "number/1"]
+
+
+async def test_the_end_of_the_router_ends_the_pause() -> None:
+    router, source, silent = Router(), Suspending(), BaseSource("silent")
+    router.add_source(source)
+    router.add_source(silent)
+    async with running(router):
+        router.pause_source("door")
+        router.pause_source("silent")
+    assert source.calls == ["suspend", "resume"]
+    assert not any(each.paused for each in router.sources())
+
+
+async def test_one_that_cannot_be_resumed_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    class Stuck(Suspending):
+        def resume(self) -> None:
+            raise ValueError("rusty")
+
+    router, source = Router(), Suspending()
+    source.name = "other"
+    router.add_source(Stuck())
+    router.add_source(source)
+    async with running(router):
+        router.pause_source("door")
+        router.pause_source("other")
+    assert source.calls == ["suspend", "resume"]
+    assert "source 'door' could not be resumed" in caplog.text
