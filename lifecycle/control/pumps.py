@@ -18,6 +18,7 @@ from lifecycle.errors import SourceFailed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextvars import Context
 
     from lifecycle.backoff import Backoff
     from lifecycle.control.deliveries import Delivery
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from lifecycle.control.types import Source
     from lifecycle.events import Topical
 
-__all__ = ["Pump", "RestartSource", "SourceInfo", "check_source", "source_name"]
+__all__ = ["Pump", "RestartSource", "SourceInfo", "check_source", "introduce", "source_name"]
 
 _log = logging.getLogger("lifecycle.control")
 
@@ -53,11 +54,12 @@ def source_name(source: object) -> str:
     return own if isinstance(own, str) else name_of(source)
 
 
-def check_source(source: Any) -> None:
-    """Refuse what is no source.
+def check_source(source: Any, restart: object) -> None:
+    """Refuse what is no source, and what is no way to start it again.
 
     Raises:
         TypeError: saying what a source is.
+        ValueError: for another ``restart``.
     """
     if isinstance(source, type):
         raise TypeError(f"{source.__qualname__} is a class; add an instance of it: {source.__qualname__}(…)")
@@ -68,6 +70,18 @@ def check_source(source: Any) -> None:
             f"{source!r} is no source: give an async iterable of events, a function that returns one, "
             "or an object with `async def run(emit)`"
         )
+    if restart not in ("on_failure", "never"):
+        raise ValueError(f"restart={restart!r} is unknown; give 'on_failure' or 'never'")
+
+
+def introduce(router: Any, source: object) -> None:
+    """Let a source that wants to know them have the commands of its router, or the router."""
+    use_commands = getattr(source, "use_commands", None)
+    if use_commands is not None:
+        use_commands(router.commands)
+    use_router = getattr(source, "use_router", None)
+    if use_router is not None:
+        use_router(router)
 
 
 class Pump:
@@ -123,9 +137,10 @@ class Pump:
             self._gate = None
         self.paused = False
 
-    def start(self, ready: Callable[[SourceFailed | None], None]) -> asyncio.Task[None]:
-        """Start the task; ``ready`` is told, once, that the source has started or why it could not."""
-        self._task = asyncio.get_running_loop().create_task(self._run(ready), name=f"source {self.name}")
+    def start(self, ready: Callable[[SourceFailed | None], None], context: Context) -> asyncio.Task[None]:
+        """Start the task in ``context``; ``ready`` is told, once, that the source has started or why it could not."""
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._run(ready), name=f"source {self.name}", context=context)
         return self._task
 
     def stop(self) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
-from lifecycle.errors import RouterRunning
+from lifecycle.errors import RouteNotFound, RouterRunning
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -37,6 +38,8 @@ class Running:
         self.pumps: list[Pump] = []
         # Set while `run` runs; done once it is to end, with an error where a source could not start.
         self._ending: asyncio.Future[None] | None = None
+        # That of `run`.
+        self._context = contextvars.copy_context()
         self._pump_tasks: set[asyncio.Task[None]] = set()
         # Those whose sources are to settle, removed ones too: their events may still be on their way.
         self._settling: set[Pump] = set()
@@ -50,6 +53,7 @@ class Running:
         if self._ending is not None:
             raise RouterRunning(f"router {name!r} is running already; stop() it first, or make a second router")
         self._ending = asyncio.get_running_loop().create_future()
+        self._context = contextvars.copy_context()
         router = self._traffic.sender
         self._open()
         try:
@@ -111,10 +115,19 @@ class Running:
         if self._ending is not None and not self._ending.done():
             self._launch(pump)
 
-    def remove(self, pump: Pump) -> None:
+    def check_new(self, source: object, name: str) -> None:
+        """Refuse a source that is there already."""
+        if any(pump.source is source for pump in self.pumps):
+            raise ValueError(f"{source!r} is a source of router {name!r} already; add it once")
+
+    def remove(self, source: object, name: str) -> None:
         """End a source; it is awaited with the others when the router closes, at the latest."""
-        self.pumps.remove(pump)
-        pump.cancel()
+        for pump in self.pumps:
+            if pump.source is source:
+                self.pumps.remove(pump)
+                pump.cancel()
+                return
+        raise RouteNotFound(f"{source!r} is no source of router {name!r}")
 
     async def _start(self) -> None:
         """Start the sources in the order of registration, each when the one before it has started."""
@@ -137,7 +150,8 @@ class Running:
 
         if pump.settles:
             self._settling.add(pump)
-        task = pump.start(ready)
+        # Not where it was added, which may be a handler: it works for the router.
+        task = pump.start(ready, self._context.copy())
         self._pump_tasks.add(task)
         task.add_done_callback(self._pump_tasks.discard)
         task.add_done_callback(lambda _: ready(None))

@@ -192,6 +192,11 @@ class Record:
         self.digest = digest(delivery.event)
         self.delivery = self.shown = None
 
+    def _what_now(self) -> Fate:
+        """A call that its window has let go waits as any other."""
+        delivery = self.delivery
+        return Fate.QUEUED if self.what is Fate.HELD and delivery is not None and not _is_held(delivery) else self.what
+
     def topic_now(self) -> str:
         """What it is about."""
         return self.topic if self.delivery is None else _topic(self.delivery)
@@ -217,7 +222,7 @@ class Record:
             time=self.time,
             pattern=pattern if pattern is None else shortened(pattern, _TOPIC),
             handler=handler if handler is None else shortened(handler, _TOPIC),
-            what=self.what,
+            what=self._what_now(),
             into=self.into,
             merged=self.merged,
             waited=None if self.began is None else max(0.0, self.began - self.at),
@@ -234,6 +239,11 @@ def _fate(error: BaseException, *, began: bool) -> Fate:
     if isinstance(error, NotHandled):
         return Fate.UNROUTED
     return Fate.REFUSED if isinstance(error, LaneFull) and not began else Fate.FAILED
+
+
+def _is_held(call: Delivery) -> bool:
+    window = None if call.route is None else call.route.window
+    return window is not None and any(each is call for each in window.calls())
 
 
 def _topic(delivery: Delivery) -> str:

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lifecycle.journal.threads import LoopThread
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -117,7 +119,7 @@ def _last_byte(path: Path) -> bytes:
 
 
 class Writer:
-    """Writes what has ended to a file, in a thread, so that the loop never waits for the disk.
+    """Writes what has ended to a file, in a thread for which neither the loop nor the end of the process waits.
 
     What the disk cannot take is lost and counted; the first time it is logged.
     """
@@ -132,10 +134,14 @@ class Writer:
         self._waiting: deque[Record] = deque()
         self._arrived = asyncio.Event()
         self._closing = False
+        # How many are on their way to the disk.
+        self._writing = 0
         #: Events that are not in the file.
         self.lost = 0
         self._said = False
         file.open()
+        self._loop = asyncio.get_running_loop()
+        self._thread = LoopThread(f"event log {file.path}", self._loop)
         self._task = asyncio.create_task(self._write(), name=f"event log {file.path}")
 
     async def aclose(self) -> None:
@@ -145,10 +151,13 @@ class Writer:
         try:
             await asyncio.wait({self._task}, timeout=_CLOSING)
         finally:
-            if not self._task.done():
-                self._lose(len(self._waiting), "the disk is too slow")
+            in_time = self._task.done()
+            if not in_time:
+                self._lose(len(self._waiting) + self._writing, "the disk is too slow")
+                self._thread.submit(self._file.close)
                 self._task.cancel()
                 await asyncio.wait({self._task})
+            self._thread.shutdown(wait=in_time)
 
     def put(self, record: Record) -> None:
         """Write ``record``, which has ended, soon."""
@@ -164,12 +173,13 @@ class Writer:
             if not self._closing:
                 self._arrived.clear()
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH))]
-            before = self._file.written
+            before, self._writing = self._file.written, len(batch)
             try:
-                await asyncio.to_thread(self._keep, batch)
+                await self._loop.run_in_executor(self._thread, self._keep, batch)
             except OSError as error:
                 self._lose(len(batch) - (self._file.written - before), str(error))
-        await asyncio.to_thread(self._file.close)
+            self._writing = 0
+        await self._loop.run_in_executor(self._thread, self._file.close)
 
     def _keep(self, batch: list[Record]) -> None:
         self._file.write(_line(record) for record in batch)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lifecycle import hooks
+from lifecycle.control.pumps import source_name
 from lifecycle.observe._readings import FLOWS, INBOXES, JOBS, LANES, SATURATION, WORKERS
 
 if TYPE_CHECKING:
@@ -107,8 +108,7 @@ def _pattern_error(_sender: Any, facts: Mapping[str, Any]) -> tuple[object, ...]
 
 
 def _source(_sender: Any, facts: Mapping[str, Any]) -> tuple[object, ...]:
-    source = facts["source"]
-    return (getattr(source, "name", None) or getattr(source, "__qualname__", type(source).__name__),)
+    return (source_name(facts["source"]),)
 
 
 def _worker_type(_sender: Any, facts: Mapping[str, Any]) -> tuple[object, ...]:

@@ -41,13 +41,16 @@ class Onlooker:
         """
         if self._looking.is_set():
             raise RuntimeError(f"{self!r} looks on already; make another")
+        # One that was left while the program ended still does.
+        await self.close()
         life = current_life.get(None)
         lifetime = self._lifetime = None if life is None else life.lifetime
         self._held = AsyncExitStack()
         try:
             self._open(self._held, lifetime)
-            if lifetime is not None:
-                lifetime.on_flush(self.close)
+            if life is not None:
+                life.add_flush(self.close)
+                self._held.callback(life.flushes.discard, self.close)
         except BaseException:
             await self.close()
             raise

@@ -35,15 +35,15 @@ _PATHS = (PosixPath, WindowsPath, PurePosixPath, PureWindowsPath)
 
 #: Names whose values are not told, and what follows them in a text.
 _UNTOLD = (
-    r"passw|passphrase|\bpass\b|pwd|secret|token|credential|auth(?!or)|cookie|session|signature|bearer|\botp\b"
+    r"passw|passphrase|\bpass\b|pwd|secret|token|credential|auth(?!or(?!iz))|cookie|session|signature|bearer|\botp\b"
     r"|(?:api|private|access|signing|encryption|ssh)[_-]?key"
 )
 _is_secret = re.compile(_UNTOLD, re.IGNORECASE).search
 _ASSIGNED = re.compile(
     rf"((?:{_UNTOLD})[\w-]*[\"']?(?:\s*[=:]\s*|\s+))(?:(?:bearer|basic)\s+)?(\"[^\"]*|'[^']*|[^\s,;&]+)", re.IGNORECASE
 )
-#: The password in an address.
-_USERINFO = re.compile(r"(://[^\s:/@]*:)[^\s/@]+(?=@)")
+#: The password in an address, also in one that is cut within it.
+_USERINFO = re.compile(r"(://[^\s:/@]*:)[^\s/@]+(?=@|…)")
 _HIDDEN = "***"
 
 
@@ -164,7 +164,7 @@ def _what(value: Any, kind: type[Any]) -> str:
 
 
 def _key(key: Any) -> str:
-    return shortened(key, _NAME) if type(key) is str else _class_name(type(key))
+    return shortened(key, _NAME) if type(key) is str else _class_name(_class(key))
 
 
 def _class_name(kind: type[Any]) -> str:

@@ -63,7 +63,9 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": _message(record),
         }
-        told |= context() | {name: value for name in _NAMES if (value := record.__dict__.get(name))}
+        # What the filter noted was so where the record was made, which may have been another thread.
+        here = context()
+        told |= {name: value for name in _NAMES if (value := record.__dict__.get(name, here.get(name)))}
         told |= {name: value for name, value in record.__dict__.items() if name not in _STANDARD and name not in told}
         if record.exc_info and record.exc_info[0] is not None:
             told["exception"] = record.exc_text or self.formatException(record.exc_info)

@@ -168,6 +168,18 @@ async def test_one_that_was_merged_points_to_its_call(clock: Clock) -> None:
     assert [entry and (entry.what, entry.into) for entry in merged] == [(Fate.MERGED, held.id)] * 2
 
 
+async def test_a_call_that_its_window_has_let_go_waits_as_any_other(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", slow, debounce=0.1, lane="one")
+    router.handle("b", slow, lane="one")
+    async with EventLog() as log, running(router):
+        await router.emit(Event("b"))
+        await router.emit(Event("a"))
+        assert fates(log) == [("b", "queued"), ("a", "merged"), ("a", "held")]
+        await clock.advance(0.5)
+        assert fates(log) == [("b", "running"), ("a", "merged"), ("a", "queued")]
+
+
 async def test_what_the_router_gives_up_at_its_end_is_dropped(clock: Clock) -> None:
     router = Router(drain_timeout=0.1)
     router.handle("a", slow)
@@ -348,6 +360,27 @@ async def test_it_looks_away_when_it_is_left(clock: Clock) -> None:
     async with log:
         assert "open" in repr(log)
     assert "closed" in repr(log)
+
+
+async def test_a_program_that_opens_many_keeps_none_of_them(clock: Clock) -> None:
+    async with lifetime(signals=False):
+        async with EventLog() as log:
+            gone = weakref.ref(log)
+        del log
+        await clock.settle()
+        gc.collect()
+        assert gone() is None
+
+
+async def test_one_that_was_left_while_the_program_ended_can_be_entered_again(clock: Clock) -> None:
+    connected = {name: len(getattr(hooks, name).receivers) for name in hooks.__all__ if name != "Hook"}
+    async with lifetime(signals=False) as life:
+        log = EventLog()
+        life.shutdown()
+        for _ in range(2):
+            async with log:
+                pass
+    assert {name: len(getattr(hooks, name).receivers) for name in connected} == connected
 
 
 # -- following --------------------------------------------------------------------------------------------------

@@ -107,6 +107,9 @@ SECRETS = [
     Event("a", "Authorization: Bearer hunter2"),
     Event("a", '{"api_key": "hunter2"}'),
     Event("a", "postgres://bob:hunter2@db/shop"),
+    Event("a", "Authorization: Basic hunter2"),
+    Event("a", {"authorization": "hunter2"}),
+    Event("a", "postgresql://the_service_of_the_shop:hunter2" + "x" * 60 + "@db/shop"),
     Event("a", {"deep": {"anything": "hunter2"}}),
     Event("a", ["hunter2"]),
     LineEvent("hunter2"),
@@ -121,7 +124,9 @@ def test_it_tells_no_secrets(event: Any) -> None:
 
 
 def test_what_is_no_secret_is_told() -> None:
-    assert summary(digest(Event("a", {"author": "bob", "compass": "north"}))) == "{author: 'bob', compass: 'north'}"
+    assert (
+        summary(digest(Event("a", {"author": "bob", "at": "http://h:80/a"}))) == "{author: 'bob', at: 'http://h:80/a'}"
+    )
 
 
 def test_it_is_bounded_whatever_the_event_holds() -> None:

@@ -69,6 +69,16 @@ async def test_what_a_handler_logs_says_which_event_it_is_about(clock: Clock, ke
     }
 
 
+async def test_a_record_of_elsewhere_says_nothing_of_whoever_writes_it(clock: Clock, kept: Kept) -> None:
+    record = logging.makeLogRecord({"msg": "from outside"})
+    ContextFilter().filter(record)
+    router = Router()
+    router.handle("a", lambda _: kept.handle(record))
+    async with running(router):
+        await (await router.emit(Event("a")))
+    assert "topic" not in kept.lines[0]
+
+
 async def test_what_a_worker_logs_says_which_one_it_is(kept: Kept) -> None:
     async def fetch() -> None:
         log.info("fetching")

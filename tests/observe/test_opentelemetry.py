@@ -28,7 +28,7 @@ from lifecycle.observe._meters import COUNTED, READ, TIMED
 from lifecycle.testing import VirtualLoop, running
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from opentelemetry.sdk.trace import ReadableSpan
 
@@ -147,6 +147,25 @@ async def test_a_sender_names_the_span_above_and_nonsense_names_none(headers: An
         await (await router.emit(Webhook("hook", headers)))
     [event] = tally.named("event hook")
     assert above(event) == (int(SENDER, 16) if taken else None)
+
+
+@pytest.mark.usefixtures("clock")
+async def test_a_source_that_a_handler_adds_works_for_the_router_and_not_for_that_handler() -> None:
+    tracer, tally = traced()
+    router = Router()
+    seen: list[str] = []
+
+    async def source() -> AsyncIterator[Event]:
+        seen.append(here.traceparent.get())
+        yield Event("second")
+
+    router.handle("first", lambda _: router.add_source(source))
+    router.handle("second", lambda _: None)
+    async with tracer, running(router):
+        await (await router.emit(Event("first")))
+        await asyncio.sleep(1)
+    assert [above(span) for span in tally.named("event second")] == [None]
+    assert seen == [""]
 
 
 @pytest.mark.usefixtures("clock")

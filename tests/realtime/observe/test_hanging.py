@@ -1,0 +1,54 @@
+"""A program ends in its time, and well, though a disk or an exporter hangs that is only to remember what it did."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import os, threading
+from opentelemetry.sdk.trace import TracerProvider
+from lifecycle import Event, Router, run
+from lifecycle.observe import EventLog, OpenTelemetryTraces, _lines
+
+_lines._CLOSING = 0.1
+write, hangs = os.write, threading.Event()
+
+
+def hang(fd, data):
+    if b'"topic"' in data:
+        hangs.set()
+        threading.Event().wait()
+    return write(fd, data)
+
+
+class Provider(TracerProvider):
+    def force_flush(self, timeout_millis=30_000):
+        threading.Event().wait()
+
+
+os.write = hang
+router = Router()
+router.handle("a", print)
+
+
+async def main():
+    await (await router.emit(Event("a")))
+    await __import__("asyncio").to_thread(hangs.wait)
+    await router.emit(Event("a"))
+
+
+provider = Provider(shutdown_on_exit=False)
+run(EventLog(path="events.jsonl"), OpenTelemetryTraces(provider, flush_timeout=0.1), router, main)
+print("ended")
+"""
+
+
+def test_neither_a_disk_nor_an_exporter_that_hangs_keeps_a_program(tmp_path: object) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=str(tmp_path), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "ended"), ended.stderr
+    assert "events are missing in events.jsonl: the disk is too slow" in ended.stderr
+    assert "spans were not all sent within 0.1 s" in ended.stderr
+    assert "ended by force" not in ended.stderr
