@@ -344,8 +344,9 @@ def test_configuration_that_is_shown_is_understood(page: Path, tmp_path: Path) -
 
 
 def test_the_manifest_gives_the_service_its_time() -> None:
-    [block] = blocks(ROOT / "docs/howto/kubernetes.md", "yaml")
-    spec = yaml.safe_load(block.text)["spec"]["template"]["spec"]
+    shown = [yaml.safe_load(block.text) for block in blocks(ROOT / "docs/howto/kubernetes.md", "yaml")]
+    [deployment] = [each for each in shown if each.get("kind") == "Deployment"]
+    spec = deployment["spec"]["template"]["spec"]
     env = {each["name"]: each["value"] for each in spec["containers"][0]["env"]}
     drain = re.search(r"^DRAIN = ([0-9.]+)", (ROOT / "examples/service.py").read_text(), re.MULTILINE)
     exit_timeout = inspect.signature(importlib.import_module("lifecycle").run).parameters["exit_timeout"].default
