@@ -18,37 +18,71 @@ if TYPE_CHECKING:
 
 __all__ = ["Listener", "Output"]
 
-#: Characters that wait for a listener; then the oldest are dropped.
+#: Characters that wait for the loop, or a listener; then the oldest are dropped.
 _HELD = 256 * 1024
+
+#: Characters that are dropped at once at most: of a line without end, the end is heard.
+_PIECE = 4096
 
 #: Seconds that an outcome waits for what was printed before it.
 _COURTESY = 1.0
 
-#: Pieces that wait for the loop.
-_PIECES = 10_000
+
+class _Texts:
+    """Texts that wait to be taken; where they are too long, the oldest are dropped and counted.
+
+    Any thread may add, one takes. No lock: a signal handler may print, too. Threads that add at the same time may be
+    counted wrong, until the next time that all is taken.
+    """
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self._texts: deque[str] = deque()
+        self._length = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+    def add(self, text: str) -> None:
+        kept = text[-_HELD:]
+        self.dropped += len(text) - len(kept)
+        self._texts.extend(kept[at : at + _PIECE] for at in range(0, len(kept), _PIECE))
+        self._length += len(kept)
+        with suppress(IndexError):  # all was taken meanwhile
+            while self._length > _HELD:
+                oldest = len(self._texts.popleft())
+                self._length -= oldest
+                self.dropped += oldest
+
+    def take(self) -> str:
+        """All of them."""
+        # First, for what is added from now on counts.
+        self._length = 0
+        taken: list[str] = []
+        while self._texts:
+            taken.append(self._texts.popleft())
+        return "".join(taken)
 
 
 class Listener:
     """What is printed from now on, in pieces, as an async iterator."""
 
     def __init__(self) -> None:
-        #: Characters that came too fast.
-        self.dropped = 0
-        self._texts: deque[str] = deque()
-        self._held = 0
+        self._texts = _Texts()
         self._stirred = asyncio.Event()
         #: Set while all was taken, and whoever listens is back for more.
         self.idle = asyncio.Event()
 
-    def add(self, text: str) -> None:
-        """More was printed."""
+    @property
+    def dropped(self) -> int:
+        """Characters that came too fast."""
+        return self._texts.dropped
+
+    def add(self, text: str, dropped: int) -> None:
+        """More was printed, and before it what could not even be noted."""
         self.idle.clear()
-        self._texts.append(text)
-        self._held += len(text)
-        while self._held > _HELD:
-            oldest = self._texts.popleft()
-            self._held -= len(oldest)
-            self.dropped += len(oldest)
+        self._texts.dropped += dropped
+        self._texts.add(text)
         self._stirred.set()
 
     def __aiter__(self) -> Self:
@@ -59,10 +93,7 @@ class Listener:
             self._stirred.clear()
             self.idle.set()
             await self._stirred.wait()
-        text = "".join(self._texts)
-        self._texts.clear()
-        self._held = 0
-        return text
+        return self._texts.take()
 
 
 class Output:
@@ -71,8 +102,9 @@ class Output:
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
         self._copies: list[_Copy] = []
-        # Appended to by any thread, emptied by the loop's. No lock: a signal handler may print, too.
-        self._pieces: deque[str] = deque(maxlen=_PIECES)
+        # What the loop has to pass on, and whether it was told so already.
+        self._noted = _Texts()
+        self._told = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @contextmanager
@@ -100,20 +132,23 @@ class Output:
 
     def note(self, text: str) -> None:
         """Something was printed, by any thread."""
-        self._pieces.append(text)
+        self._noted.add(text)
+        if self._told:
+            return
+        self._told = True
         try:
             cast("asyncio.AbstractEventLoop", self._loop).call_soon_threadsafe(self._spread)
         except RuntimeError:  # the loop is closed: nobody listens
-            self._pieces.clear()
+            self._noted, self._told = _Texts(), False
 
     def _spread(self) -> None:
-        texts: list[str] = []
-        while self._pieces:
-            texts.append(self._pieces.popleft())
-        text = "".join(texts)
+        # First, or what is printed meanwhile could be forgotten.
+        self._told = False
+        text, dropped = self._noted.take(), self._noted.dropped
+        self._noted.dropped = 0
         if text:
             for listener in self._listeners:
-                listener.add(text)
+                listener.add(text, dropped)
 
     def _stand_in(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -395,3 +395,36 @@ async def test_who_does_not_listen_loses_the_oldest_and_is_told_how_much() -> No
         assert text.endswith("999\n")
         assert (len(text) + texts.dropped, len(text) <= 256 * 1024) == (1_000_000, True)
     assert terminal.getvalue().count("\n") == 1000
+
+
+async def test_what_comes_in_one_go_is_all_heard_or_told_of() -> None:
+    output = Output()
+    with a_terminal() as terminal, output.listening() as texts:
+        for number in range(8000):
+            print(number)
+        assert await anext(texts) == terminal.getvalue()
+        for _ in range(20):
+            print("x" * 99_999)
+        text = await anext(texts)
+        assert (len(text) + texts.dropped, len(text) // 100_000) == (2_000_000, 2)
+
+
+async def test_of_a_line_without_end_the_end_is_heard() -> None:
+    output = Output()
+    with a_terminal(), output.listening() as texts:
+        print("x" * 1_000_000, end="end")
+        text = await anext(texts)
+        assert text.endswith("xend")
+        assert (len(text) + texts.dropped, len(text) // 1024) == (1_000_003, 252)
+
+
+async def test_what_threads_print_while_the_loop_is_held_up_is_bounded() -> None:
+    output = Output()
+    with a_terminal() as terminal, output.listening() as texts:
+        thread = threading.Thread(target=lambda: [print("x" * 999) for _ in range(2000)])
+        thread.start()
+        thread.join()
+        assert len(asyncio.get_running_loop()._ready) < 10  # type: ignore[attr-defined]  # that all be passed on, once
+        text = await anext(texts)
+        assert len(text) <= 256 * 1024
+        assert len(text) + texts.dropped == len(terminal.getvalue())
