@@ -6,6 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lifecycle import Router
 from lifecycle.bridges import BusEvent, NatsBridge
 from lifecycle.flows import Flows, linear, send, task
@@ -27,9 +29,12 @@ async def running(router: Router) -> AsyncIterator[None]:
             await task
 
 
+@pytest.mark.timeout(120)
 async def test_an_event_that_a_task_sends_is_handled_elsewhere_and_forgotten_here(tmp_path: Path) -> None:
     got: asyncio.Queue[BusEvent] = asyncio.Queue()
-    here, there = Router(), Router()
+    here, there, up = Router(), Router(), asyncio.Event()
+    # Who has not said yet what it wants to hear does not get what was sent before.
+    there.handle("health/bridge/there/up", lambda _: up.set())
     there.handle("deploy/**", got.put)
     flow = linear("f", task(lambda: send("deploy/done", {"ref": "v2"}), name="a"))
     (tmp_path / "bus").mkdir()
@@ -38,7 +43,8 @@ async def test_an_event_that_a_task_sends_is_handled_elsewhere_and_forgotten_her
             here.add_source(flows.outbox())
             here.add_source(NatsBridge(bus.url, group="here", publish=("deploy/**",)))
             there.add_source(NatsBridge(bus.url, group="there", subscribe=("deploy/**",)))
-            async with running(there), running(here), asyncio.timeout(LIMIT):
+            async with running(there), running(here), asyncio.timeout(2 * LIMIT):
+                await up.wait()
                 await flows.start(flow, id="one")
                 event = await got.get()
                 while await flows.store.outbox().take(1, now=1e12, until=0.0):
