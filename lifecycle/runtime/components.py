@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
-from lifecycle.runtime.lifetimes import current_life
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +47,7 @@ class Components:
 
     def _opened(self, sender: object, **_: object) -> None:
         """The sender, of a router's hook too, is what opens."""
-        if current_life.get(None) is self._life and asyncio.get_running_loop() is self._life.loop:
+        if self._life.is_here():
             times = self._open[id(sender)][1] if id(sender) in self._open else 0
             self._open[id(sender)] = sender, times + 1
 

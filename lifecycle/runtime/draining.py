@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle.runtime.capture import as_router
-from lifecycle.runtime.lifetimes import current_life
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -83,8 +82,7 @@ class Draining:
             ended.cancel()
 
     def _router_started(self, _sender: object, *, router: Any, **_: object) -> None:
-        mine = current_life.get(None) is self._life and asyncio.get_running_loop() is self._life.loop
-        if not mine or any(each is router for each in self._running.values()):
+        if not self._life.is_here() or any(each is router for each in self._running.values()):
             return
         # Not the task that runs it: that one may have more to do afterwards.
         ended: asyncio.Future[Any] = self._life.loop.create_future()

@@ -177,6 +177,10 @@ class Life:
             with suppress(ValueError):  # a framework may leave the block in another context than it entered it
                 current_life.reset(token)
 
+    def is_here(self) -> bool:
+        """Whether what runs here runs under it, and in its loop."""
+        return current_life.get(None) is self and _running_loop() is self.loop
+
     def close(self) -> None:
         """Call off what would happen in case it does not end: it has."""
         while self._alarms:

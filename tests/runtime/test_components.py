@@ -49,6 +49,17 @@ async def test_components_are_there_in_the_order_in_which_they_came_and_as_long_
         assert life.components() == ()
 
 
+async def test_what_opens_in_another_thread_is_none_of_the_lifetimes(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = Component()
+    async with lifetime() as life:
+        await asyncio.to_thread(own.open)
+        assert life.components() == ()
+        await asyncio.to_thread(own.close)
+    assert caplog.records == []
+
+
 async def test_children_of_a_supervisor_are_seen_in_it_alone(clock: Clock) -> None:
     inner = Supervisor("inner", Spec("b", lambda: TaskWorker("b", forever)))
     async with lifetime() as life:
