@@ -1,4 +1,4 @@
-"""Unix sockets: the file that is their address, from its making to its removal."""
+"""Unix sockets: the file that is their address, from its making to its removal, and who is at the other end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import errno
 import os
 import socket
 import stat
+import struct
 from contextlib import suppress
+from dataclasses import dataclass
 
-__all__ = ["SocketFile"]
+__all__ = ["Peer", "SocketFile", "is_forsaken", "peer"]
 
 #: Who may wait to be accepted; the system may allow less.
 _QUEUE = 4096
@@ -47,6 +49,35 @@ class SocketFile:
                 os.unlink(self._path)  # noqa: PTH108  # as above
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a Unix socket."""
+
+    pid: int
+    uid: int
+
+
+def peer(connection: socket.socket) -> Peer | None:
+    """Who is at the other end; None where the system does not tell."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return Peer(pid, uid)
+
+
+def is_forsaken(connection: socket.socket) -> bool:
+    """Whether the process that listened has ended: one that it forked holds the socket, and will never answer."""
+    listener = peer(connection)
+    if listener is None or listener.pid <= 0:  # one of another namespace has no number here
+        return False
+    try:
+        with suppress(PermissionError):  # it lives, as somebody else
+            os.kill(listener.pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
 def _clear(path: str) -> None:
     """Remove the socket of a process that has ended without doing so."""
     try:
@@ -58,6 +89,8 @@ def _clear(path: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         answer = probe.connect_ex(path)
+        if answer == 0 and is_forsaken(probe):
+            answer = errno.ECONNREFUSED
     if answer in {0, errno.EAGAIN}:
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     if answer != errno.ECONNREFUSED:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from lifecycle._unix import peer
 from lifecycle.observe._api import api_routes, errors_as_json
 from lifecycle.observe._api_answers import problem
-from lifecycle.observe.sockets import peer
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler

@@ -11,16 +11,17 @@ import os
 import re
 import socket
 import stat
-import struct
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lifecycle._unix import is_forsaken, peer
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-__all__ = ["Peer", "Program", "addressed", "check_directory", "directory", "find", "peer"]
+__all__ = ["Program", "addressed", "check_directory", "directory", "find"]
 
 _SUFFIX = ".sock"
 
@@ -56,14 +57,6 @@ class Program:
             connection.close()
             raise
         return connection
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Who is at the other end of a Unix socket."""
-
-    pid: int
-    uid: int
 
 
 def directory() -> Path:
@@ -122,19 +115,12 @@ def _programs(where: Path) -> Iterator[Program]:
     for path in paths:
         try:
             with Program(path.stem, path, None).connect(0) as connection:
-                yield Program(path.stem, path, getattr(peer(connection), "pid", None))
+                if not is_forsaken(connection):
+                    yield Program(path.stem, path, getattr(peer(connection), "pid", None))
         except BlockingIOError:  # so many ask it that there is a queue
             yield Program(path.stem, path, None)
         except OSError:  # its program has ended
             continue
-
-
-def peer(connection: socket.socket) -> Peer | None:
-    """Who is at the other end; None where the system does not tell."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return None
-    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return Peer(pid, uid)
 
 
 @contextmanager

@@ -451,6 +451,43 @@ def test_a_program_that_was_killed_is_not_found_and_its_name_is_free(runtime: Pa
         assert sockets.find() == []
 
 
+FORKING = """
+import asyncio, os
+from lifecycle.observe import ControlSocket
+from lifecycle.runtime import lifetime
+
+async def main():
+    async with lifetime(), ControlSocket("demo"):
+        if os.fork():
+            print("up", flush=True)
+            await asyncio.Event().wait()
+        os.read(0, 1)
+        os._exit(0)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_program_whose_child_lives_on_with_its_socket_is_not_found_and_its_name_is_free(runtime: Path) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", FORKING], stdin=pipe, stdout=pipe, stderr=pipe) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        try:
+            assert program.stdout.readline() == b"up\n"
+            assert [each.name for each in sockets.find()] == ["demo"]
+            program.kill()
+            program.wait(LIMIT)
+            assert sockets.find() == []
+            async with opened("demo") as (_, path):
+                assert path == runtime / "lifecycle" / "demo.sock"
+        finally:
+            program.kill()
+            program.stdin.close()
+            # The child ends with its input, and with it this.
+            program.stdout.read()
+
+
 def test_who_asks_needs_nothing_heavy() -> None:
     code = "import json, sys; from lifecycle.observe import sockets; print(json.dumps(sorted(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True)
