@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.js import JetStreamContext
 
-__all__ = ["OLDEST", "Link", "NatsServer"]
+__all__ = ["OLDEST", "Change", "Link", "NatsServer"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
