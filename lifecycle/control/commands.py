@@ -5,6 +5,7 @@ A command turns the words after its name into an event; what handles the event i
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 from collections.abc import Callable, Iterable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from lifecycle.control.patterns import Pattern
 
-__all__ = ["Command", "Commands", "Completer", "completions", "lifecycle_commands", "split"]
+__all__ = ["Command", "Commands", "Completer", "completions", "help_of", "lifecycle_commands", "split"]
 
 _log = logging.getLogger("lifecycle.control")
 
@@ -57,6 +58,11 @@ class Command:
         """The completions of an argument of which ``typed`` is there already, sorted."""
         words = self.complete(typed) if callable(self.complete) else self.complete or ()
         return sorted(word for word in words if word.startswith(typed))
+
+
+def help_of(handler: object) -> str:
+    """What the docstring of a function says; that of an object's class says nothing of a command."""
+    return inspect.getdoc(handler) or "" if hasattr(handler, "__name__") else ""
 
 
 class Commands:

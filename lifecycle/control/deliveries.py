@@ -7,13 +7,15 @@ import itertools
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from lifecycle.errors import Dropped, NotHandled
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from lifecycle.control.routes import Plan, Route
     from lifecycle.events import Topical
 
-__all__ = ["Delivery", "current", "delivery", "was_cancelled"]
+__all__ = ["Delivery", "current", "delivery", "taken", "was_cancelled"]
 
 _numbers = itertools.count(1)
 
@@ -159,3 +161,14 @@ class Delivery:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+
+
+def taken(delivery: Delivery) -> Delivery:
+    """``delivery``, unless nobody took it.
+
+    Raises:
+        NotHandled: then.
+    """
+    if delivery.route is None and isinstance(delivery.error, NotHandled) and not isinstance(delivery.error, Dropped):
+        raise delivery.error
+    return delivery

@@ -38,6 +38,10 @@ class Busy(StrEnum):
     #: The oldest running handler of its route is cancelled, and it runs next.
     RESTART = "restart"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Busy:
+        raise ValueError(f"busy={value!r} is unknown; give 'queue', 'drop' or 'restart'")
+
 
 class Lane:
     """A bounded queue and up to ``concurrency`` handlers at work on it; with 1 the order is strict."""

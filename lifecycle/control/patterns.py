@@ -14,7 +14,7 @@ from lifecycle.errors import InvalidPattern
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DEEP", "STAR", "Literal", "Pattern", "Segment", "Wild"]
+__all__ = ["DEEP", "STAR", "Literal", "Pattern", "Segment", "Wild", "quoted"]
 
 #: Ranks of the kinds of segment, best first; a wildcard segment stands between, by its literal characters.
 _LITERAL, _STAR, _END, _DEEP = -1_000_000, 1, 2, 3
@@ -223,6 +223,11 @@ class _Reader:
 
 
 _ANY = ".*"
+
+
+def quoted(topic: str) -> str:
+    """A topic as a pattern that means itself."""
+    return "".join(f"\\{char}" if char in "*?[\\" else char for char in topic)
 
 
 def _wild(text: str, pieces: list[tuple[bool, str]]) -> Wild:

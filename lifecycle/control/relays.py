@@ -6,15 +6,15 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.control.composing import as_async
-from lifecycle.control.routes import Relayed
+from lifecycle.control.routes import Relayed, Route, caller
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from lifecycle.control.patterns import Pattern
-    from lifecycle.control.routes import Route
+    from lifecycle.control.traffic import Traffic
 
-__all__ = ["Relay", "as_relay"]
+__all__ = ["Relay", "open_relay"]
 
 
 class Relay:
@@ -34,7 +34,26 @@ class Relay:
         self._detach(self)
 
 
-def as_relay(handler: Callable[[Any], Awaitable[bool]]) -> Callable[[Any], Awaitable[None]]:
+def open_relay(
+    traffic: Traffic, pattern: Pattern, handler: Callable[[Any], Awaitable[bool]], concurrency: int
+) -> Relay:
+    """Let ``handler`` have what matches ``pattern`` before any route."""
+    route = Route(pattern, _as_relay(handler), (), caller(), concurrency)
+    table, roster = traffic.table, traffic.roster
+
+    def detach(relay: Relay) -> None:
+        table.remove_relay(relay)
+        if route in roster.relays:
+            roster.relays.remove(route)
+            roster.retire(route)
+
+    relay = Relay(route, detach)
+    roster.relays.append(route)
+    table.add_relay(relay)
+    return relay
+
+
+def _as_relay(handler: Callable[[Any], Awaitable[bool]]) -> Callable[[Any], Awaitable[None]]:
     """``handler`` as a route's: that the event goes on is said in the way in which a route passes one on."""
     call = as_async(handler)
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lifecycle.control.patterns import Pattern
+from lifecycle.control.routes import Route, caller
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lifecycle.control.lanes import Lane
-    from lifecycle.control.routes import Route
     from lifecycle.control.table import Table
+    from lifecycle.control.types import Handler
 
 __all__ = ["Roster"]
 
@@ -80,8 +83,10 @@ class Roster:
         lane.users += 1
         route.lane = lane
 
-    def fall_back_to(self, route: Route) -> None:
-        """Let ``route`` have what nobody takes, in place of the one that had it."""
+    def fall_back_to(self, handler: Handler) -> None:
+        """Let ``handler`` have what nobody takes, in place of the one that had it."""
+        route = Route(Pattern("**"), handler, (), caller())
+        route.text, route.is_fallback = "(fallback)", True
         old, self.fallback = self.fallback, route
         if old is not None:
             self.retire(old)

@@ -1,37 +1,36 @@
 """`Router`: events in, handlers out, in the manner of a ServeMux.
 
-The work is done elsewhere: ``table`` finds the route, ``traffic`` moves the event, ``running`` starts and stops.
+The work is done elsewhere: ``table`` finds the route, ``traffic`` moves the event, ``running`` starts and stops,
+``overviews`` has what operators see and pause.
 Do not add behaviour here.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lifecycle.backoff import Backoff
-from lifecycle.control.commands import Command, Commands, Completer
-from lifecycle.control.composing import as_async, name_of
+from lifecycle.control.commands import Command, Commands, Completer, help_of
+from lifecycle.control.composing import name_of
+from lifecycle.control.deliveries import taken
 from lifecycle.control.lanes import Busy
-from lifecycle.control.patterns import Pattern
-from lifecycle.control.pumps import Pump, RestartSource, SourceInfo, check_source
-from lifecycle.control.relays import Relay, as_relay
-from lifecycle.control.routes import Route, RouteInfo, RouterState, caller
+from lifecycle.control.overviews import Overview
+from lifecycle.control.patterns import Pattern, quoted
+from lifecycle.control.pumps import Pump, RestartSource, check_source, introduce
+from lifecycle.control.relays import Relay, open_relay
+from lifecycle.control.routes import Route, caller
 from lifecycle.control.running import Running
 from lifecycle.control.table import Table, as_pattern
-from lifecycle.control.taps import Subscription, Tap, TapInfo
+from lifecycle.control.taps import Subscription, Tap, open_tap
 from lifecycle.control.traffic import Traffic
-from lifecycle.control.windows import Debounce
-from lifecycle.errors import Dropped, NotHandled, RouteNotFound
-from lifecycle.events import Event
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
     from lifecycle.control.deliveries import Delivery
-    from lifecycle.control.owners import LaneInfo
     from lifecycle.control.types import Handler, Middleware, Source
+    from lifecycle.control.windows import Debounce
     from lifecycle.events import Topical
 
 __all__ = ["Router"]
@@ -39,7 +38,7 @@ __all__ = ["Router"]
 _H = TypeVar("_H", bound=Callable[..., Any])
 
 
-class Router:
+class Router(Overview):
     """Gives each event to the handler whose pattern fits its topic best.
 
     ``buffer`` events wait in each lane before their source has to; ``drain_timeout`` seconds are given to what is
@@ -91,16 +90,13 @@ class Router:
             TypeError: for a handler that is no callable of one argument.
             ValueError: for a concurrency below 1, an unknown ``busy``, or a lane of another concurrency.
         """
-        if concurrency < 1:
-            raise ValueError(f"concurrency={concurrency!r} would never run a handler; give 1 or more")
-        route = Route(as_pattern(pattern), handler, middleware, caller())
+        route = Route(as_pattern(pattern), handler, middleware, caller(), concurrency)
         self._table.check_free(route, replace=replace)
-        route.busy, route.concurrency = _busy(busy), concurrency
+        route.busy = Busy(busy)
         if self._middleware:
             route.add_middleware(self._middleware)
         if debounce is not None:
-            settings = debounce if isinstance(debounce, Debounce) else Debounce(debounce)
-            self._traffic.open_window(route, settings)
+            self._traffic.open_window(route, debounce)
         if lane is not None:
             self._traffic.roster.share(route, lane)
         route.is_plain = route.window is None and route.busy is Busy.QUEUE
@@ -149,19 +145,13 @@ class Router:
 
     def fallback(self, handler: Handler) -> Handler:
         """Give events that nobody took to ``handler`` (one at a time; a later call replaces it)."""
-        route = Route(Pattern("**"), handler, (), caller())
-        route.text, route.is_fallback = "(fallback)", True
-        self._traffic.roster.fall_back_to(route)
+        self._traffic.roster.fall_back_to(handler)
         return handler
 
     def use(self, *middleware: Middleware) -> None:
         """Wrap ``middleware`` around every route, earlier and later ones; the first named is the outermost."""
-        for each in middleware:
-            as_async(each)
+        self._table.wrap(middleware)
         self._middleware += middleware
-        for route in self._table.routes.values():
-            route.add_middleware(middleware)
-        self._table.forget()
 
     # -- commands ----------------------------------------------------------------------------------------------
 
@@ -194,11 +184,10 @@ class Router:
             return name
         if handler is None:
             raise TypeError(f"command({name!r}) has no handler; give one: router.command({name!r}, handler)")
-        text = help or (inspect.getdoc(handler) or "" if hasattr(handler, "__name__") else "")
-        command = Command(name, text, complete=complete, place="{}:{}".format(*caller()))
-        self.commands.add(command)
+        place = "{}:{}".format(*caller())
+        self.commands.add(Command(name, help or help_of(handler), complete=complete, place=place))
         try:
-            return self.handle(f"command/{_quoted(name)}", handler, lane="command")
+            return self.handle(f"command/{quoted(name)}", handler, lane="command")
         except BaseException:
             self.commands.remove(name)
             raise
@@ -211,18 +200,7 @@ class Router:
         A plain function is called at once; an async one has a lane of its own, and misses (``tap.missed``) what
         finds it full. ``tap.remove()`` ends it.
         """
-        route = Route(as_pattern(pattern), handler, (), caller())
-        lane = self._traffic.new_lane(f"tap {route.text}", 1)
-        route.lane = lane
-
-        def detach(tap: Tap) -> None:
-            self._table.remove_tap(tap)
-            self._traffic.roster.tap_lanes.discard(lane)
-
-        tap = Tap(route, lane, detach)
-        self._traffic.roster.tap_lanes.add(lane)
-        self._table.add_tap(tap)
-        return tap
+        return open_tap(self._traffic, as_pattern(pattern), handler)
 
     def relay(
         self, pattern: str | Pattern | type, handler: Callable[[Any], Awaitable[bool]], *, concurrency: int = 1
@@ -235,22 +213,7 @@ class Router:
         its own with ``concurrency`` hands; with 1 events go on in the order in which they came. The router's
         middleware is not around it. ``relay.remove()`` ends it.
         """
-        if concurrency < 1:
-            raise ValueError(f"concurrency={concurrency!r} would never run a handler; give 1 or more")
-        route = Route(as_pattern(pattern), as_relay(handler), (), caller())
-        route.concurrency = concurrency
-        roster = self._traffic.roster
-
-        def detach(relay: Relay) -> None:
-            self._table.remove_relay(relay)
-            if route in roster.relays:
-                roster.relays.remove(route)
-                roster.retire(route)
-
-        relay = Relay(route, detach)
-        roster.relays.append(route)
-        self._table.add_relay(relay)
-        return relay
+        return open_relay(self._traffic, as_pattern(pattern), handler, concurrency)
 
     def subscribe(self, pattern: str | Pattern | type = "**", *, maxsize: int = 100) -> Subscription:
         """The matching events as an async iterator: ``async with router.subscribe() as events: async for …``.
@@ -274,17 +237,9 @@ class Router:
             TypeError: for what is no source.
             ValueError: for another ``restart``, or a source that was added before.
         """
-        check_source(source)
-        if restart not in ("on_failure", "never"):
-            raise ValueError(f"restart={restart!r} is unknown; give 'on_failure' or 'never'")
-        if any(pump.source is source for pump in self._running.pumps):
-            raise ValueError(f"{source!r} is a source of router {self.name!r} already; add it once")
-        use_commands = getattr(source, "use_commands", None)
-        if use_commands is not None:
-            use_commands(self.commands)
-        use_router = getattr(source, "use_router", None)
-        if use_router is not None:
-            use_router(self)
+        check_source(source, restart)
+        self._running.check_new(source, self.name)
+        introduce(self, source)
         self._running.add(Pump(source, restart, backoff or Backoff(), self._traffic))
 
     def remove_source(self, source: Source) -> None:
@@ -293,38 +248,7 @@ class Router:
         Raises:
             RouteNotFound: when it was not added.
         """
-        for pump in self._running.pumps:
-            if pump.source is source:
-                self._running.remove(pump)
-                return
-        raise RouteNotFound(f"{source!r} is no source of router {self.name!r}")
-
-    def pause_source(self, name: str) -> None:
-        """Take no events from the sources called ``name`` until `unpause_source`; nothing happens if it is paused.
-
-        One with plain methods ``suspend`` and ``resume`` is suspended (a webhook answers 503); any other waits with
-        its next event. The end of the router ends the pause.
-
-        Raises:
-            RouteNotFound: when no source has that name.
-        """
-        for pump in self._pumps_called(name):
-            pump.pause()
-
-    def unpause_source(self, name: str) -> None:
-        """Take events from them again; nothing happens if none is paused.
-
-        Raises:
-            RouteNotFound: when no source has that name.
-        """
-        for pump in self._pumps_called(name):
-            pump.unpause()
-
-    def _pumps_called(self, name: str) -> list[Pump]:
-        pumps = [pump for pump in self._running.pumps if pump.name == name]
-        if not pumps:
-            raise RouteNotFound(f"no source of router {self.name!r} is called {name!r}; router.sources() lists them")
-        return pumps
+        self._running.remove(source, self.name)
 
     # -- events ------------------------------------------------------------------------------------------------
 
@@ -351,7 +275,7 @@ class Router:
             NotHandled: when nothing matches and there is no fallback.
             LaneFull: when waiting would be for itself, or the router does not run and the lane is full.
         """
-        return _taken(await self._traffic.accept(event))
+        return taken(await self._traffic.accept(event))
 
     def emit_nowait(self, event: Topical) -> Delivery:
         """`emit` without waiting.
@@ -360,7 +284,7 @@ class Router:
             LaneFull: when there is no room now.
             NotHandled: when nothing matches and there is no fallback.
         """
-        return _taken(self._traffic.accept_nowait(event))
+        return taken(self._traffic.accept_nowait(event))
 
     async def run(self) -> None:
         """Run sources and handlers until `stop`, cancelled, or a source that cannot start.
@@ -379,63 +303,3 @@ class Router:
     def stop(self) -> None:
         """Let `run` end: sources stop, windows flush, lanes drain. Cancelling ``run`` drains nothing."""
         self._running.stop()
-
-    # -- what can be seen --------------------------------------------------------------------------------------
-
-    def routes(self) -> list[RouteInfo]:
-        """Every route, sorted by pattern."""
-        return [route.info() for _, route in sorted(self._table.routes.items())]
-
-    def sources(self) -> list[SourceInfo]:
-        """Every source, in the order in which they were added."""
-        return [pump.info() for pump in self._running.pumps]
-
-    def lanes(self) -> list[LaneInfo]:
-        """Every lane that has had an event, or that several routes share; those of taps are not among them."""
-        lanes = dict.fromkeys(self._traffic.roster.lanes())
-        return [lane.info() for lane in lanes if lane not in self._traffic.roster.tap_lanes]
-
-    def taps(self) -> list[TapInfo]:
-        """Every tap and subscription, sorted by pattern."""
-        return [tap.info() for tap in self._table.taps()]
-
-    def explain(self, topic: str) -> list[RouteInfo]:
-        """Who would get an event of ``topic``, in order: the first is the winner."""
-        return [route.info() for route in self._table.plan(Event(topic)).routes]
-
-    def state(self) -> RouterState:
-        """How many of everything there are, and what became of the events that came through lanes."""
-        routed, handled, failed, dropped = self._traffic.roster.counts()
-        fallback = self._traffic.roster.fallback
-        return RouterState(
-            name=self.name,
-            routes=len(self._table),
-            middlewares=len(self._middleware),
-            sources=len(self._running.pumps),
-            running=self._running.is_up,
-            routed=routed,
-            handled=handled,
-            failed=failed,
-            unrouted=self._traffic.unrouted,
-            dropped=dropped,
-            fallback=None if fallback is None else name_of(fallback.handler),
-        )
-
-
-def _busy(value: Busy | str) -> Busy:
-    try:
-        return Busy(value)
-    except ValueError:
-        raise ValueError(f"busy={value!r} is unknown; give 'queue', 'drop' or 'restart'") from None
-
-
-def _quoted(topic: str) -> str:
-    """A topic as a pattern that means itself."""
-    return "".join(f"\\{char}" if char in "*?[\\" else char for char in topic)
-
-
-def _taken(delivery: Delivery) -> Delivery:
-    """``delivery``, unless nobody took it."""
-    if delivery.route is None and isinstance(delivery.error, NotHandled) and not isinstance(delivery.error, Dropped):
-        raise delivery.error
-    return delivery

@@ -93,7 +93,16 @@ class Route:
         "window",
     )
 
-    def __init__(self, pattern: Pattern, handler: Handler, middleware: Iterable[Middleware], place: Place) -> None:
+    def __init__(
+        self,
+        pattern: Pattern,
+        handler: Handler,
+        middleware: Iterable[Middleware],
+        place: Place,
+        concurrency: int = 1,
+    ) -> None:
+        if concurrency < 1:
+            raise ValueError(f"concurrency={concurrency!r} would never run a handler; give 1 or more")
         self.pattern = pattern
         self.text = pattern.text
         self.handler = handler
@@ -105,7 +114,7 @@ class Route:
         # One of its own is made for the first event: most of ten thousand routes never see one.
         self.lane: Lane | None = None
         self.busy = Busy.QUEUE
-        self.concurrency = 1
+        self.concurrency = concurrency
         self.window: Window | None = None
         # Whether its way is a queue and nothing else; decided when it is registered.
         self.is_plain = True

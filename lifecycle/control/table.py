@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from lifecycle.control.composing import as_async
 from lifecycle.control.index import Index
 from lifecycle.control.patterns import Pattern
 from lifecycle.control.routes import Plan
@@ -17,9 +18,12 @@ from lifecycle.errors import InvalidTopic, RouteConflict, RouteNotFound
 from lifecycle.events import topics_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lifecycle.control.relays import Relay
     from lifecycle.control.routes import Route
     from lifecycle.control.taps import Tap
+    from lifecycle.control.types import Middleware
     from lifecycle.events import Topical
 
 __all__ = ["MAX_TOPIC", "Table", "as_pattern"]
@@ -144,6 +148,14 @@ class Table:
     def taps(self) -> list[Tap]:
         """Who looks on, sorted by pattern."""
         return [tap for _, taps in sorted(self._taps.items()) for tap in taps]
+
+    def wrap(self, middleware: Sequence[Middleware]) -> None:
+        """Put ``middleware`` around every route."""
+        for each in middleware:
+            as_async(each)
+        for route in self.routes.values():
+            route.add_middleware(middleware)
+        self.forget()
 
     def forget(self) -> None:
         """Resolve every topic anew: something was registered."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lifecycle.control.composing import is_async, name_of
 from lifecycle.control.deliveries import Delivery, was_cancelled
+from lifecycle.control.routes import Route, caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 
     from lifecycle.control.lanes import Lane
     from lifecycle.control.patterns import Pattern
-    from lifecycle.control.routes import Route
+    from lifecycle.control.traffic import Traffic
     from lifecycle.control.types import Handler
     from lifecycle.events import Topical
 
-__all__ = ["Subscription", "Tap", "TapInfo"]
+__all__ = ["Subscription", "Tap", "TapInfo", "open_tap"]
 
 _log = logging.getLogger("lifecycle.control")
 
@@ -96,6 +97,22 @@ class Tap:
 
     def _report(self, event: Topical) -> None:
         _log.exception("the tap %s on %r failed on %s", name_of(self.route.handler), self.route.text, event.topic)
+
+
+def open_tap(traffic: Traffic, pattern: Pattern, handler: Handler) -> Tap:
+    """Let ``handler`` look at what matches ``pattern``, an async one from a lane of its own."""
+    route = Route(pattern, handler, (), caller())
+    lane = route.lane = traffic.new_lane(f"tap {route.text}", 1)
+    table, lanes = traffic.table, traffic.roster.tap_lanes
+
+    def detach(tap: Tap) -> None:
+        table.remove_tap(tap)
+        lanes.discard(lane)
+
+    tap = Tap(route, lane, detach)
+    lanes.add(lane)
+    table.add_tap(tap)
+    return tap
 
 
 class Subscription:

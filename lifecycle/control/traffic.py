@@ -15,7 +15,7 @@ from lifecycle.control.deliveries import Delivery, current
 from lifecycle.control.lanes import Lane
 from lifecycle.control.rosters import Roster
 from lifecycle.control.routes import Relayed
-from lifecycle.control.windows import Window
+from lifecycle.control.windows import Debounce, Window
 from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, NotHandled
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from lifecycle.control.routes import Route
     from lifecycle.control.table import Table
-    from lifecycle.control.windows import Debounce
     from lifecycle.events import Topical
 
 __all__ = ["Traffic"]
@@ -56,8 +55,8 @@ class Traffic:
         """A lane that this router works off."""
         return Lane(name, concurrency, self._buffer, self)
 
-    def open_window(self, route: Route, settings: Debounce) -> None:
-        """Put a window before the lane of ``route``."""
+    def open_window(self, route: Route, debounce: float | Debounce) -> None:
+        """Put a window before the lane of ``route``; a number is its seconds."""
 
         def release(key: Hashable, call: Delivery) -> bool:
             lane = self.roster.lane_of(route)
@@ -68,6 +67,7 @@ class Traffic:
                 return False
             return True
 
+        settings = debounce if isinstance(debounce, Debounce) else Debounce(debounce)
         window = route.window = Window(settings, release)
 
     # -- the way in --------------------------------------------------------------------------------------------
