@@ -35,6 +35,9 @@ class Overview:
     _running: Running
     _middleware: list[Middleware]
 
+    def __repr__(self) -> str:
+        return f"<Router {self.name!r}: {len(self._table)} routes, {'running' if self._running.is_up else 'at rest'}>"
+
     def routes(self) -> list[RouteInfo]:
         """Every route, sorted by pattern."""
         return [route.info() for _, route in sorted(self._table.routes.items())]

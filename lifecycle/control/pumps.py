@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
     from lifecycle.backoff import Backoff
     from lifecycle.control.deliveries import Delivery
+    from lifecycle.control.router import Router
     from lifecycle.control.traffic import Traffic
     from lifecycle.control.types import Source
     from lifecycle.events import Topical
 
-__all__ = ["Pump", "RestartSource", "SourceInfo", "check_source", "introduce", "source_name"]
+__all__ = ["Pump", "RestartSource", "SourceInfo", "introduce", "source_name"]
 
 _log = logging.getLogger("lifecycle.control")
 
@@ -54,7 +55,7 @@ def source_name(source: object) -> str:
     return own if isinstance(own, str) else name_of(source)
 
 
-def check_source(source: Any, restart: object) -> None:
+def _check(source: Any, restart: object) -> None:
     """Refuse what is no source, and what is no way to start it again.
 
     Raises:
@@ -74,7 +75,7 @@ def check_source(source: Any, restart: object) -> None:
         raise ValueError(f"restart={restart!r} is unknown; give 'on_failure' or 'never'")
 
 
-def introduce(router: Any, source: object) -> None:
+def introduce(router: Router, source: object) -> None:
     """Let a source that wants to know them have the commands of its router, or the router."""
     use_commands = getattr(source, "use_commands", None)
     if use_commands is not None:
@@ -88,6 +89,7 @@ class Pump:
     """Keeps one source running while its router runs."""
 
     def __init__(self, source: Source, restart: RestartSource, backoff: Backoff, traffic: Traffic) -> None:
+        _check(source, restart)
         self.source = source
         self.name = source_name(source)
         self._restart = restart

@@ -17,7 +17,7 @@ from lifecycle.control.deliveries import taken
 from lifecycle.control.lanes import Busy
 from lifecycle.control.overviews import Overview
 from lifecycle.control.patterns import Pattern, quoted
-from lifecycle.control.pumps import Pump, RestartSource, check_source, introduce
+from lifecycle.control.pumps import Pump, RestartSource
 from lifecycle.control.relays import Relay, open_relay
 from lifecycle.control.routes import Route, caller
 from lifecycle.control.running import Running
@@ -59,9 +59,6 @@ class Router(Overview):
         self._traffic = Traffic(self._table, buffer, self)
         self._running = Running(self._traffic, drain_timeout)
         self._middleware: list[Middleware] = []
-
-    def __repr__(self) -> str:
-        return f"<Router {self.name!r}: {len(self._table)} routes, {'running' if self._running.is_up else 'at rest'}>"
 
     # -- routes ------------------------------------------------------------------------------------------------
 
@@ -237,10 +234,7 @@ class Router(Overview):
             TypeError: for what is no source.
             ValueError: for another ``restart``, or a source that was added before.
         """
-        check_source(source, restart)
-        self._running.check_new(source, self.name)
-        introduce(self, source)
-        self._running.add(Pump(source, restart, backoff or Backoff(), self._traffic))
+        self._running.add(Pump(source, restart, backoff or Backoff(), self._traffic), self)
 
     def remove_source(self, source: Source) -> None:
         """Take a source out and end it.

@@ -9,12 +9,14 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
+from lifecycle.control.pumps import introduce
 from lifecycle.errors import RouteNotFound, RouterRunning
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from lifecycle.control.pumps import Pump
+    from lifecycle.control.router import Router
     from lifecycle.control.traffic import Traffic
     from lifecycle.errors import SourceFailed
 
@@ -109,16 +111,14 @@ class Running:
         if self._ending is not None and not self._ending.done():
             self._ending.set_result(None)
 
-    def add(self, pump: Pump) -> None:
+    def add(self, pump: Pump, router: Router) -> None:
         """Run a source with the router; at once, if that is running."""
+        if any(each.source is pump.source for each in self.pumps):
+            raise ValueError(f"{pump.source!r} is a source of router {router.name!r} already; add it once")
+        introduce(router, pump.source)
         self.pumps.append(pump)
         if self._ending is not None and not self._ending.done():
             self._launch(pump)
-
-    def check_new(self, source: object, name: str) -> None:
-        """Refuse a source that is there already."""
-        if any(pump.source is source for pump in self.pumps):
-            raise ValueError(f"{source!r} is a source of router {name!r} already; add it once")
 
     def remove(self, source: object, name: str) -> None:
         """End a source; it is awaited with the others when the router closes, at the latest."""
