@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable
 
     from lifecycle.observe.console import Console, Outcome
+    from lifecycle.observe.watching import Update
 
-__all__ = ["api_routes", "errors_as_json"]
+__all__ = ["Written", "api_routes", "errors_as_json"]
 
 #: Seconds between two messages of what comes fast: many at once cost a fraction of one after the other.
 _PAUSE = 0.05
@@ -56,8 +57,7 @@ class _Api:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        # What most readers are told next, and how that is written: it is the same object for all of them.
-        self._written: tuple[object, bytes] = (None, b"")
+        self._written = Written()
 
     # -- the state -------------------------------------------------------------------------------------------------
 
@@ -72,11 +72,10 @@ class _Api:
 
     async def _changes(self) -> AsyncGenerator[bytes]:
         async with self._console.watch() as changes:
+            write = self._written.full
             async for change in changes:
-                if self._written[0] is not change.nodes:
-                    message = event({"time": change.snapshot.time, "nodes": change.nodes}, "change")
-                    self._written = change.nodes, message
-                yield self._written[1]
+                yield write(change)
+                write = self._written.change
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -153,6 +152,31 @@ class _Api:
 
     async def dump(self, _: web.Request) -> web.Response:
         return told(self._console.dump())
+
+
+class Written:
+    """Messages of the state, written once for all readers who are told the same."""
+
+    def __init__(self) -> None:
+        # What it was that was written last, and how.
+        self._full: tuple[object, bytes] = (None, b"")
+        self._change: tuple[object, bytes] = (None, b"")
+
+    def full(self, update: Update) -> bytes:
+        """The first that a reader is told: everything."""
+        if self._full[0] is not update.snapshot:
+            self._full = update.snapshot, _message(update)
+        return self._full[1]
+
+    def change(self, update: Update) -> bytes:
+        """What is new: the same object for most of them."""
+        if self._change[0] is not update.nodes:
+            self._change = update.nodes, _message(update)
+        return self._change[1]
+
+
+def _message(update: Update) -> bytes:
+    return event({"time": update.snapshot.time, "nodes": update.nodes}, "change")
 
 
 async def _outcome(order: Awaitable[Outcome]) -> web.Response:

@@ -9,18 +9,26 @@ import asyncio
 import json
 import resource
 import signal
+import socket
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from aiohttp import web
 
 from lifecycle.control import Event, Router
+from lifecycle.observe import Console, watch
+from lifecycle.observe._api import Written
+from lifecycle.observe._api_server import serving
+from lifecycle.observe._api_streams import stream
+from lifecycle.runtime import lifetime
+from lifecycle.testing import running
 from tests.programs import LIMIT, Running
 from tests.realtime.observe.asking import answer, ask, sent, streaming, tell
 from tests.realtime.observe.test_control_socket import PROGRAM, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncGenerator, Iterator
     from pathlib import Path
 
 READERS = 1000
@@ -172,6 +180,53 @@ async def test_a_reader_that_never_reads_is_cut_off_and_slows_nobody(
                 break
         writer.close()
     capsys.readouterr()
+
+
+async def test_a_reader_that_never_reads_costs_a_buffer_however_large_a_message_is(runtime: Path) -> None:
+    began = asyncio.get_running_loop().create_future()
+
+    async def messages() -> AsyncGenerator[bytes]:
+        yield b"x" * 10_000_000
+
+    async def tell_much(request: web.Request) -> web.StreamResponse:
+        began.set_result(request.transport)
+        return await stream(console, request, messages())
+
+    app, at = web.Application(), socket.socket(socket.AF_UNIX)
+    at.bind(str(runtime / "much.sock"))
+    app.router.add_get("/", tell_much)
+    async with lifetime(signals=False), Console() as console, serving(app, console, at), asyncio.timeout(LIMIT):
+        _, writer = await asyncio.open_unix_connection(runtime / "much.sock", limit=16)
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        transport = await began
+        while not transport.get_write_buffer_size():
+            await asyncio.sleep(0)
+        assert transport.get_write_buffer_size() < 300_000
+        writer.close()
+
+
+async def test_a_stream_that_fails_is_cut_off_and_logged(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened() as (_, path):
+        await ask(path, "/api/program")
+        monkeypatch.setattr("lifecycle.observe._api.event", None)
+        received = await sent(path, b"GET /api/state/stream HTTP/1.0\r\n\r\n")
+    assert received.count(b"HTTP/1.") == 1
+    assert received.endswith(b": here it begins\n\n")
+    assert "a stream of /api/state/stream failed" in caplog.text
+
+
+async def test_what_all_are_told_is_written_once() -> None:
+    router, written = Router(), Written()
+    router.handle("**", lambda _: None)
+    async with lifetime(signals=False), running(router), watch() as one, watch() as two:
+        first = written.full(await anext(one))
+        assert written.full(await anext(two)) is first
+        await router.emit(Event("news"))
+        change = written.change(await anext(one))
+        assert written.change(await anext(two)) is change
+        assert len(change) < len(first)
 
 
 async def _is_cut(path: Path) -> bool:
