@@ -2,7 +2,7 @@
 
 The server is real, and waits for its disk. A flow of tasks in a row is beside as many transactions, each with the rows
 that such a task writes, one after the other. Jobs are claimed and completed, eight at a time and without flows, beside
-a claim and a completion by hand, each its own transaction, with as many connections as ours has.
+the same claim and completion by hand, each its own transaction, with as many connections as ours has.
 """
 
 from __future__ import annotations
@@ -38,6 +38,15 @@ WHERE number = (
     SELECT number FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due = 0 AND flow = %s
     ORDER BY rank, number LIMIT 1 FOR UPDATE SKIP LOCKED
 ) RETURNING id, epoch
+"""
+# A claim that is over ends, and a job that is due is ready, before anybody claims: in the same transaction.
+_LAPSE = b"""
+UPDATE lifecycle_jobs SET state = 'UNCLAIMED' WHERE number IN (
+    SELECT number FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until <= %s FOR UPDATE SKIP LOCKED)
+"""
+_DUE = b"""
+UPDATE lifecycle_jobs SET due = 0 WHERE number IN (
+    SELECT number FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > 0 AND due <= %s FOR UPDATE SKIP LOCKED)
 """
 _COMPLETE = b"""
 UPDATE lifecycle_jobs SET state = 'COMPLETE', outcome = 'SUCCESS', ended = %s WHERE id = %s AND epoch = %s
@@ -143,8 +152,17 @@ def _raw_jobs(server: postgres.Postgres) -> float:
 
 def _finish(db: psycopg.Connection[tuple[str, int]]) -> None:
     with db:
-        while claimed := db.execute(_CLAIM, ("me", time.time() + 30, "flow")).fetchone():
+        while claimed := _claimed(db):
             db.execute(_COMPLETE, (time.time(), *claimed))
+
+
+def _claimed(db: psycopg.Connection[tuple[str, int]]) -> tuple[str, int] | None:
+    now = time.time()
+    with db.pipeline():
+        db.execute(_LAPSE, (now,))
+        db.execute(_DUE, (now,))
+        cursor = db.execute(_CLAIM, ("me", now + 30, "flow"))
+    return cursor.fetchone()
 
 
 if __name__ == "__main__":
