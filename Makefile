@@ -34,7 +34,7 @@ types: $(STAMP)
 	$(BIN)/pyright
 
 soak: $(STAMP)  ## five minutes of chaos in a tree of fifty workers and in a pool, a million hostile webhooks; LIFECYCLE_SEED=… repeats one
-	LIFECYCLE_SOAK=$${LIFECYCLE_SOAK:-300} $(BIN)/python -m pytest -s tests/realtime/test_supervisor_chaos.py tests/realtime/pool/test_pool_chaos.py tests/realtime/test_inbox_chaos.py tests/realtime/test_flow_chaos.py tests/realtime/flows/test_jobs.py tests/realtime/bridges/test_bridge_chaos.py tests/flows/test_crash_points.py tests/conformance/test_flow_cases.py tests/workers/test_supervisor_model.py tests/sources/test_signatures_hostile.py
+	LIFECYCLE_SOAK=$${LIFECYCLE_SOAK:-300} $(BIN)/python -m pytest -s tests/realtime/test_supervisor_chaos.py tests/realtime/pool/test_pool_chaos.py tests/realtime/test_inbox_chaos.py tests/realtime/test_flow_chaos.py tests/realtime/flows/test_jobs.py tests/realtime/bridges/test_bridge_chaos.py tests/realtime/bridges/test_leader_deaths.py tests/flows/test_crash_points.py tests/conformance/test_flow_cases.py tests/workers/test_supervisor_model.py tests/sources/test_signatures_hostile.py
 
 bench: $(STAMP)  ## ratios, one JSON object a module
 	$(BIN)/python -m pip install --quiet --group bench
@@ -56,7 +56,7 @@ page:  ## the libraries of the dashboard's page, as npm has them
 
 engines:  ## programs that some tests and benchmarks drive (Debian, as root)
 	apt-get update -qq
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tmux wrk chromium webhook >/dev/null
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tmux wrk chromium webhook iproute2 >/dev/null
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman runc busybox-static runit >/dev/null
 	# Only the programs: the tests start servers of their own, and no other is to run here.
 	mkdir -p /etc/postgresql-common/createcluster.d

@@ -25,17 +25,24 @@ LIMIT = 30.0
 
 
 class NatsProcess:
-    """One server with JetStream; ``with NatsProcess(directory) as server``."""
+    """One server with JetStream; ``with NatsProcess(directory) as server``.
 
-    def __init__(self, directory: Path, *, settings: str = "") -> None:
+    It listens at ``host``, and is started by way of the command ``via``: in a network of its own, for instance.
+    """
+
+    def __init__(
+        self, directory: Path, *, settings: str = "", host: str = "127.0.0.1", via: tuple[str, ...] = ()
+    ) -> None:
         self.directory = directory
+        self.host = host
+        self._via = via
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
 
     @property
     def url(self) -> str:
-        return f"nats://127.0.0.1:{self.port}"
+        return f"nats://{self.host}:{self.port}"
 
     def start(self) -> None:
         """Return when it listens."""
@@ -70,11 +77,11 @@ class NatsProcess:
         ports.mkdir(parents=True)
         config = self.directory / "server.conf"
         config.write_text(
-            f'listen: "127.0.0.1:{port}"\nports_file_dir: "{ports}"\nlog_file: "{self.directory / "log"}"\n'
+            f'listen: "{self.host}:{port}"\nports_file_dir: "{ports}"\nlog_file: "{self.directory / "log"}"\n'
             f'jetstream {{ store_dir: "{self.directory / "store"}" }}\n{self._settings}\n'
         )
         program = Path(sys.executable).with_name("nats-server")
-        self._process = subprocess.Popen([program, "-c", config])
+        self._process = subprocess.Popen([*self._via, program, "-c", config])
         while self._process.poll() is None:
             for each in ports.glob("*.ports"):
                 if f":{port}" in str(json.loads(each.read_text() or "{}")):

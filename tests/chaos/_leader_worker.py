@@ -1,0 +1,110 @@
+"""One of those who want to lead in `tests.chaos.leader`: writes while it does, and notes what became of it.
+
+Its lines are ``gained TOKEN``, ``lost TOKEN``, ``put REVISION``, and ``refused`` for a write that was on its way when
+somebody else had the lease already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import sys
+from typing import TYPE_CHECKING
+
+from nats.js.errors import APIError
+
+from lifecycle import Router, run
+from lifecycle.backoff import Backoff
+from lifecycle.bridges import Leader, LeaderEvent, NotLeader
+from lifecycle.bridges.leases import unanswered
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from lifecycle import Event
+
+__all__ = ["NAME", "WRITES", "main"]
+
+NAME = "chaos"
+#: Under which each write has a key of its own.
+WRITES = "writes"
+
+#: Seconds between two writes, and the most that one is on its way.
+PAUSE, LATE = 0.02, 2.0
+
+
+class Worker:
+    """Leads when it may; what it writes says with which token."""
+
+    def __init__(self, url: str, path: str, lease: float) -> None:
+        self.leader = Leader(NAME, url, lease=lease)
+        self.router = Router()
+        self.router.add_source(self.leader, backoff=Backoff(initial=0.1, maximum=0.5))
+        self.router.handle("leader/*/*", self.told)
+        # Events of its own life come after the source above has started; signals are heard by then.
+        self.router.add_source(self.work)
+        self._notes = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._count = 0
+
+    def told(self, event: LeaderEvent) -> None:
+        self.note(f"{'gained' if event.leading else 'lost'} {event.token}")
+
+    async def work(self) -> AsyncIterator[Event]:
+        print("up", flush=True)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.write())
+            group.create_task(self.write_late())
+        # An async generator, as far as Python is concerned.
+        for nothing in ():
+            yield nothing
+
+    async def write(self) -> None:
+        """As one should."""
+        while True:
+            await asyncio.sleep(PAUSE)
+            token = self.leader.token
+            if token is not None:
+                key, value = self.next(token)
+                try:
+                    self.note(f"put {await self.leader.put(key, value)}")
+                except NotLeader:
+                    self.note("refused")
+
+    async def write_late(self) -> None:
+        """What was sent while it led, and arrives who knows when: neither the clock nor the client can see to that."""
+        while True:
+            await asyncio.sleep(PAUSE)
+            lease = self.leader._candidate and self.leader._candidate.lease
+            if lease and lease.is_ours:
+                (key, value), revision = self.next(lease.token), lease._revision
+                await asyncio.sleep(LATE * random.random() ** 2)
+                headers = {
+                    "Nats-Expected-Last-Subject-Sequence": str(revision),
+                    "Nats-Expected-Last-Subject-Sequence-Subject": lease.subject,
+                }
+                subject = f"{lease.subject}.{key.replace('/', '.')}"
+                try:
+                    answer = await lease.link.js.publish(subject, value, timeout=1.0, headers=headers)
+                    self.note(f"put {answer.seq}")
+                except APIError:
+                    self.note("refused")
+                except unanswered():
+                    pass
+
+    def next(self, token: int) -> tuple[str, bytes]:
+        self._count += 1
+        return f"{WRITES}/{os.getpid()}-{self._count}", json.dumps({"token": token, "pid": os.getpid()}).encode()
+
+    def note(self, line: str) -> None:
+        os.write(self._notes, f"{line}\n".encode())
+
+
+def main() -> None:
+    url, path, lease = sys.argv[1:]
+    run(Worker(url, path, float(lease)).router)
+
+
+if __name__ == "__main__":
+    main()

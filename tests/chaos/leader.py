@@ -1,0 +1,248 @@
+"""Leaders that are killed and frozen: ``python -m tests.chaos.leader --seconds 60``.
+
+Three processes want to lead, and whoever does writes. They are killed with SIGKILL and frozen with SIGSTOP for longer
+than a lease, at random moments, and so is the server. Some writes are on their way for a while and look at no clock. In
+the end no write may stand behind the beginning of another's time, and every one that was acknowledged must be there.
+The last line says how it went; the exit status is 0 if it went well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nats
+
+from lifecycle.bridges.leases import BUCKET, STREAM
+from tests.chaos._leader_worker import NAME, WRITES
+from tests.nats_servers import NatsProcess
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+__all__ = ["Tally", "Write", "read", "start_worker", "storm", "up"]
+
+ROOT = Path(__file__).parents[2]
+WORKERS = 3
+#: Seconds: short, so that it ends often.
+LEASE = 1.0
+LIMIT = 60.0
+
+
+@dataclass(frozen=True)
+class Write:
+    """One that the server took."""
+
+    revision: int
+    token: int
+    pid: int
+
+
+@dataclass
+class Tally:
+    """What was seen."""
+
+    writes: list[Write] = field(default_factory=list[Write])
+    #: Tokens of all who have led, revisions that were acknowledged, writes that were refused.
+    tokens: set[int] = field(default_factory=set[int])
+    acknowledged: set[int] = field(default_factory=set[int])
+    refused: int = 0
+    kills: int = 0
+    freezes: int = 0
+
+    @property
+    def terms(self) -> set[int]:
+        """Every term that is known of: one that was killed had no time to note its token, but may have written."""
+        return self.tokens | {write.token for write in self.writes}
+
+    @property
+    def both(self) -> list[Write]:
+        """Writes that were taken though somebody else led already."""
+        terms = self.terms
+        return [each for each in self.writes if any(each.token < term < each.revision for term in terms)]
+
+    @property
+    def shared(self) -> set[int]:
+        """Tokens with which two processes wrote."""
+        return {token for token in self.terms if len({each.pid for each in self.writes if each.token == token}) > 1}
+
+    @property
+    def lost(self) -> set[int]:
+        return self.acknowledged - {write.revision for write in self.writes}
+
+    def wrong(self) -> list[str]:
+        """What must not be."""
+        found = {"two leaders": self.both, "shared tokens": self.shared, "lost": self.lost}
+        return [f"{what}: {sorted(each, key=str)[:10]}" for what, each in found.items() if each]
+
+    def note(self, line: str) -> None:
+        """Count what a worker has noted."""
+        word, _, number = line.partition(" ")
+        if word == "refused":
+            self.refused += 1
+        elif word in ("gained", "put"):
+            (self.tokens if word == "gained" else self.acknowledged).add(int(number))
+
+    def __str__(self) -> str:
+        return (
+            f"terms {len(self.terms)}, writes {len(self.writes)}, refused {self.refused}, "
+            f"two leaders {len(self.both)}, lost {len(self.lost)}, kills {self.kills}, freezes {self.freezes}"
+        )
+
+
+class Storm:
+    """Workers, the server, and whoever kills them."""
+
+    def __init__(self, directory: Path, server: NatsProcess, seed: int) -> None:
+        self.directory = directory
+        self.server = server
+        self.chance = random.Random(seed)
+        self.tally = Tally()
+        self._log = directory / "log"
+        self._workers: list[Process] = []
+
+    async def blow(self, seconds: float, strikes: int) -> Tally:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._end)
+            self._workers = [await self._start(place) for place in range(WORKERS)]
+            for process in self._workers:
+                await up(process, self._log)
+            await self._strike_for(seconds, strikes)
+            await self._calm()
+        for path in self.directory.glob("notes-*"):
+            for line in path.read_text().splitlines():
+                self.tally.note(line)
+        self.tally.writes = await read(self.server.url)
+        return self.tally
+
+    async def _start(self, place: int) -> Process:
+        return await start_worker(self.server.url, self.directory / f"notes-{place}", self._log)
+
+    async def _strike_for(self, seconds: float, strikes: int) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end or self.tally.kills + self.tally.freezes < strikes:
+            await asyncio.sleep(self.chance.random() * 1.5 * LEASE)
+            blow = self.chance.choices([self._kill, self._freeze, self._kill_server], [4, 6, 1])[0]
+            await blow()
+
+    async def _kill(self) -> None:
+        place = self._victim()
+        process = self._workers[place]
+        process.kill()
+        await process.wait()
+        self.tally.kills += 1
+        self._workers[place] = process = await self._start(place)
+        await up(process, self._log)
+
+    async def _freeze(self) -> None:
+        """Mostly longer than its lease, so that another leads when it goes on."""
+        process = self._workers[self._victim()]
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(self.chance.random() * 3 * LEASE)
+        process.send_signal(signal.SIGCONT)
+        self.tally.freezes += 1
+
+    def _victim(self) -> int:
+        """Whoever leads, more often than not."""
+        if self.chance.random() < 0.2:
+            return self.chance.randrange(WORKERS)
+        last = [self._last_token(place) for place in range(WORKERS)]
+        return last.index(max(last))
+
+    def _last_token(self, place: int) -> int:
+        path = self.directory / f"notes-{place}"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return max((int(line.split()[1]) for line in lines if line.startswith("gained")), default=0)
+
+    async def _kill_server(self) -> None:
+        await asyncio.to_thread(self.server.kill)
+        self.tally.kills += 1
+        await asyncio.sleep(self.chance.random())
+        await asyncio.to_thread(self.server.start)
+
+    async def _calm(self) -> None:
+        """In peace the workers end as programs do."""
+        for process in self._workers:
+            process.terminate()
+        async with asyncio.timeout(LIMIT):
+            ended = [await process.wait() for process in self._workers]
+        assert ended == [0] * WORKERS, (ended, self._log.read_text()[-5000:])
+
+    async def _end(self) -> None:
+        for process in self._workers:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def start_worker(url: str, notes: Path, log: Path, *via: str, lease: float = LEASE) -> Process:
+    """One that wants to lead; `up` tells when it does."""
+    argv = [*via, sys.executable, "-m", "tests.chaos._leader_worker", url, str(notes), str(lease)]
+    with log.open("a") as file:
+        return await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=file)
+
+
+async def up(process: Process, log: Path) -> None:
+    """Wait until it has said that it is up: before, a signal would end it as one ends any process."""
+    assert process.stdout is not None
+    async with asyncio.timeout(LIMIT):
+        assert await process.stdout.readline(), log.read_text()[-5000:]
+
+
+async def read(url: str) -> list[Write]:
+    """Every write that the server has, in their order."""
+    client = await nats.connect(url)
+    try:
+        js = client.jetstream()
+        subject = f"$KV.{BUCKET}.{NAME}.{WRITES}.>"
+        left = (await js.stream_info(STREAM, subjects_filter=subject)).state.subjects or {}
+        found: list[Write] = []
+        subscription = await js.subscribe(subject, stream=STREAM, ordered_consumer=True)
+        while len(found) < len(left):
+            message = await subscription.next_msg(LIMIT)
+            found.append(Write(message.metadata.sequence.stream, **json.loads(message.data)))
+        await subscription.unsubscribe()
+        return found
+    finally:
+        await client.close()
+
+
+async def storm(seconds: float, *, seed: int, strikes: int = 0) -> Tally:
+    """Blow for ``seconds``, and until there were as many ``strikes``."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        server = NatsProcess(directory / "nats")
+        await asyncio.to_thread(server.start)
+        try:
+            return await Storm(directory, server, seed).blow(seconds, strikes)
+        finally:
+            await asyncio.to_thread(server.kill)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.leader", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    seed = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
+    print(f"LIFECYCLE_SEED={seed}")
+    logging.getLogger("lifecycle.bridges").setLevel(logging.ERROR)
+    tally = asyncio.run(storm(parser.parse_args().seconds, seed=seed))
+    wrong = tally.wrong()
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    print(tally)
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

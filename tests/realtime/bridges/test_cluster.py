@@ -1,0 +1,92 @@
+"""Three servers as one: the one that leads them is killed, and nothing is lost by that."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.bridges import Leader, NatsBridge, NotPublished
+from lifecycle.bridges.leases import STREAM
+from lifecycle.control import Event, Router
+from lifecycle.testing import running
+from tests.nats_servers import NatsProcess
+from tests.programs import free_port
+from tests.realtime.bridges.boxes import Box, by_hand, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: Events before the kill, and after it.
+BEFORE, AFTER = 50, 50
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[dict[str, NatsProcess]]:
+    """By their names."""
+    ports = [free_port() for _ in range(3)]
+    routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
+    with ExitStack() as stack:
+        servers: dict[str, NatsProcess] = {}
+        for number, port in enumerate(ports):
+            settings = (
+                f"server_name: n{number}\ncluster {{ name: all, listen: '127.0.0.1:{port}', routes: [{routes}] }}"
+            )
+            server = NatsProcess(tmp_path / f"n{number}", settings=settings)
+            servers[f"n{number}"] = stack.enter_context(server)
+        yield servers
+
+
+@pytest.mark.timeout(240)
+async def test_a_cluster_that_loses_its_leader_stalls_and_loses_nothing(cluster: dict[str, NatsProcess]) -> None:
+    urls = ",".join(server.url for server in cluster.values())
+    router, there = Router(), Router()
+    leader = Leader("cron", urls, lease=60.0)
+    router.add_source(NatsBridge(urls, group="here", publish=("job/*",)))
+    router.add_source(leader)
+    router.handle("leader/**", told := Box())
+    there.add_source(NatsBridge(urls, group="there", subscribe=("job/*",), ack_wait=2.0))
+    there.handle("job/*", box := Box())
+    sent: set[int] = set()
+
+    async def send(numbers: range) -> None:
+        for number in numbers:
+            await insist(router, number)
+            sent.add(number)
+
+    async with running(router), running(there):
+        await told.wait(1)
+        await send(range(BEFORE))
+        names = {await leads(cluster, "EVENTS"), await leads(cluster, STREAM)}
+        name = names.pop()
+        sending = asyncio.create_task(send(range(BEFORE, BEFORE + AFTER)))
+        await until(lambda: len(sent) > BEFORE + 5)
+        await asyncio.to_thread(cluster.pop(name).kill)
+        await leader.put("last/run", b"after the kill")
+        await sending
+        await until(lambda: {event.data for event in box.events} >= sent)
+        assert await leader.get("last/run") == b"after the kill"
+        assert told.topics == ["leader/cron/gained"]
+    assert sent == set(range(BEFORE + AFTER))
+
+
+async def insist(router: Router, number: int) -> None:
+    """A cluster may take longer than one try has: with the same id, a second one is the same event."""
+    while True:
+        try:
+            await (await router.emit(Event("job/x", number)))
+        except NotPublished:
+            continue
+        return
+
+
+async def leads(cluster: dict[str, NatsProcess], stream: str) -> str:
+    async with by_hand(next(iter(cluster.values()))) as js:
+        info = await js.stream_info(stream)
+    assert info.config.num_replicas == 3
+    assert info.cluster is not None
+    assert info.cluster.leader is not None
+    return info.cluster.leader

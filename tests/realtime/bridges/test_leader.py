@@ -1,0 +1,273 @@
+"""Of several one leads: who it is, how it is lost, and what the server refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.backoff import Backoff
+from lifecycle.bridges import (
+    BridgeError,
+    Leader,
+    LeaderEvent,
+    NatsBridge,
+    NatsServer,
+    NotLeader,
+    UnfitServer,
+    Unpublishable,
+)
+from lifecycle.bridges.leases import BUCKET, STREAM
+from lifecycle.control import Event, Router
+from lifecycle.errors import SourceFailed
+from lifecycle.testing import running
+from tests.nats_servers import NatsProcess
+from tests.realtime.bridges.boxes import Box, by_hand, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Member:
+    """A router with a leader, and what it was told."""
+
+    def __init__(self, server: NatsProcess, name: str = "cron", *, lease: float = 60.0) -> None:
+        self.router = Router()
+        self.leader = Leader(name, server.url, lease=lease)
+        self.router.add_source(self.leader, backoff=Backoff(initial=0.01))
+        self.router.handle("leader/**", box := Box())
+        self.box = box
+
+    @property
+    def told(self) -> list[str]:
+        return [topic.rpartition("/")[2] for topic in self.box.topics]
+
+
+async def test_one_leads_and_the_next_as_soon_as_it_stops(server: NatsProcess) -> None:
+    first, second = Member(server), Member(server)
+    async with running(second.router), running(first.router):
+        [gained] = await second.box.wait(1)
+        assert gained == LeaderEvent("cron", leading=True, token=second.leader.token or 0)
+        assert gained.topic == "leader/cron/gained"
+        await until(lambda: first.leader.state().holder == second.leader.state().holder != "")
+        assert first.leader.token is None
+        second.router.stop()
+        [later] = await first.box.wait(1)
+        assert later.token > gained.token
+        assert first.leader.token == later.token
+    assert second.told == first.told == ["gained", "lost"]
+    assert second.box.events[1] == LeaderEvent("cron", leading=False, token=gained.token, reason="this process stops")
+    assert first.leader.token is None
+    assert first.leader.state().holder == ""
+
+
+async def test_leaders_of_two_names_have_nothing_to_do_with_each_other(server: NatsProcess) -> None:
+    one, other = Member(server, "one"), Member(server, "ü/x".replace("/", " . * >"))
+    async with running(one.router), running(other.router):
+        await one.box.wait(1)
+        await other.box.wait(1)
+        await one.leader.put("key", b"1")
+        assert await other.leader.get("key") is None
+        assert one.leader.state().up
+
+
+async def test_the_lease_is_kept_until_the_last_handler_has_ended(server: NatsProcess) -> None:
+    """What it has begun it may still finish, and note, before anybody else begins."""
+    first, second = Member(server, "drain"), Member(server, "drain")
+    begun, finish = asyncio.Event(), asyncio.Event()
+
+    async def work(_: Event) -> None:
+        begun.set()
+        await finish.wait()
+        await first.leader.put("done", b"yes")
+
+    first.router.handle("work", work)
+    async with running(first.router):
+        await first.box.wait(1)
+        async with running(second.router):
+            await first.router.emit(Event("work"))
+            await begun.wait()
+            first.router.stop()
+            await first.box.wait(2)
+            assert first.told == ["gained", "lost"]
+            assert second.told == []
+            finish.set()
+            await second.box.wait(1)
+            assert await second.leader.get("done") == b"yes"
+
+
+async def test_who_does_not_lead_cannot_write(server: NatsProcess) -> None:
+    first, second = Member(server, "fence"), Member(server, "fence")
+    async with running(first.router):
+        await first.box.wait(1)
+        async with running(second.router):
+            revision = await first.leader.put("last/run", b"noon")
+            assert await second.leader.get("last/run") == b"noon"
+            with pytest.raises(NotLeader, match=r"'last/run' was not written: this process does not lead"):
+                await second.leader.put("last/run", b"night")
+            assert await first.leader.put("last/run", b"one") > revision
+            with pytest.raises(Unpublishable):
+                await first.leader.put("x" * 2000, b"")
+            with pytest.raises(Unpublishable):
+                await first.leader.put("x", bytes(2**20))
+            assert first.leader.token is not None
+
+
+async def test_a_lease_that_somebody_took_away_is_lost_at_the_next_write(server: NatsProcess) -> None:
+    """A clock knows nothing of that; the server does."""
+    member = Member(server, "taken")
+    async with running(member.router), by_hand(server) as js:
+        await member.box.wait(1)
+        await js.publish(f"$KV.{BUCKET}.taken", b"mine, says an operator")
+        assert member.leader.token is not None
+        with pytest.raises(NotLeader, match="somebody has the lease"):
+            await member.leader.put("key", b"value")
+        assert member.leader.token is None
+        await member.box.wait(2)
+        assert member.told == ["gained", "lost"]
+        await js.publish(f"$KV.{BUCKET}.taken", b"", headers={"KV-Operation": "DEL"})
+        await member.box.wait(3)
+        assert member.box.events[2].token > member.box.events[0].token
+
+
+async def test_an_answer_that_got_lost_is_no_loss(server: NatsProcess) -> None:
+    """The server has a renewal of which nothing was heard: the next write finds that it was ours."""
+    member = Member(server, "answer")
+    async with running(member.router):
+        await member.box.wait(1)
+        candidate = member.leader._candidate
+        assert candidate is not None
+        known = candidate.lease._revision
+        await candidate.lease.renew()
+        candidate.lease._revision = known
+        await member.leader.put("key", b"value")
+        candidate.lease._revision = known
+        await candidate.lease.renew()
+        assert member.told == ["gained"]
+
+
+async def test_who_is_removed_leads_no_more(server: NatsProcess) -> None:
+    first, second = Member(server, "removed"), Member(server, "removed")
+    async with running(first.router):
+        await first.box.wait(1)
+        async with running(second.router):
+            first.router.remove_source(first.leader)
+            await second.box.wait(1)
+            assert first.told == ["gained", "lost"]
+            with pytest.raises(NotLeader, match="does not run"):
+                await first.leader.put("key", b"")
+            with pytest.raises(BridgeError, match="does not run"):
+                await first.leader.get("key")
+            assert not first.leader.state().up
+
+
+async def test_a_router_that_is_cancelled_gives_the_lease_back(server: NatsProcess) -> None:
+    first, second = Member(server, "cancelled"), Member(server, "cancelled")
+    running_first = asyncio.create_task(first.router.run())
+    await first.box.wait(1)
+    async with running(second.router):
+        running_first.cancel()
+        await asyncio.wait([running_first])
+        await second.box.wait(1)
+
+
+async def test_a_client_that_is_closed_for_good_is_replaced_and_leads_again(server: NatsProcess) -> None:
+    member = Member(server, "closed", lease=1.0)
+    async with running(member.router):
+        await member.box.wait(1)
+        assert member.leader._candidate is not None
+        await member.leader._candidate.link.client.close()
+        await member.box.wait(3)
+        assert member.told[:3] == ["gained", "lost", "gained"]
+
+
+async def test_what_a_busy_route_was_not_told_in_time_is_not_told(server: NatsProcess) -> None:
+    """`gained` that comes after the loss would start what nobody stops."""
+    leader = Leader("busy", server.url)
+    leader._turned(5, "")
+    leader._turned(0, "it could not be renewed in time")
+    assert not leader._news
+    leader._turned(7, "")
+    leader._news.clear()
+    leader._turned(0, "it could not be renewed in time")
+    leader._turned(9, "")
+    leader._turned(0, "again")
+    assert [(each.leading, each.token) for each in leader._news] == [(False, 7)]
+
+
+async def test_a_server_that_was_gone_for_longer_than_the_lease_makes_a_new_leader(own_server: NatsProcess) -> None:
+    member = Member(own_server, lease=1.0)
+    async with running(member.router):
+        await member.box.wait(1)
+        await asyncio.to_thread(own_server.kill)
+        await until(lambda: member.told[-1] == "lost")
+        assert member.box.events[-1].reason == "it could not be renewed in time"
+        assert member.leader.token is None
+        writing = asyncio.create_task(member.leader.put("key", b""))
+        with pytest.raises(NotLeader):
+            await writing
+        with pytest.raises(BridgeError, match="does not say what is under 'key'"):
+            await member.leader.get("key")
+        await asyncio.to_thread(own_server.start)
+        await until(lambda: member.told[-1] == "gained")
+
+
+async def test_a_server_that_comes_back_in_time_changes_nothing(own_server: NatsProcess) -> None:
+    member = Member(own_server, lease=120.0)
+    async with running(member.router):
+        await member.box.wait(1)
+        await asyncio.to_thread(own_server.kill)
+        await until(lambda: not member.leader.state().up)
+        writing = asyncio.create_task(member.leader.put("key", b"value"))
+        await asyncio.to_thread(own_server.start)
+        await writing
+        assert await member.leader.get("key") == b"value"
+        assert member.told == ["gained"]
+
+
+async def test_that_one_leads_is_nobody_elses_business(server: NatsProcess) -> None:
+    """On another machine the same event would be a lie."""
+    member = Member(server, "here")
+    bridge = NatsBridge(server.url, stream="ALL", prefix="all", group="g", publish=("**",))
+    member.router.add_source(bridge)
+    async with running(member.router):
+        await member.box.wait(1)
+        await (await member.router.emit(Event("other")))
+        assert bridge.state().published == 1
+
+
+@pytest.mark.parametrize("name", ["", "a/b"])
+def test_a_name_is_one_segment_of_a_topic(name: str) -> None:
+    with pytest.raises(ValueError, match="is no name of a leader"):
+        Leader(name, "nats://x")
+
+
+@pytest.mark.parametrize("lease", [0.5, 0, -1, math.inf, math.nan])
+def test_a_lease_is_a_second_or_more(lease: float) -> None:
+    with pytest.raises(ValueError, match="is no time to keep renewing in"):
+        Leader("cron", NatsServer("nats://x"), lease=lease)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"), [({}, "do not end by themselves"), ({"allow_msg_ttl": True, "max_age": 60.0}, "it forgets")]
+)
+async def test_a_bucket_that_could_not_hold_a_lease_is_refused(
+    own_server: NatsProcess, settings: dict[str, Any], why: str
+) -> None:
+    router = Router()
+    router.add_source(Leader("cron", own_server.url))
+    async with by_hand(own_server) as js:
+        await js.add_stream(name=STREAM, subjects=[f"$KV.{BUCKET}.>"], **settings)
+    with pytest.raises(SourceFailed, match=why) as caught:
+        await router.run()
+    assert isinstance(caught.value.__cause__, UnfitServer)
+
+
+async def test_a_server_without_jetstream_is_refused(tmp_path: Path) -> None:
+    router = Router()
+    with NatsProcess(tmp_path, settings="jetstream: disabled") as server:
+        router.add_source(Leader("cron", server.url))
+        with pytest.raises(SourceFailed, match="keeps no buckets; start nats-server with --jetstream"):
+            await router.run()

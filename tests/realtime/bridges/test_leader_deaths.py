@@ -1,0 +1,79 @@
+"""Leaders that die and freeze, as processes; and some of the storm in `tests.chaos.leader`.
+
+A minute of it with ``LIFECYCLE_SOAK`` (`make soak`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chaos.leader import Tally, Write, read, storm
+from tests.realtime.bridges.boxes import until
+from tests.realtime.bridges.workers import Worker, tally, workers
+
+if TYPE_CHECKING:
+    from tests.nats_servers import NatsProcess
+
+SECONDS, STRIKES = (60.0, 30) if "LIFECYCLE_SOAK" in os.environ else (0.0, 2)
+SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
+
+
+async def test_another_leads_when_one_is_frozen_or_killed_and_the_thawed_one_writes_nothing_more(
+    own_server: NatsProcess, tmp_path: Path
+) -> None:
+    place = (own_server.url, ())
+    async with workers(tmp_path, place, place) as both:
+        frozen, other = await freeze(both)
+        before, token = len(frozen.turns()), frozen.token
+        await until(lambda: other.token > token)
+        frozen.process.send_signal(signal.SIGCONT)
+        await until(lambda: len(frozen.turns()) > before)
+        assert frozen.turns()[before] == ("lost", token)
+
+        await other.kill()
+        await until(lambda: frozen.token > other.last)
+        await until(lambda: frozen.wrote > other.wrote)
+    assert tally(both, await read(own_server.url)).wrong() == []
+
+
+async def freeze(both: list[Worker]) -> list[Worker]:
+    """Who leads, frozen, and the other; one that has lost it just before its freezing goes on, and leads later."""
+    while True:
+        await until(lambda: any(worker.token for worker in both))
+        leader, other = sorted(both, key=lambda worker: worker.token, reverse=True)
+        leader.process.send_signal(signal.SIGSTOP)
+        await stopped(leader.process.pid)
+        if leader.token > other.token:
+            return [leader, other]
+        leader.process.send_signal(signal.SIGCONT)
+
+
+async def stopped(pid: int) -> None:
+    await until(lambda: "stopped" in Path(f"/proc/{pid}/status").read_text())
+
+
+def test_the_storm_would_tell_two_leaders_and_a_write_that_is_gone() -> None:
+    good = Tally([Write(11, 10, 1), Write(22, 20, 2)], {10, 20}, {11, 22})
+    assert good.wrong() == []
+    late = Tally([Write(11, 10, 1), Write(22, 20, 2), Write(23, 10, 1)])
+    assert late.wrong() == [f"two leaders: {[Write(23, 10, 1)]}"]
+    unseen = Tally([Write(22, 10, 1)], tokens={10, 20})
+    assert unseen.wrong() == [f"two leaders: {[Write(22, 10, 1)]}"]
+    shared = Tally([Write(11, 10, 1), Write(12, 10, 2)])
+    assert shared.wrong() == ["shared tokens: [10]"]
+    assert Tally(acknowledged={11}).wrong() == ["lost: [11]"]
+
+
+@pytest.mark.timeout(300)
+async def test_never_two_leaders_whose_writes_both_succeed() -> None:
+    print(f"LIFECYCLE_SEED={SEED}")
+    result = await storm(SECONDS, seed=SEED, strikes=STRIKES)
+    print(result)
+    assert result.wrong() == []
+    assert result.kills + result.freezes >= STRIKES

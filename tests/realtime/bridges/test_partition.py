@@ -1,0 +1,105 @@
+"""Two hosts and a server, each with a network of its own, and a cable that is pulled: packets end, nobody is told."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chaos.leader import read
+from tests.nats_servers import LIMIT, NatsProcess
+from tests.realtime.bridges.boxes import until
+from tests.realtime.bridges.workers import tally, workers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.realtime.bridges.workers import Worker
+
+pytestmark = pytest.mark.engine("ip")
+
+#: Addresses are nobody else's business: each network is alone.
+BUS, HOST = "10.7.{}.1", "10.7.{}.2"
+
+
+class Networks:
+    """The networks of a server and of two hosts, which are numbers 0 and 1; there is a cable to each."""
+
+    def __init__(self) -> None:
+        self._name = f"lifecycle-{os.getpid()}-"
+        self._names = [self._name + each for each in ("bus", "0", "1")]
+
+    def make(self) -> None:
+        for name in self._names:
+            self._ip(f"netns add {name}")
+        for number in range(2):
+            self._ip(f"link add to{number} netns {self._name}bus type veth peer name eth0 netns {self._name}{number}")
+            self._ip(f"-n {self._name}bus address add {BUS.format(number)}/24 dev to{number}")
+            self._ip(f"-n {self._name}{number} address add {HOST.format(number)}/24 dev eth0")
+            self._ip(f"-n {self._name}{number} link set eth0 up")
+            self.plug(number)
+
+    def plug(self, number: int) -> None:
+        self._ip(f"-n {self._name}bus link set to{number} up")
+
+    def pull(self, number: int) -> None:
+        """At the server's end: the host sends, and nothing comes back."""
+        self._ip(f"-n {self._name}bus link set to{number} down")
+
+    def via(self, which: int | str) -> tuple[str, ...]:
+        """What runs a command there."""
+        return ("ip", "netns", "exec", f"{self._name}{which}")
+
+    def delete(self) -> None:
+        for name in self._names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=LIMIT, check=False)
+
+    def _ip(self, words: str) -> None:
+        command = ["ip", *shlex.split(words)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+        if "not permitted" in done.stderr:
+            pytest.skip(f"network namespaces are not allowed here: {done.stderr.strip()}")
+        assert done.returncode == 0, (command, done.stderr)
+
+
+@pytest.fixture
+def networks() -> Iterator[Networks]:
+    networks = Networks()
+    try:
+        networks.make()
+        yield networks
+    finally:
+        networks.delete()
+
+
+async def test_two_hosts_never_lead_at_once_whoever_is_cut_off(networks: Networks, tmp_path: Path) -> None:
+    server = NatsProcess(tmp_path / "nats", host="0.0.0.0", via=networks.via("bus"))
+    with server:
+        places = [(f"nats://{BUS.format(number)}:{server.port}", networks.via(number)) for number in range(2)]
+        async with workers(tmp_path, *places) as both:
+            await cut_off(networks, both)
+            # The one that was cut off is back: it leads, now that the other is dead.
+            back, other = sorted(both, key=lambda worker: worker.token)
+            await other.kill()
+            await until(lambda: back.token > other.last)
+            await until(lambda: back.wrote > other.wrote)
+        server.kill()
+    with NatsProcess(tmp_path / "nats") as again:
+        result = tally(both, await read(again.url))
+    assert result.wrong() == []
+    assert len(result.terms) > 2
+
+
+async def cut_off(networks: Networks, both: list[Worker]) -> None:
+    """Cut off whoever leads, until the other does."""
+    await until(lambda: any(worker.token for worker in both))
+    number, leader = max(enumerate(both), key=lambda each: each[1].token)
+    networks.pull(number)
+    other = both[1 - number]
+    await until(lambda: other.last > leader.last)
+    await until(lambda: leader.token == 0)
+    networks.plug(number)

@@ -1,0 +1,78 @@
+"""Processes that want to lead, for tests: started, looked at through their notes, and always ended."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from tests.chaos.leader import Tally, start_worker, up
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.chaos.leader import Write
+
+__all__ = ["Worker", "tally", "workers"]
+
+
+class Worker:
+    """A process that wants to lead, and what it noted."""
+
+    def __init__(self, process: Process, path: Path) -> None:
+        self.process = process
+        self._path = path
+
+    def notes(self) -> list[str]:
+        return self._path.read_text().splitlines() if self._path.exists() else []
+
+    def turns(self) -> list[tuple[str, int]]:
+        """What it was told of its leading, and the token."""
+        lines = (line.split() for line in self.notes() if line.startswith(("gained", "lost")))
+        return [("", 0), *((word, int(token)) for word, token in lines)]
+
+    @property
+    def last(self) -> int:
+        """The last token it had."""
+        return self.turns()[-1][1]
+
+    @property
+    def token(self) -> int:
+        """With which it leads, as far as it knows; else 0."""
+        word, token = self.turns()[-1]
+        return token if word == "gained" else 0
+
+    @property
+    def wrote(self) -> int:
+        """The last revision that was acknowledged."""
+        return max((int(line.split()[1]) for line in self.notes() if line.startswith("put")), default=0)
+
+    async def kill(self) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
+
+
+@asynccontextmanager
+async def workers(directory: Path, *places: tuple[str, tuple[str, ...]]) -> AsyncIterator[list[Worker]]:
+    """One for each place: where the server is from there, and by way of which command one gets there."""
+    log = directory / "log"
+    async with AsyncExitStack() as stack:
+        all_of_them: list[Worker] = []
+        for number, (url, via) in enumerate(places):
+            notes = directory / f"notes-{number}"
+            all_of_them.append(Worker(await start_worker(url, notes, log, *via), notes))
+            stack.push_async_callback(all_of_them[-1].kill)
+        for worker in all_of_them:
+            await up(worker.process, log)
+        yield all_of_them
+
+
+def tally(workers: list[Worker], writes: list[Write]) -> Tally:
+    """What those who are still now have noted, beside what the server has."""
+    result = Tally(writes)
+    for worker in workers:
+        for line in worker.notes():
+            result.note(line)
+    return result
