@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from lifecycle.runtime import Lifetime
 
-__all__ = ["Kit", "Steering", "is_made_for", "routers_of", "status_text"]
+__all__ = ["Kit", "Steering", "is_made_for", "lent", "routers_of", "status_text"]
 
 #: Restarts that may be under way at once.
 _RESTARTS = 20
@@ -81,6 +81,11 @@ def is_made_for(router: Router, topic: str) -> bool:
     return any(route.pattern.startswith(room) for route in router.explain(topic))
 
 
+def lent(router: Router) -> frozenset[str]:
+    """The patterns of the routes that only carry out what ``router`` was lent."""
+    return frozenset(each for kit in router.commands.borrowed if isinstance(kit, Kit) for each in kit.patterns)
+
+
 def status_text(lifetime: Lifetime | None, routers: Iterable[Router], *, suspended: str | None = None) -> str:
     """How the program is, a fact a line."""
     rows = [("program", _of_lifetime(lifetime)), *([("state", suspended)] if suspended else ())]
@@ -113,7 +118,8 @@ class Kit(Commands):
         self._router = router
         self._lifetime = lifetime
         self._holders = 0
-        self._patterns: list[str] = []
+        #: Of its routes, which are there as long as somebody holds it.
+        self.patterns: list[str] = []
 
     @classmethod
     def of(cls, router: Router, lifetime: Lifetime) -> Kit:
@@ -136,7 +142,7 @@ class Kit(Commands):
         if self._holders:
             return
         self._router.commands.give_back(self)
-        for pattern in self._patterns:
+        for pattern in self.patterns:
             with suppress(RouteNotFound):
                 self._router.remove(pattern)
 
@@ -155,7 +161,7 @@ class Kit(Commands):
         pattern = f"command/[{word[0]}]{word[1:]}"
         with suppress(RouteConflict):
             self._router.handle(pattern, handler, concurrency=_RESTARTS if word == "restart" else 1)
-            self._patterns.append(pattern)
+            self.patterns.append(pattern)
 
     # -- what the words do
 
@@ -209,7 +215,8 @@ class Kit(Commands):
     # -- completions
 
     def _restartable(self, _: str) -> list[str]:
-        return [word for each in children(self._lifetime.components()) for word in (each.name, each.path)]
+        # What no supervisor has is its own path.
+        return [word for each in children(self._lifetime.components()) for word in {each.name, each.path}]
 
     def _sources(self, _: str = "") -> list[str]:
         return [each.name for router in routers_of(self._lifetime) for each in router.sources()]

@@ -75,6 +75,7 @@ _SHOWN = 20
 
 
 def _listed(some: list[Child]) -> str:
-    paths = [each.path for each in some]
+    # A name may hold whatever a terminal obeys, or look like two.
+    paths = [each.path if each.path.isprintable() else repr(each.path) for each in some]
     more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
     return ", ".join(paths[:_SHOWN]) + more

@@ -29,9 +29,9 @@ def harmless(text: str, kept: str = "") -> str:
     return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
 
 
-def short(text: str) -> str:
+def short(text: str, longest: int = _SHORT) -> str:
     """``text``, or its beginning and an ellipsis."""
-    return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def is_secret(name: str) -> bool:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._steering import Steering
+from lifecycle._steering import Steering, lent
 from lifecycle.control.commands import completions
 from lifecycle.observe._console_orders import Orders, Outcome, TooMany, Verdict
 from lifecycle.observe._console_output import Output
@@ -110,9 +110,12 @@ class Console:
         return watch()
 
     def routes(self) -> list[dict[str, Any]]:
-        """The routes of every router, each with the router's name."""
+        """The routes of every router, each with the router's name; not those of the words that it is lent."""
         return [
-            {"router": router.name, **asdict(route)} for router in self._ordering.routers() for route in router.routes()
+            {"router": router.name, **asdict(route)}
+            for router in self._ordering.routers()
+            for route in router.routes()
+            if route.pattern not in lent(router)
         ]
 
     def commands(self) -> list[dict[str, Any]]:

@@ -252,6 +252,7 @@ async def test_commands_are_listed_once_with_the_router_that_has_them() -> None:
         assert listed["stop"]["router"] == "first"
         routes = [(each["router"], each["pattern"]) for each in console.routes()]
         assert ("second", "command/deploy") in routes
+        assert not [pattern for _, pattern in routes if "[" in pattern], "what steers it is not the program's own"
         json.dumps([console.commands(), console.routes()])
 
 

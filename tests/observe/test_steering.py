@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle import hooks
-from lifecycle._steering import Steering
+from lifecycle._steering import Steering, lent
 from lifecycle.control import Event, NotHandled, Router
 from lifecycle.events import ShutdownEvent, SuspendEvent
 from lifecycle.handlers import SuspendHandler
@@ -62,8 +62,10 @@ async def test_the_words_are_there_as_long_as_somebody_can_steer() -> None:
         assert [route.pattern for route in router.routes() if route not in before] == [
             f"command/[{word[0]}]{word[1:]}" for word in sorted(WORDS - {"suspend", "resume", "reload"})
         ]
+        assert lent(router) == {route.pattern for route in router.routes() if route not in before}
     assert router.commands.words() == ("deploy",)
     assert [route.pattern for route in router.routes()] == ["command/deploy"]
+    assert not lent(router)
 
 
 async def test_a_router_that_starts_later_is_lent_them_too_and_gives_them_back_when_it_stops() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lifecycle.cli.ctl.clients import choose
 from lifecycle.cli.ctl.exchanges import decoded
 from lifecycle.cli.ctl.looks import show_output, show_text, voice
+from lifecycle.cli.ctl.questions import show_commands
 from lifecycle.cli.failures import DONE, FAILED, CliError
 from lifecycle.cli.listing import harmless
 from lifecycle.control import Command, Router
@@ -52,14 +53,18 @@ class _Talk:
         self.failed = False
         self._client = client
         self._output = output
+        self._known = client.get("/api/commands")
+        words = Commands(*map(self._command, self._known))
+        if "help" not in words:  # only a program that has a prompt of its own needs one
+            words.add(Command("help", "List the commands."))
         # From a pipe, each line waits for the one before it.
-        words = Commands(*(self._command(each) for each in client.get("/api/commands")))
         self._keyboard = PromptSource(prompt=f"{client.name}> ", commands=words, fallback=LineEvent)
 
     def router(self) -> Router:
         """What takes the lines; who leaves waits for nothing."""
         router = Router("attach", drain_timeout=0)
         router.handle("input/line", self._carry_out, concurrency=_AT_ONCE)
+        router.handle("command/help", self._tell_help)
         router.handle("input/eof", lambda _: shutdown())
         if self._keyboard.is_terminal:
             router.handle("signal/interrupt", self._interrupt)
@@ -92,6 +97,9 @@ class _Talk:
         except CliError:
             return []
         return [word for word in answer if word == harmless(word)]
+
+    def _tell_help(self, _: Topical) -> None:
+        show_commands(self._known)
 
     async def _carry_out(self, event: LineEvent) -> None:
         try:

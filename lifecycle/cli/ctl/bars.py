@@ -1,4 +1,7 @@
-"""How far something has come that takes long: a bar at a terminal, else lines; always beside the answer, on stderr."""
+"""How far something has come that takes long: a bar at a terminal, else lines; always beside the answer, on stderr.
+
+What became of it is said by others: the bar is gone when its block ends.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +49,11 @@ def _drawn(doing: str, screen: Console) -> Generator[Callable[[int, int, str], N
         MofNCompleteColumn(),
         TextColumn("{task.fields[left]}", markup=False),
     )
-    with Progress(*columns, console=screen, auto_refresh=False) as progress:
-        task = progress.add_task(doing, total=None, left="")
+    with Progress(*columns, console=screen, auto_refresh=False, transient=True) as progress:
+        # Where there is nothing to be done, none is drawn.
+        task = progress.add_task(doing, visible=False, left="")
 
         def tell(done: int, whole: int, left: str) -> None:
-            progress.update(task, completed=done, total=whole, left=left, refresh=True)
+            progress.update(task, completed=done, total=whole, left=left, visible=bool(whole), refresh=True)
 
         yield tell

@@ -88,7 +88,8 @@ def choose(name: str | None) -> Client:
     if len(programs) == 1:
         return Client(programs[0])
     if programs:
-        raise UsageError(f"several programs run here; name one with -p:\n{_listed(programs)}")
+        several = "run here" if name is None else f"are called {name!r}"
+        raise UsageError(f"several programs {several}; name one with -p:\n{_listed(programs)}")
     if name is None:
         raise NoProgramError("no program runs here that could be asked; `lifecycle run`, or a ControlSocket, makes one")
     others = find()

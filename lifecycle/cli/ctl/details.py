@@ -11,15 +11,27 @@ if TYPE_CHECKING:
 
     from lifecycle.cli.ctl.trees import Node
 
-__all__ = ["details", "is_shown"]
+__all__ = ["called", "details", "is_shown", "kind"]
 
 #: Figures of a pool that say how it is; the others are for diagrams.
 _STATS: Final = ("idle", "busy", "degraded", "starting", "stopping", "queued")
 
 
-def is_shown(node: Node) -> bool:
-    """Whether a person wants to see it: of routes and idle lanes there are many, and `routes` tells of them."""
-    return node["kind"] not in ("route", "tap") and (node["kind"], node["status"]) != ("lane", "idle")
+def is_shown(node: Node, parent: Node | None = None) -> bool:
+    """Whether a person wants to see it: what is as always is of no interest, and of routes tells `routes`."""
+    match node["kind"]:
+        case "route" | "tap":
+            return False
+        case "lane":
+            return bool(node["status"] != "idle")
+        case "item":  # a flow is a task that consists of others
+            return parent is None or parent["kind"] != "flow"
+        case "lifetime":
+            return node["status"] != "running" or bool(details(node))
+        case "component":  # `lifecycle ctl` is there because of a log of events, which need not be the program's
+            return node.get("class") != "EventLog" or bool(details(node))
+        case _:
+            return True
 
 
 def details(node: Node) -> str:
@@ -27,6 +39,18 @@ def details(node: Node) -> str:
     tell = _TELLING.get(node["kind"], _nothing)
     error = node.get("error")
     return ", ".join([*tell(node), *([short(str(error))] if error else ())])
+
+
+def called(node: Node) -> str:
+    """Its name; a store of flows goes by what is in it."""
+    return "flows" if "store" in node else str(node["name"])
+
+
+def kind(node: Node) -> str:
+    """What it is, more exactly than where it belongs."""
+    if node["kind"] == "component":
+        return "store" if "store" in node else str(node.get("class", "component"))
+    return str(node["type"] if node["kind"] in ("worker", "item") else node["kind"])
 
 
 def _nothing(_: Node) -> Iterator[str]:
@@ -43,7 +67,7 @@ def _program(node: Node) -> Iterator[str]:
 def _lifetime(node: Node) -> Iterator[str]:
     if node["stopping"]:
         yield str(node["reason"])
-    yield from _counted(node, tasks_crashed="tasks crashed")
+    yield from _several(node, tasks_crashed="crashed task")
 
 
 def _router(node: Node) -> Iterator[str]:
@@ -53,11 +77,11 @@ def _router(node: Node) -> Iterator[str]:
 def _lane(node: Node) -> Iterator[str]:
     yield from _counted(node, running="at work")
     if node["waiting"]:
-        yield f"{node['waiting']} of {node['limit']} waiting"
+        yield f"{node['waiting']} waiting (at most {node['limit']})"
 
 
 def _source(node: Node) -> Iterator[str]:
-    yield from _counted(node, failures="failures")
+    yield from _several(node, failures="failure")
 
 
 def _worker(node: Node) -> Iterator[str]:
@@ -65,7 +89,7 @@ def _worker(node: Node) -> Iterator[str]:
         yield f"pid {node['pid']}"
     if node["started_at"] and node["status"] in ("running", "suspended"):
         yield f"since {ago(node['started_at'])}"
-    yield from _counted(node, restarts="restarts")
+    yield from _several(node, restarts="restart")
     if node["circuit"] != "closed":
         yield "given up"
     if (health := node["health"]) and not health["healthy"]:
@@ -79,7 +103,15 @@ def _pool(node: Node) -> Iterator[str]:
 
 
 def _flow(node: Node) -> Iterator[str]:
-    yield str(node["flow"])
+    yield f"id {node['flow']}"
+
+
+def _component(node: Node) -> Iterator[str]:
+    if "store" in node:
+        yield str(node["store"]).strip("<>")
+    state: dict[str, Any] = node.get("state") or {}
+    if node.get("class") == "EventLog" and state.get("path"):
+        yield str(state["path"])
 
 
 def _item(node: Node) -> Iterator[str]:
@@ -96,6 +128,11 @@ def _counted(node: dict[str, Any], **names: str) -> Iterator[str]:
     yield from (f"{node[field]} {name}" for field, name in names.items() if node.get(field))
 
 
+def _several(node: dict[str, Any], **names: str) -> Iterator[str]:
+    """The same, of what can be counted."""
+    yield from (f"{count} {name}{'s' * (count != 1)}" for field, name in names.items() if (count := node.get(field)))
+
+
 _TELLING: Final[dict[str, Callable[[Node], Iterator[str]]]] = {
     "program": _program,
     "lifetime": _lifetime,
@@ -108,6 +145,7 @@ _TELLING: Final[dict[str, Callable[[Node], Iterator[str]]]] = {
     "pool": _pool,
     "flow": _flow,
     "item": _item,
+    "component": _component,
     "board": _queue,
     "inbox": _queue,
 }

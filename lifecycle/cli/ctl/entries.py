@@ -17,12 +17,18 @@ _WIDTH: Final = 10
 _TOPIC: Final = 24
 
 
-def entry_line(entry: dict[str, Any], *, depth: int = 0) -> str:
-    """One event, in one line; ``depth`` indents the topic."""
+def entry_line(entry: dict[str, Any], *, depth: int = 0, whole: bool = False, width: int | None = None) -> str:
+    """One event, in one line; ``depth`` indents the topic.
+
+    A long text is cut unless the ``whole`` is wanted; what is wider than ``width`` characters is cut as well.
+    """
     what = str(entry["what"])
     topic = "  " * depth + harmless(entry["topic"])
-    parts = [clock(entry["time"]), f"#{entry['id']:<5}", coloured(f"{what:<{_WIDTH}}", what), f"{topic:<{_TOPIC}}"]
-    return " ".join([*parts, *_details(entry)]).rstrip()
+    begun = f"{clock(entry['time'])} #{entry['id']:<5} "
+    rest = " ".join([f"{topic:<{_TOPIC}}", *_details(entry, whole=whole)]).rstrip()
+    if width is not None:
+        rest = short(rest, max(1, width - len(begun) - _WIDTH - 1))
+    return f"{begun}{coloured(f'{what:<{_WIDTH}}', what)} {rest}"
 
 
 def clock(at: float) -> str:
@@ -30,7 +36,7 @@ def clock(at: float) -> str:
     return f"{time.strftime('%H:%M:%S', time.localtime(at))}.{int(at % 1 * 1000):03}"
 
 
-def _details(entry: dict[str, Any]) -> list[str]:
+def _details(entry: dict[str, Any], *, whole: bool) -> list[str]:
     """What else there is to say: who had it, how long that took, what went wrong."""
     parts: list[str] = []
     if entry.get("into") is not None:
@@ -43,10 +49,8 @@ def _details(entry: dict[str, Any]) -> list[str]:
         parts.append(f"attempt {entry['attempt']}")
     if entry.get("duration") is not None:
         parts.append(_seconds(entry["duration"]))
-    if entry.get("error"):
-        parts.append(short(harmless(entry["error"])))
-    elif entry.get("summary"):
-        parts.append(short(harmless(entry["summary"])))
+    if text := harmless(entry.get("error") or entry.get("summary") or ""):
+        parts.append(text if whole else short(text))
     return parts
 
 

@@ -27,6 +27,8 @@ _PIECE: Final = 65_536
 _OK: Final = 200
 #: Bytes of a head: what is longer comes from no program of ours.
 _LONGEST_HEAD: Final = 65_536
+#: Seconds for what has come already.
+_AT_ONCE: Final = 0.01
 
 
 class GoneError(CliError):
@@ -43,15 +45,16 @@ class Exchange:
     """
 
     def __init__(self, program: Program, target: str, body: object = None, *, timeout: float | None = None) -> None:
+        self._program = program
         try:
             self._socket = program.connect(timeout)
         except OSError as error:
-            raise _gone(error) from error
+            raise _gone(program, error) from error
         try:
             self._socket.sendall(_request(target, body))
         except OSError as error:
             self._socket.close()
-            raise _gone(error) from error
+            raise _gone(program, error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -65,9 +68,10 @@ class Exchange:
         """For `select`."""
         return self._socket.fileno()
 
-    def wait_for_ever(self) -> None:
-        """Have no time-out any more."""
-        self._socket.settimeout(None)
+    def wait_for(self, seconds: float | None) -> None:
+        """Have another time-out from now on."""
+        # Zero would be none at all: what is there already is to be had.
+        self._socket.settimeout(None if seconds is None else max(seconds, _AT_ONCE))
 
     def is_answered(self) -> bool:
         """Whether something of the answer has come, or nothing will."""
@@ -117,7 +121,7 @@ class Exchange:
         try:
             return self._socket.recv(_PIECE)
         except OSError as error:
-            raise _gone(error) from error
+            raise _gone(self._program, error) from error
 
 
 def decoded(body: bytes) -> Any:
@@ -162,7 +166,9 @@ def _refusal(status: int, body: bytes) -> str:
     return f"the program refused, with status {status}"
 
 
-def _gone(error: OSError) -> GoneError:
-    if isinstance(error, TimeoutError):
-        return GoneError("the program does not answer; is its event loop blocked?")
-    return GoneError(f"the program is not there any more ({error.strerror or error})")
+def _gone(program: Program, error: OSError) -> GoneError:
+    name = harmless(program.name)
+    if isinstance(error, (TimeoutError, BlockingIOError)):
+        who = name if program.pid is None else f"{name} (pid {program.pid})"
+        return GoneError(f"{who} does not answer: its event loop is blocked, or the process is stopped")
+    return GoneError(f"{name} is not there any more ({error.strerror or error})")

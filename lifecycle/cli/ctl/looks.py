@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.listing import columns, harmless
-from lifecycle.cli.messages import Voice, colourful, painted, put
+from lifecycle.cli.messages import Voice, at_terminal, colourful, painted, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["Sheet", "coloured", "console", "live", "show", "show_json", "show_output", "show_text", "voice"]
+__all__ = ["Sheet", "coloured", "console", "live", "show", "show_json", "show_output", "show_text", "voice", "width"]
 
 _GREEN, _RED, _YELLOW, _DIM = "32", "31", "33", "2"
 
@@ -105,6 +106,11 @@ def coloured(text: str, word: str) -> str:
     """``text`` in the colour of a word of state."""
     colour = _COLOURS.get(word)
     return painted(text, colour) if colour is not None and colourful(sys.stdout) else text
+
+
+def width() -> int | None:
+    """How many characters a line may have; None where nobody sits before a terminal."""
+    return shutil.get_terminal_size().columns if at_terminal(sys.stdout) else None
 
 
 def voice() -> Voice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.ctl.clients import NoProgramError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ps"]
 
-#: Seconds after which one that does not answer is shown as that.
+#: Seconds after which those that have not answered are shown as that.
 _PATIENCE: Final = 5.0
 
 
@@ -40,6 +41,7 @@ def ps(order: Order) -> int:
 
 def _asked(programs: list[Program]) -> list[tuple[Program, dict[str, Any]]]:
     """What each says of itself; all are asked before the first answer is waited for."""
+    until = monotonic() + _PATIENCE
     with ExitStack() as open_ones:
         exchanges: list[tuple[Program, Exchange]] = []
         for program in programs:
@@ -48,10 +50,11 @@ def _asked(programs: list[Program]) -> list[tuple[Program, dict[str, Any]]]:
             except GoneError:
                 continue  # it has ended meanwhile
             exchanges.append((program, open_ones.enter_context(exchange)))
-        return [(program, _answer(exchange)) for program, exchange in exchanges]
+        return [(program, _answer(exchange, until)) for program, exchange in exchanges]
 
 
-def _answer(exchange: Exchange) -> dict[str, Any]:
+def _answer(exchange: Exchange, until: float) -> dict[str, Any]:
+    exchange.wait_for(max(0.0, until - monotonic()))
     try:
         answer: dict[str, Any] = decoded(exchange.body())
     except CliError as error:

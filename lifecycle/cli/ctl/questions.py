@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from lifecycle.cli.ctl.clients import choose
 from lifecycle.cli.ctl.entries import entry_line
-from lifecycle.cli.ctl.looks import Sheet, show, show_json, show_text
+from lifecycle.cli.ctl.looks import Sheet, show, show_json, show_text, voice
 from lifecycle.cli.failures import DONE
 from lifecycle.cli.messages import put
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lifecycle.cli.ctl.verbs import Order
 
-__all__ = ["commands", "diagram", "dump", "explain", "routes", "trace"]
+__all__ = ["commands", "diagram", "dump", "explain", "routes", "show_commands", "trace"]
 
 _COUNTS = ("routed", "handled", "failed", "dropped")
 
@@ -28,16 +28,23 @@ def routes(order: Order) -> int:
 
 
 def _routes(answer: Any) -> None:
-    heading = ("router", "pattern", "handler", *_COUNTS, "lane", "busy")
-    show(Sheet(heading, [tuple(str(each.get(name, "")) for name in heading) for each in answer]))
+    heading = ("router", "pattern", "handler", *_COUNTS, "busy", "lane")
+    show(Sheet(heading, [(*(str(each.get(name, "")) for name in heading[:-1]), _shared(each)) for each in answer]))
+
+
+def _shared(route: dict[str, Any]) -> str:
+    """The lane, if it is not the route's alone."""
+    lane = route.get("lane", "")
+    return "" if lane == route["pattern"] else str(lane)
 
 
 def commands(order: Order) -> int:
     """The words that the program knows."""
-    return _tell(order, choose(order.program).get("/api/commands"), _commands)
+    return _tell(order, choose(order.program).get("/api/commands"), show_commands)
 
 
-def _commands(answer: Any) -> None:
+def show_commands(answer: Any) -> None:
+    """A line a command, with the first of what is said of it."""
     rows = [(", ".join((each["name"], *each["aliases"])), *each["help"].strip().splitlines()[:1]) for each in answer]
     show(Sheet(("command", "meaning"), [(row[0], row[1] if row[1:] else "") for row in rows]))
 
@@ -49,6 +56,8 @@ def explain(order: Order) -> int:
 
 def _explanation(answer: Any) -> None:
     show_text("\n".join(answer["lines"]))
+    if not answer.get("matches", True) and not answer.get("near"):
+        voice().say("`lifecycle ctl routes` lists the patterns that there are")
 
 
 def trace(order: Order) -> int:
@@ -58,7 +67,7 @@ def trace(order: Order) -> int:
 
 
 def _trace(answer: Any) -> None:
-    put(sys.stdout, "".join(f"{entry_line(node, depth=node['depth'])}\n" for node in answer["nodes"]))
+    put(sys.stdout, "".join(f"{entry_line(node, depth=node['depth'], whole=True)}\n" for node in answer["nodes"]))
 
 
 def diagram(order: Order) -> int:

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.ctl.clients import choose
-from lifecycle.cli.ctl.details import details, is_shown
+from lifecycle.cli.ctl.details import called, details, is_shown, kind
 from lifecycle.cli.ctl.entries import clock
 from lifecycle.cli.ctl.looks import Sheet, console, live, show, show_json, voice
 from lifecycle.cli.ctl.trees import Tree
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.ctl.trees import Node
     from lifecycle.cli.ctl.verbs import Order
 
-__all__ = ["status"]
+__all__ = ["sheet", "status"]
 
 _HEADING: Final = ("name", "kind", "status", "")
 
@@ -35,9 +35,9 @@ def status(order: Order) -> int:
         if not watching:
             tree = Tree()
             tree.update([stream.first()])
-            show(_sheet(tree))
+            show(sheet(tree, client.name))
             return DONE
-        read = _as_json(stream) if order.json else _as_it_changes(stream)
+        read = _as_json(stream) if order.json else _as_it_changes(stream, client.name)
         if not read or stream.unread:
             return DONE
     voice().warn(f"{client.name} has ended")
@@ -49,17 +49,17 @@ def _as_json(stream: Stream) -> bool:
     return all(show_json(message, line=True) for message in stream)
 
 
-def _as_it_changes(stream: Stream) -> bool:
+def _as_it_changes(stream: Stream, name: str) -> bool:
     """A table that is drawn anew, or lines; whether somebody has read them all."""
     tree, screen = Tree(), console()
     if screen is not None:
         with live(screen) as draw:
             for message in stream:
                 tree.update([message])
-                draw(_sheet(tree))
+                draw(sheet(tree, name))
         return True
     said = {name: _told(node) for name, node in tree.update([stream.first()]).items()}
-    return show(_sheet(tree)) and all(put(sys.stdout, _lines(message, said)) for message in stream)
+    return show(sheet(tree, name)) and all(put(sys.stdout, _lines(message, said)) for message in stream)
 
 
 def _lines(message: Any, said: dict[str, str]) -> str:
@@ -71,13 +71,14 @@ def _lines(message: Any, said: dict[str, str]) -> str:
 
 
 def _told(node: Node | None) -> str:
-    return "gone" if node is None else harmless(f"{node['status']} {details(node)}".rstrip())
+    return "gone" if node is None else harmless(", ".join(filter(None, (node["status"], details(node)))))
 
 
-def _sheet(tree: Tree) -> Sheet:
-    return Sheet(_HEADING, [_row(depth, node) for depth, node in tree.walk() if is_shown(node)])
+def sheet(tree: Tree, name: str) -> Sheet:
+    """The tree of the program that is asked by this ``name``."""
+    return Sheet(_HEADING, [_row(depth, node, name) for depth, node in tree.walk(is_shown)])
 
 
-def _row(depth: int, node: Node) -> tuple[str, ...]:
-    kind = node["type"] if node["kind"] in ("worker", "item") else node["kind"]
-    return "  " * depth + node["name"], kind, node["status"], details(node)
+def _row(depth: int, node: Node, program: str) -> tuple[str, ...]:
+    name = program if node["kind"] == "program" else called(node)
+    return "  " * depth + name, kind(node), node["status"], details(node)

@@ -55,7 +55,7 @@ class Stream:
         self._shown = shown
         _, begun = exchange.head()
         # That it has begun tells that somebody is there; then there may be nothing to say for long.
-        exchange.wait_for_ever()
+        exchange.wait_for(None)
         #: What has come and was not taken yet.
         self._waiting = deque(self._messages.feed(begun))
         #: Whether all has come, or nobody reads it any more.

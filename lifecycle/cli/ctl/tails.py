@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.ctl.clients import choose
 from lifecycle.cli.ctl.entries import UNDER_WAY, entry_line
-from lifecycle.cli.ctl.looks import show_json, voice
+from lifecycle.cli.ctl.looks import show_json, voice, width
 from lifecycle.cli.failures import DONE, FAILED
 from lifecycle.cli.messages import put
 
@@ -44,7 +44,9 @@ def tail(order: Order) -> int:
 
 
 def _line(message: Any) -> str:
-    return f"({message['dropped']} events are not shown)" if "dropped" in message else entry_line(message)
+    return (
+        f"({message['dropped']} events are not shown)" if "dropped" in message else entry_line(message, width=width())
+    )
 
 
 def _all(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["Node", "Tree"]
 
 Node: TypeAlias = dict[str, Any]
+_Placed: TypeAlias = tuple[int, Node]
 
 
 class Tree:
@@ -30,8 +31,11 @@ class Tree:
                 self._nodes[name] = node
         return changed
 
-    def walk(self) -> Iterator[tuple[int, Node]]:
-        """Each node and how deep it stands, parents before their children."""
+    def walk(self, is_shown: Callable[[Node, Node | None], bool] = lambda _node, _parent: True) -> Iterator[_Placed]:
+        """Each node and how deep it stands, parents before their children.
+
+        Of one that, with its parent, is not ``is_shown`` the children stand in its place.
+        """
         children: dict[str | None, list[Node]] = {}
         for node in self._nodes.values():
             parent = node["parent"] if node["parent"] in self._nodes else None
@@ -39,8 +43,10 @@ class Tree:
         left = [(0, node) for node in reversed(children.get(None, ()))]
         while left:
             depth, node = left.pop()
-            yield depth, node
-            left += [(depth + 1, child) for child in reversed(children.get(node["id"], ()))]
+            if is_shown(node, self._nodes.get(node["parent"])):
+                yield depth, node
+                depth += 1
+            left += [(depth, child) for child in reversed(children.get(node["id"], ()))]
 
     def of(self, *kinds: str) -> list[Node]:
         """The nodes of these kinds."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lifecycle.cli import main
 from lifecycle.cli.ctl import clients, programs
+from lifecycle.cli.ctl.exchanges import Exchange
 from tests.cli.ctl.speakers import answer, speaker
 
 if TYPE_CHECKING:
@@ -78,6 +81,15 @@ def test_ps_of_a_name_that_nobody_has_ends_with_4(sockets: Path, capsys: pytest.
     assert said(capsys, "-p", "app", "ps")[0] == 4
 
 
+def test_of_several_whose_names_end_in_numbers_one_has_to_be_named(
+    sockets: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with speaker(sockets / "app-1.sock", ROUTES), speaker(sockets / "app-2.sock", ROUTES):
+        status, _, err = said(capsys, "-p", "app", "routes")
+    assert status == 2
+    assert err.splitlines()[0] == "[lifecycle] several programs are called 'app'; name one with -p:"
+
+
 def test_ps_shows_also_who_answers_nonsense(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with speaker(sockets / "good.sock", PROGRAM), speaker(sockets / "bad.sock", b"what?\r\n\r\n"):
         status, out, _ = said(capsys, "ps")
@@ -103,7 +115,28 @@ def test_who_does_not_answer_keeps_nobody(
         for words in (["routes"], ["status"], ["tail"], ["stop"], ["attach"]):
             status, out, err = said(capsys, *words)
             assert (status, out) == (1, "")
-            assert err == "[lifecycle] the program does not answer; is its event loop blocked?\n"
+            assert err == (
+                f"[lifecycle] stuck (pid {os.getpid()}) does not answer: its event loop is blocked, or the process is "
+                "stopped\n"
+            )
+
+
+def test_many_that_do_not_answer_are_waited_for_together(
+    sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where each would take nearly as long as there is."""
+    monkeypatch.setattr(programs, "_PATIENCE", 0.1)
+    waited: list[float | None] = []
+    monkeypatch.setattr(Exchange, "wait_for", lambda _, seconds: waited.append(seconds))
+    with ExitStack() as stuck:
+        for number in range(3):
+            listener = stuck.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            listener.bind(str(sockets / f"stuck-{number}.sock"))
+            listener.listen()
+        assert said(capsys, "ps")[1].count("no answer") == 3
+    first, *others = [seconds or 0.0 for seconds in waited]
+    assert 0 <= first <= 0.1
+    assert others == [0.0, 0.0], "the first has used up what there was"
 
 
 # -- what it answers -----------------------------------------------------------------------------------------------

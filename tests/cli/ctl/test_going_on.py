@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
 from lifecycle.cli import main
-from lifecycle.cli.ctl import tails
+from lifecycle.cli.ctl import bars, tails
 from lifecycle.cli.ctl.bars import bar
 from lifecycle.cli.ctl.progress import Left, Renewal
 from lifecycle.cli.ctl.streams import Messages
@@ -136,6 +139,19 @@ def test_those_are_new_that_run_and_are_others_than_before_or_gone() -> None:
 def test_of_a_name_that_nobody_has_there_is_nothing_to_tell() -> None:
     known = tree(w=worker("running"))
     assert Renewal(known, "nobody").of(known) == (0, 0, "")
+
+
+def test_a_bar_is_drawn_only_for_what_there_is_to_do_and_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = io.StringIO()
+    screen = Console(file=drawn, force_terminal=True, width=60)
+    monkeypatch.setattr(bars, "console", lambda *, errors: screen)
+    with bar("restarting nobody") as draw:
+        draw(0, 0, "")
+    assert "nobody" not in drawn.getvalue()
+    with bar("restarting web") as draw:
+        draw(1, 2, "1 worker to go")
+        assert re.search("restarting web.*1 worker to go", drawn.getvalue())
+    assert drawn.getvalue().endswith("\x1b[2K"), "the line is cleared"
 
 
 def test_in_a_pipe_each_step_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:

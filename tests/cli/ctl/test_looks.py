@@ -13,6 +13,7 @@ from lifecycle.cli.ctl import looks
 from lifecycle.cli.ctl.details import details, is_shown
 from lifecycle.cli.ctl.entries import entry_line
 from lifecycle.cli.ctl.looks import Sheet, console, show, show_output
+from lifecycle.cli.ctl.states import sheet
 from lifecycle.cli.ctl.trees import Tree
 from lifecycle.observe import nodes as nodes_of
 from lifecycle.observe import snapshot
@@ -113,6 +114,21 @@ def test_an_event_is_one_line_that_says_all() -> None:
     assert entry_line({**ENTRY, "into": 5, "error": None, "duration": 1.25}).count("into #5") == 1
 
 
+def test_an_event_fits_the_terminal_and_is_whole_where_it_is_looked_at(terminal: Terminal) -> None:
+    long = {**ENTRY, "error": "e" * 500}
+    for wide in (60, 200):
+        text = looks._COLOUR.sub("", entry_line(long, width=wide))
+        assert len(text) <= wide
+        assert text.endswith("…")
+    assert "e" * 500 not in entry_line(long)
+    assert "e" * 500 in entry_line(long, whole=True)
+    assert looks.width() == 60
+
+
+def test_what_an_event_comes_to_has_no_width_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert looks.width() is None
+
+
 # -- states --------------------------------------------------------------------------------------------------------
 
 
@@ -158,11 +174,17 @@ WORKER = {
     ("node", "told"),
     [
         (WORKER, "pid 7, 2 restarts, given up, not well: slow, it\nfell"),
-        ({"kind": "lane", "status": "busy", "running": 1, "waiting": 3, "limit": 10}, "1 at work, 3 of 10 waiting"),
+        (
+            {"kind": "lane", "status": "busy", "running": 1, "waiting": 3, "limit": 10},
+            "1 at work, 3 waiting (at most 10)",
+        ),
         ({"kind": "router", "status": "running", "handled": 3, "failed": 0, "dropped": 1}, "3 handled, 1 dropped"),
         ({"kind": "source", "status": "failed", "failures": 2, "error": "no"}, "2 failures, no"),
         ({"kind": "inbox", "status": "running", "depths": {"waiting": 2, "dead": 0}}, "2 waiting"),
-        ({"kind": "flow", "status": "running", "flow": "order-7", "error": ""}, "order-7"),
+        ({"kind": "flow", "status": "running", "flow": "order-7", "error": ""}, "id order-7"),
+        ({"kind": "source", "status": "failed", "failures": 1}, "1 failure"),
+        ({"kind": "component", "status": "running", "store": "<SQLiteStore a.db>"}, "SQLiteStore a.db"),
+        ({"kind": "component", "status": "running", "class": "EventLog", "state": {"path": "a.log"}}, "a.log"),
         ({"kind": "item", "status": "running", "attempt": 2, "error": ""}, "attempt 2"),
         ({"kind": "lifetime", "status": "stopping", "stopping": True, "reason": "cancel"}, "cancel"),
         (
@@ -189,3 +211,55 @@ def test_what_there_is_a_lot_of_is_left_out() -> None:
     assert not is_shown({"kind": "route", "status": "running"})
     assert not is_shown({"kind": "lane", "status": "idle"})
     assert is_shown({"kind": "lane", "status": "busy"})
+
+
+LIFETIME = {"kind": "lifetime", "status": "running", "stopping": False}
+LOG = {"kind": "component", "class": "EventLog", "status": "running", "state": {"path": None}}
+
+
+def test_what_only_says_that_all_is_well_is_left_out() -> None:
+    assert not is_shown(LIFETIME)
+    assert is_shown({**LIFETIME, "tasks_crashed": 1})
+    assert is_shown({**LIFETIME, "status": "stopping", "stopping": True, "reason": "cancel"})
+    assert not is_shown(LOG)
+    assert is_shown({**LOG, "state": {"path": "events.jsonl"}})
+    assert is_shown({**LOG, "status": "unknown", "error": "it fell"})
+    assert is_shown({"kind": "component", "class": "Cache", "status": "running"})
+
+
+def test_a_flow_and_the_tasks_in_it_are_two_levels() -> None:
+    """Its outermost task is itself."""
+    tree = Tree()
+    kinds = {"f": "flow", "f/trip": "item", "f/trip/hotel": "item", "f/trip/way": "item", "f/trip/way/bus": "item"}
+    tree.update(
+        [
+            {"nodes": {name: {"id": name, "kind": kind, "parent": name.rpartition("/")[0] or None}}}
+            for name, kind in kinds.items()
+        ]
+    )
+    assert [(depth, node["id"]) for depth, node in tree.walk(is_shown)] == [
+        (0, "f"),
+        (1, "f/trip/hotel"),
+        (1, "f/trip/way"),
+        (2, "f/trip/way/bus"),
+    ]
+
+
+def test_status_names_a_program_as_it_is_asked_for(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    tree = Tree()
+    root = {"id": "program", "kind": "program", "parent": None, "name": "examples.demo", "status": "running"}
+    store = {
+        "id": "flows",
+        "kind": "component",
+        "parent": "program",
+        "name": "<M>",
+        "store": "<M>",
+        "status": "running",
+    }
+    tree.update([{"nodes": {"program": {**root, "pid": 7, "started_at": None, "python": "3.11"}, "flows": store}}])
+    show(sheet(tree, "watch-site"))
+    assert [line.split() for line in terminal.getvalue().splitlines()[1:]] == [
+        ["watch-site", "program", "running", "pid", "7,", "Python", "3.11"],
+        ["flows", "store", "running", "M"],
+    ]
