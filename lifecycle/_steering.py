@@ -200,17 +200,21 @@ class Kit(Commands):
 
     def _pause(self, event: CommandEvent) -> None:
         [name] = _words(event, "pause SOURCE")
-        self._owner_of(name).pause_source(name)
+        for router in self._owners_of(name):
+            router.pause_source(name)
 
     def _unpause(self, event: CommandEvent) -> None:
         [name] = _words(event, "unpause SOURCE")
-        self._owner_of(name).unpause_source(name)
+        for router in self._owners_of(name):
+            router.unpause_source(name)
 
-    def _owner_of(self, source: str) -> Router:
-        for router in routers_of(self._lifetime):
-            if any(each.name == source for each in router.sources()):
-                return router
-        raise _refused(f"no source is called {source!r}; there is {', '.join(self._sources()) or 'none'}")
+    def _owners_of(self, source: str) -> list[Router]:
+        """All that have one of that name, as a router itself takes all of its own that have it."""
+        running = routers_of(self._lifetime)
+        found = [router for router in running if any(each.name == source for each in router.sources())]
+        if not found:
+            raise _refused(f"no source is called {source!r}; there is {', '.join(self._sources()) or 'none'}")
+        return found
 
     # -- completions
 
@@ -219,7 +223,7 @@ class Kit(Commands):
         return [word for each in children(self._lifetime.components()) for word in {each.name, each.path}]
 
     def _sources(self, _: str = "") -> list[str]:
-        return [each.name for router in routers_of(self._lifetime) for each in router.sources()]
+        return sorted({each.name for router in routers_of(self._lifetime) for each in router.sources()})
 
 
 def _event(args: tuple[str, ...]) -> Topical:

@@ -330,6 +330,18 @@ async def test_pause_and_unpause_find_the_source_at_whichever_router_it_is() -> 
         assert await refusal(console, "pause x") == f"no source is called 'x'; there is {name}"
 
 
+async def test_all_sources_of_one_name_are_paused_together() -> None:
+    first, second = Router("first"), Router("second")
+    for router in (first, second):
+        router.add_source(ManualSource("door"))
+    async with steered(first, second) as (_, console):
+        assert console.complete("pause ") == ["door"]
+        await console.command("pause door")
+        assert [each.paused for router in (first, second) for each in router.sources()] == [True, True]
+        await console.command("unpause door")
+        assert [each.paused for router in (first, second) for each in router.sources()] == [False, False]
+
+
 async def test_emit_sends_what_json_says() -> None:
     first, second, seen = Router("first"), Router("second"), Recorder()
     second.handle("a/*", seen)
