@@ -21,9 +21,7 @@ from lifecycle.bridges import Leader, LeaderEvent, NotLeader
 from lifecycle.bridges.leases import unanswered
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from lifecycle import Event
+    from lifecycle.control.types import Emit
 
 __all__ = ["NAME", "WRITES", "main"]
 
@@ -43,22 +41,19 @@ class Worker:
         self.router = Router()
         self.router.add_source(self.leader, backoff=Backoff(initial=0.1, maximum=0.5))
         self.router.handle("leader/*/*", self.told)
-        # Events of its own life come after the source above has started; signals are heard by then.
-        self.router.add_source(self.work)
+        self.router.add_source(self)
         self._notes = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._count = 0
 
     def told(self, event: LeaderEvent) -> None:
         self.note(f"{'gained' if event.leading else 'lost'} {event.token}")
 
-    async def work(self) -> AsyncIterator[Event]:
+    async def run(self, _: Emit) -> None:
+        """As a source it begins when the one before it has started; signals are heard by then."""
         print("up", flush=True)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.write())
             group.create_task(self.write_late())
-        # An async generator, as far as Python is concerned.
-        for nothing in ():
-            yield nothing
 
     async def write(self) -> None:
         """As one should."""
