@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from lifecycle.observe._api_answers import problem
+
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Mapping
+
+    from aiohttp.typedefs import Handler
 
     from lifecycle.observe.console import Console
 
@@ -29,6 +33,9 @@ _LAST_ANSWERS = 0.5
 #: Seconds that a client has to end a body of which nobody wants to know more.
 _LINGER = 1.0
 
+#: Seconds that a client has for the head of a request, the first and each after an answer, and to take an answer.
+_PATIENCE = 30.0
+
 
 class _Refusals(logging.LoggerAdapter[logging.Logger]):
     """What is no HTTP is no failure of ours: who sent it is told, and the log only where everything is."""
@@ -37,27 +44,86 @@ class _Refusals(logging.LoggerAdapter[logging.Logger]):
         self.debug(msg, *args, exc_info=exc_info, **how)
 
 
-@asynccontextmanager
-async def serving(app: web.Application, console: Console, at: socket.socket) -> AsyncGenerator[None]:
-    """Accept and answer for a block; a request whose client goes away is cancelled."""
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        handler_cancellation=True,
-        lingering_time=_LINGER,
-        logger=_Refusals(logging.getLogger("lifecycle.observe")),
-        shutdown_timeout=_LAST_ANSWERS,
-    )
-    app.on_shutdown.append(lambda _: console.end_streams())
-    await runner.setup()
+_refusals = _Refusals(logging.getLogger("lifecycle.observe"))
+
+
+class _Connection(web.RequestHandler):
+    """aiohttp's protocol; what could not be parsed is answered as all else is, and says nothing of who serves."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self, *args: Any, headers: Mapping[str, str], **how: Any) -> None:
+        super().__init__(*args, **how)
+        self._headers = headers
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002  # it repeats what was sent
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP, or a failure of the server's own."""
+        self.log_exception("a request failed: %r", exc, exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer had begun when the request failed")
+        said = "the request is malformed" if status < 500 else "internal error"  # noqa: PLR2004  # ours
+        answer = problem(status, said, self._headers)
+        answer.force_close()
+        return answer
+
+
+@web.middleware
+async def _sent(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Send what is answered, and cut off who does not take it: it would be kept for ever."""
+    answer = await handler(request)
     try:
-        await web.SockSite(runner, at, backlog=_QUEUE).start()
-        yield
+        async with asyncio.timeout(_PATIENCE):
+            await answer.prepare(request)
+            await answer.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+    return answer
+
+
+@asynccontextmanager
+async def serving(
+    app: web.Application, console: Console, at: socket.socket, *, headers: Mapping[str, str] | None = None
+) -> AsyncGenerator[None]:
+    """Accept and answer for a block; a request whose client goes away is cancelled.
+
+    ``headers`` are for what is refused before ``app`` knows of it.
+    """
+    app.on_shutdown.append(lambda _: console.end_streams())
+    app.middlewares.insert(0, _sent)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_LAST_ANSWERS)
+    await runner.setup()
+    connections = runner.server
+    assert connections is not None, "it was set up"
+    loop = asyncio.get_running_loop()
+
+    def connection() -> _Connection:
+        return _Connection(
+            connections,
+            loop=loop,
+            headers=headers or {},
+            access_log=None,
+            keepalive_timeout=_PATIENCE,
+            lingering_time=_LINGER,
+            logger=_refusals,
+        )
+
+    try:
+        accepting = await loop.create_server(connection, sock=at, backlog=_QUEUE)
+        try:
+            yield
+        finally:
+            accepting.close()
     finally:
-        server = runner.server
         await runner.cleanup()
-        for connection in () if server is None else server.connections:
-            if connection.transport is not None:
-                connection.transport.abort()
+        for each in connections.connections:
+            if each.transport is not None:
+                each.transport.abort()
         # Transports close their sockets one turn later.
         await asyncio.sleep(0)

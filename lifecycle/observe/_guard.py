@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 import secrets
 import socket
 from typing import TYPE_CHECKING
@@ -42,6 +43,9 @@ _DEEP = ("/api/dump", "/api/attach")
 _READING = ("GET", "HEAD")
 _SCHEME = "bearer"
 
+#: A name or number, and perhaps a port: no user, no zone, nothing after a bracket.
+_HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:/@%]+))(?::[0-9]{0,5})?", re.IGNORECASE)
+
 
 class Refusal(Exception):  # an answer, not a failure of ours
     """Ends a request with ``status``; ``reason`` is for the person who asked."""
@@ -71,12 +75,15 @@ class Guard:
         if not self._open:
             self._names.add(socket.gethostname().lower())
 
-    def check(self, method: str, path: str, headers: MultiMapping[str]) -> None:
-        """Let a request pass.
+    def check(self, method: str, path: str, headers: MultiMapping[str], *, target: str = "/") -> None:
+        """Let a request pass; ``target`` is as it was sent, ``path`` what was found for it.
 
         Raises:
             Refusal: saying which of host, origin and token is wrong, and nothing of what is right.
         """
+        if not target.startswith("/"):
+            # With a host in it, it would count for more than the header that is looked at.
+            raise Refusal(403, "this is no proxy; ask for a path")
         host = self._checked_host(headers)
         self._check_origin(host, headers)
         self._check_site(method, path, headers)
@@ -84,7 +91,8 @@ class Guard:
 
     def _checked_host(self, headers: MultiMapping[str]) -> str:
         given = headers.getall("Host", [])
-        if len(given) != 1 or not self._is_ours(_name(given[0])):
+        name = _name(given[0]) if len(given) == 1 else None
+        if name is None or not self._is_ours(name):
             raise Refusal(403, "this host is not served here; ask for the address that the program told")
         return given[0]
 
@@ -141,7 +149,7 @@ def made_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-def _name(host: str) -> str:
-    """``host`` without its port, in lower case; brackets of an IPv6 address fall."""
-    name, bracket, _ = host.lower().partition("]")
-    return name.removeprefix("[") if bracket else host.lower().rpartition(":")[0] or host.lower()
+def _name(host: str) -> str | None:
+    """``host`` without its port, in lower case; brackets of an IPv6 address fall. None for what is no host."""
+    found = _HOST.fullmatch(host)
+    return (found["six"] or found["name"]).lower() if found else None

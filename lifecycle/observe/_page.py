@@ -73,7 +73,8 @@ def _guarding(guard: Guard) -> Middleware:
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource
         try:
-            guard.check(request.method, resource.canonical if resource else request.path, request.headers)
+            path = resource.canonical if resource else request.path
+            guard.check(request.method, path, request.headers, target=request.raw_path)
         except Refusal as refusal:
             challenge = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else None  # noqa: PLR2004  # unauthorized
             answer = problem(refusal.status, refusal.reason, challenge)

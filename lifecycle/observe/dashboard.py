@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
-from lifecycle.observe._guard import Guard, is_loopback, made_token
+from lifecycle.observe._guard import HEADERS, Guard, is_loopback, made_token
 from lifecycle.observe._latencies import Latencies
 from lifecycle.observe.console import Console
 
@@ -94,7 +94,7 @@ class Dashboard:
             at = held.enter_context(_opened(self._host, self._port))
             self._address = (self._host, at.getsockname()[1])
             app = page_app(console, latencies, self._host, self.token)
-            await held.enter_async_context(serving(app, console, at))
+            await held.enter_async_context(serving(app, console, at, headers=HEADERS))
             self._held = held.pop_all()
         self._listening.set()
         self._tell()

@@ -52,6 +52,18 @@ def test_this_machine_may_be_asked_by_its_own_names_at_any_port(name: str) -> No
         "127.0.0.1.evil.example:8080",
         "evil.example@127.0.0.1",
         "localhost@evil.example",
+        "127.0.0.1:80@evil.example",
+        "localhost:80@evil.example",
+        "localhost:port",
+        "localhost.",
+        "[::1]evil.example",
+        "[::1]:80:80",
+        "[::1%evil.example]:80",
+        "::1",
+        "127.0.0.1:8080, evil.example",
+        "http://127.0.0.1:8080",
+        "127.0.0.1:8080/",
+        "127.0.0.1\n",
         "192.168.1.7:8080",
         "0.0.0.0:8080",
         "[::1",
@@ -74,6 +86,12 @@ def test_exactly_one_host_has_to_be_named() -> None:
     assert asked(("Host", "127.0.0.1:8080")) == 403
     with pytest.raises(Refusal):
         Guard("127.0.0.1", TOKEN).check("GET", "/api/state", CIMultiDict())
+
+
+@pytest.mark.parametrize("target", ["http://evil.example/api/state", "http://127.0.0.1:8080/", "evil.example:80", "*"])
+def test_it_is_no_proxy_whatever_host_the_header_names(target: str) -> None:
+    with pytest.raises(Refusal, match="no proxy"):
+        Guard("127.0.0.1", TOKEN).check("GET", "/api/state", CIMultiDict(Host="127.0.0.1:8080"), target=target)
 
 
 def test_on_a_network_numbers_and_own_names_are_right_and_names_of_others_are_not() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,67 @@ async def test_whatever_is_answered_has_the_headers_that_keep_the_page_safe() ->
                 assert {name: answer.headers.get(name) for name in HEADERS} == dict(HEADERS), path
                 assert "Set-Cookie" not in answer.headers
                 assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+async def raw(dashboard: Dashboard, data: bytes) -> bytes:
+    """All that is answered to ``data``, until the program closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(dashboard.url.rpartition(":")[2]))
+    try:
+        async with asyncio.timeout(LIMIT):
+            writer.write(data)
+            return await reader.read()
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"<script> / HTTP/1.1\r\nAccept: text/html\r\n\r\n",
+        b"\x16\x03\x01\x00\r\n\r\n",
+        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nExpect: magic\r\nConnection: close\r\n\r\n",
+        b"GET http://localhost/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"CONNECT evil.example:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /api/state HTTP/1.0\r\n\r\n",
+    ],
+)
+async def test_what_is_no_request_is_refused_with_the_same_headers_and_says_not_who_serves(request_: bytes) -> None:
+    async with served() as (_, dashboard):
+        head = (await raw(dashboard, request_)).partition(b"\r\n\r\n")[0].decode()
+        assert head.split()[1].startswith("4")
+        for name, value in HEADERS.items():
+            assert f"\r\n{name}: {value}" in head
+        assert "aiohttp" not in head
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"", b"GET / HTTP/1.1\r\nHost: loc", b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HTTP/1.1\r\nHo"],
+)
+async def test_who_never_ends_the_head_of_a_request_is_cut_off(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lifecycle.observe._api_server._PATIENCE", 0.05)
+    async with served() as (_, dashboard):
+        assert (await raw(dashboard, begun)).count(b"HTTP/1.1") == begun.count(b"nowhere")
+
+
+async def test_who_does_not_read_an_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lifecycle.observe._api_server._PATIENCE", 0.05)
+    ask = b"GET /page/vendor/dagre/dagre.esm.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with served() as (_, dashboard), asyncio.timeout(LIMIT):
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", int(dashboard.url.rpartition(":")[2])))
+            client.setblocking(False)
+            with pytest.raises(ConnectionError):
+                while True:
+                    with suppress(BlockingIOError):
+                        client.send(ask)
+                    await asyncio.sleep(0)
 
 
 async def test_a_wrong_token_is_refused_and_nothing_is_said_of_the_right_one() -> None:
