@@ -55,7 +55,11 @@ def named(name: str, among: Iterable[Child]) -> Child:
 def _below(supervisor: Any, path: str) -> Iterator[Child]:
     if not (callable(getattr(supervisor, "workers", None)) and _is_async(supervisor, "restart")):
         return
-    for state in supervisor.workers():
+    try:
+        states = supervisor.workers()
+    except Exception:  # noqa: BLE001  # of a class of the program's; the others can be restarted all the same
+        return
+    for state in states:
         below = f"{path}/{state.name}"
         try:
             worker: Any = supervisor[state.name]

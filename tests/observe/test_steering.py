@@ -258,6 +258,26 @@ async def test_restart_of_nobody_says_who_there_is() -> None:
         assert await refusal(console, "restart a b") == "usage: restart NAME"
 
 
+async def test_one_that_does_not_say_who_is_below_it_is_in_nobodys_way() -> None:
+    class Silent:
+        name = "silent"
+
+        def workers(self) -> None:
+            raise RuntimeError("not today")
+
+        async def restart(self, name: str) -> None:
+            """As a supervisor has it."""
+
+        state = workers
+
+    silent = Silent()
+    async with steered(Router()) as (_, console), tree("web"):
+        hooks.component_opened.announce(silent, component=silent)
+        assert console.complete("restart w") == ["web"]
+        assert (await console.command("restart web")).outcome is HANDLED
+        hooks.component_closed.announce(silent, component=silent)
+
+
 async def test_a_pool_is_refreshed_rather_than_ended() -> None:
     refreshed: list[str] = []
 
