@@ -33,6 +33,9 @@ __all__ = ["Orders", "Outcome", "TooMany", "Verdict"]
 #: Orders that may be under way at once.
 _MOST = 200
 
+#: Words that are taken when so many are under way, and as many more: what hangs does not keep the program alive.
+_ENDING = ("stop", "terminate")
+
 #: What the words that steer a program come to, where it wants to carry them out by itself.
 _HOMES = {
     "suspend": "lifecycle/suspend",
@@ -124,7 +127,7 @@ class Orders:
         assert event is not None, "it has a first word"
         if not router.commands.owns(words[0]) and not isinstance(event, CommandEvent):
             router = self._taker(event.topic)
-        return await self._give(self._carry_out(router, event))
+        return await self._give(self._carry_out(router, event), 2 * _MOST if words[0] in _ENDING else _MOST)
 
     async def emit(self, topic: str, data: object) -> Outcome:
         """Send an event to the router that has a route for it, or else the first, and wait for its end.
@@ -145,10 +148,10 @@ class Orders:
         """Who has a route for the topic; somebody who takes everything comes after that, and then the first."""
         return min(self.routers(), key=lambda router: _reluctance(router, topic))
 
-    async def _give(self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
-        if len(self._tasks) >= _MOST:
+    async def _give(self, work: Coroutine[Any, Any, Outcome], most: int = _MOST) -> Outcome:
+        if len(self._tasks) >= most:
             work.close()
-            raise TooMany(f"{_MOST} orders are under way; wait for one of them to end")
+            raise TooMany(f"{most} orders are under way; wait for one of them to end")
         task = asyncio.create_task(work, name="an order from outside")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -172,6 +172,20 @@ async def test_too_many_orders_are_refused() -> None:
         assert {(await each).outcome for each in asked} == {Verdict.HANDLED}
 
 
+async def test_commands_that_hang_do_not_keep_a_program_from_being_stopped() -> None:
+    router, go_on = Router(), asyncio.Event()
+    router.command("hang", lambda _: go_on.wait())
+    async with steered(router) as (life, console):
+        orders = [asyncio.create_task(console.command("hang")) for _ in range(200)]
+        await asyncio.sleep(0)
+        with pytest.raises(TooMany):
+            await console.command("status")
+        assert (await console.command("stop")).outcome is Verdict.HANDLED
+        assert life.stopping
+        go_on.set()
+        await asyncio.gather(*orders)
+
+
 async def test_a_closed_console_waits_for_no_order() -> None:
     router, go_on = Router(), asyncio.Event()
 
