@@ -61,8 +61,9 @@ class Sheet:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for at, name in enumerate(self.heading):
             width = max((len(row[at]) for row in self.rows), default=0)
-            # rich takes room from those that may wrap, first; none of the cells does.
-            table.add_column(name, no_wrap=width <= _KEPT)
+            # rich takes room from those that may wrap, first; none of the cells does. It would take all of it: what
+            # a window has no room for then is beyond its right edge.
+            table.add_column(name, no_wrap=width <= _KEPT, min_width=min(max(width, len(name)), _KEPT))
         for row in self.rows:
             table.add_row(*(Text(harmless(cell), _style(cell), no_wrap=True, overflow="ellipsis") for cell in row))
         return table

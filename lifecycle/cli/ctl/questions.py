@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["commands", "diagram", "dump", "explain", "routes", "show_commands", "trace"]
 
-_COUNTS = ("routed", "handled", "failed", "dropped")
+_COUNTS = ("handled", "failed", "dropped", "held")
 
 
 def routes(order: Order) -> int:
@@ -28,8 +28,14 @@ def routes(order: Order) -> int:
 
 
 def _routes(answer: Any) -> None:
-    heading = ("router", "pattern", "handler", *_COUNTS, "busy", "lane")
-    show(Sheet(heading, [(*(str(each.get(name, "")) for name in heading[:-1]), _shared(each)) for each in answer]))
+    heading = ("router", "pattern", "handler", "busy", "lane", "")
+    show(Sheet(heading, [_route(each) for each in answer]))
+
+
+def _route(route: dict[str, Any]) -> tuple[str, ...]:
+    first = (str(route.get(name, "")) for name in ("router", "pattern", "handler", "busy"))
+    counts = ", ".join(f"{route[name]} {name}" for name in _COUNTS if route.get(name))
+    return (*first, _shared(route), counts)
 
 
 def _shared(route: dict[str, Any]) -> str:

@@ -177,6 +177,23 @@ def test_an_answer_that_comes_in_pieces_is_one(sockets: Path, capsys: pytest.Cap
     assert len(out.splitlines()) == 5001
 
 
+def test_of_a_route_what_it_has_had_is_told_and_a_lane_that_it_shares(
+    sockets: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = {"routed": 4, "handled": 3, "failed": 1, "dropped": 0, "held": 0}
+    rows = [
+        {"router": "r", "pattern": "a/*", "handler": "h", "busy": "queue", "lane": "a/*", **counts},
+        {"router": "r", "pattern": "b", "handler": "h", "busy": "drop", "lane": "slow", **dict.fromkeys(counts, 0)},
+    ]
+    with speaker(sockets / "app.sock", answer(json.dumps(rows))):
+        _, out, _ = said(capsys, "routes")
+    assert out == (
+        "router  pattern  handler  busy   lane\n"
+        "r       a/*      h        queue        3 handled, 1 failed\n"
+        "r       b        h        drop   slow\n"
+    )
+
+
 def test_what_is_asked_is_quoted(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = answer('{"lines": ["a", "b\\u001b[2J"]}')
     with speaker(sockets / "app.sock", lines) as asked:

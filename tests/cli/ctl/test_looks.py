@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -59,6 +60,13 @@ def test_a_sheet_at_a_terminal_fits_it_and_obeys_nothing(terminal: Terminal) -> 
     assert "\x1b[32mrunning" in first
     assert "…" in second
     assert "\x1b[31mfailed" in second
+
+
+def test_no_column_gives_up_all_of_its_room_for_others(terminal: Terminal) -> None:
+    assert show(Sheet(("name", "pattern", *(["numbers"] * 4)), [("n" * 30, "p" * 30, *(["1"] * 4))]))
+    heading, row = looks._COLOUR.sub("", terminal.getvalue()).splitlines()
+    assert heading.split()[:2] == ["name", "pattern"]
+    assert all(re.fullmatch("(n|p){9,}…", cell) for cell in row.split()[:2])
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
