@@ -246,8 +246,7 @@ class Lane:
                 route = delivery.route
                 assert route is not None
                 enter(delivery)
-                watched = started or finished or ended
-                began = owner.started(delivery, route) if watched else 0.0
+                began = owner.started(delivery, route) if started or finished or ended else None
                 try:
                     await route.call(delivery.event)
                 except asyncio.CancelledError as error:
@@ -259,7 +258,8 @@ class Lane:
                 else:
                     route.handled += 1
                     delivery.end()
-                    if watched:
+                    # Whoever wants to know now: they may have come, or gone, while it ran.
+                    if finished or ended:
                         owner.finished(delivery, route, began)
                 if self._cancelled and task in self._cancelled:
                     break

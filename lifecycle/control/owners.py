@@ -45,8 +45,8 @@ class Owner(Protocol):
         """Tell that a handler is about to be called; returns when, by the loop's clock."""
         ...
 
-    def finished(self, delivery: Delivery, route: Route, began: float) -> None:
-        """Tell that a handler returned that had begun then."""
+    def finished(self, delivery: Delivery, route: Route, began: float | None) -> None:
+        """Tell that a handler returned that had begun then; None: nobody wanted to know."""
         ...
 
     async def failed(self, delivery: Delivery, error: BaseException) -> None:

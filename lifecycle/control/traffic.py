@@ -207,10 +207,11 @@ class Traffic:
             hooks.handler_started.announce(self.sender, event=delivery.event, pattern=route.text, delivery=delivery)
         return asyncio.get_running_loop().time()
 
-    def finished(self, delivery: Delivery, route: Route, began: float) -> None:
-        """Tell that a handler returned that had begun then."""
-        duration = asyncio.get_running_loop().time() - began
-        hooks.handler_finished.announce(self.sender, event=delivery.event, pattern=route.text, duration=duration)
+    def finished(self, delivery: Delivery, route: Route, began: float | None) -> None:
+        """Tell that a handler returned that had begun then; None: nobody wanted to know, and there is no duration."""
+        if began is not None:
+            duration = asyncio.get_running_loop().time() - began
+            hooks.handler_finished.announce(self.sender, event=delivery.event, pattern=route.text, duration=duration)
         self._tell_end(delivery, route)
 
     async def failed(self, delivery: Delivery, error: BaseException) -> None:

@@ -48,8 +48,12 @@ class _Working:
         )
 
     def end(self, error: BaseException | None, outcome: str = "") -> None:
-        """Where it began: it is not the current one any more."""
+        """It has ended."""
         _end(self.span, error, outcome)
+        self.leave()
+
+    def leave(self) -> None:
+        """Where it began: it is not the current one any more."""
         contexts.detach(self._tokens[0])
         _context.traceparent.reset(self._tokens[1])
 
@@ -102,6 +106,7 @@ class Spans:
         for span in spans:
             span.set_attribute(_OUTCOME, "unknown")
             span.end()
+        _leave_in_time({number: each.handling for number, each in self._events.items() if each.handling is not None})
         for left in (self._events, self._merged, self._calls, self._tasks):
             left.clear()
 
@@ -199,6 +204,21 @@ class Spans:
         del task
         if (known := self._tasks.pop(asyncio.current_task(), None)) is not None:
             known.end(error)
+
+
+def _leave_in_time(left: dict[int, _Working]) -> None:
+    """Have each end where it began, with its handler: the next event of the lane is not to find it there."""
+
+    def ended(_sender: object, *, delivery: Delivery, **_: object) -> None:
+        if (working := left.pop(delivery.id, None)) is not None:
+            working.leave()
+        if not left:
+            for hook in ends:
+                hook.disconnect(ended)
+
+    ends = (hooks.handler_passed, hooks.delivery_ended) if left else ()
+    for hook in ends:
+        hook.connect(ended)
 
 
 def _end(span: Span, error: BaseException | None, outcome: str = "") -> None:

@@ -187,6 +187,36 @@ async def test_what_waits_when_the_router_stops_ends_then(clock: Clock) -> None:
     assert [each[0] for each in log] == ["delivery_accepted"] * 3 + ["delivery_ended"] * 3
 
 
+async def test_who_begins_to_listen_while_a_handler_runs_is_told_of_its_end_and_of_no_duration(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", slow)
+    durations: list[float] = []
+
+    def finished(_sender: Router, *, duration: float, **_: object) -> None:
+        durations.append(duration)
+
+    async with running(router):
+        sent = await router.emit(Event("a"))
+        await clock.advance(0.05)
+        with told("delivery_ended") as log:
+            hooks.handler_finished.connect(finished)
+            await sent
+            hooks.handler_finished.disconnect(finished)
+    assert (log, durations) == ([("delivery_ended", "a", None)], [])
+
+
+async def test_an_end_is_told_although_somebody_else_stopped_listening_meanwhile(clock: Clock) -> None:
+    router = Router()
+    router.handle("a", slow)
+    async with running(router):
+        with told("delivery_ended") as log:
+            with told("handler_started"):
+                sent = await router.emit(Event("a"))
+                await clock.advance(0.05)
+            await sent
+    assert log == [("delivery_ended", "a", None)]
+
+
 async def test_what_a_tap_looks_at_is_no_delivery_of_its_own(clock: Clock) -> None:
     router = Router()
     router.handle("a", nothing)

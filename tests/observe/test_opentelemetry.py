@@ -19,7 +19,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import StatusCode
 
-from lifecycle import Event, Router, TaskWorker, lifetime, on_shutdown, run
+from lifecycle import Event, Router, TaskWorker, hooks, lifetime, on_shutdown, run
 from lifecycle import _context as here
 from lifecycle.errors import NotHandled
 from lifecycle.flows import Flows, Times, linear, task
@@ -417,6 +417,28 @@ async def test_what_is_open_when_the_tracer_is_left_is_ended_then() -> None:
         release.set()
         await delivery
     assert len(tally.ended) == 2
+
+
+@pytest.mark.usefixtures("clock")
+async def test_when_the_tracer_is_left_a_span_stays_the_current_one_of_its_handler_alone() -> None:
+    tracer, _ = traced()
+    router = Router()
+    seen: list[tuple[bool, str]] = []
+
+    async def look(_event: object) -> None:
+        await asyncio.sleep(1)
+        seen.append((trace.get_current_span().get_span_context().is_valid, here.traceparent.get()[:2]))
+
+    router.handle("job", look)
+    connected = len(hooks.delivery_ended.receivers)
+    async with running(router):
+        async with tracer:
+            jobs = [await router.emit(Event("job")) for _ in range(3)]
+            await asyncio.sleep(0.5)
+        for job in jobs:
+            await job
+    assert seen == [(True, "00"), (False, ""), (False, "")]
+    assert len(hooks.delivery_ended.receivers) == connected
 
 
 @pytest.mark.usefixtures("clock")
