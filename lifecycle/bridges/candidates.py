@@ -57,9 +57,13 @@ class Candidate:
                 await self.vacancy.wait()
 
     def stir(self) -> None:
-        """The connection is back, or a write was refused: see how things stand."""
-        self._stirred.set()
+        """The connection is back: see how things stand, whoever leads."""
+        self.doubt()
         self.vacancy.stir()
+
+    def doubt(self) -> None:
+        """A write was refused: who leads finds out why."""
+        self._stirred.set()
 
     def retire(self) -> None:
         """Lead no more after this time; the lease is kept as long as `run` runs."""

@@ -13,6 +13,7 @@ from lifecycle.bridges.candidates import Candidate
 from lifecycle.bridges.leases import unanswered
 from lifecycle.bridges.links import Link, NatsServer
 from lifecycle.bridges.records import LeaderEvent
+from lifecycle.bridges.subjects import as_token
 from lifecycle.errors import BridgeError, NotLeader
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["Leader", "LeaderState"]
 
 _log = logging.getLogger("lifecycle.bridges")
+
+#: Characters of a name on the server.
+_LONGEST = 200
 
 #: Seconds until a write that got no answer is tried again.
 _AGAIN = 0.2
@@ -61,12 +65,14 @@ class Leader:
         lease: seconds for which a leader may be silent. A cluster that has lost a node is silent for up to seven.
 
     Raises:
-        ValueError: for a name that is no segment, and a lease of less than a second.
+        ValueError: for a name that is no segment or too long, and a lease of less than a second.
     """
 
     def __init__(self, name: str, url: str | NatsServer, *, lease: float = 15.0) -> None:
-        if not name or "/" in name:
-            raise ValueError(f"{name!r} is no name of a leader: it becomes one segment of a topic; leave out the slash")
+        if not name or "/" in name or len(as_token(name)) > _LONGEST:
+            raise ValueError(
+                f"{name[:40]!r} is no name of a leader: it becomes one segment of a topic; give a short word, no slash"
+            )
         if not 1 <= lease < math.inf:
             raise ValueError(f"lease={lease!r} is no time to keep renewing in; give a second or more")
         self.name = name
@@ -118,7 +124,7 @@ class Leader:
             try:
                 return await candidate.lease.put(key, value)
             except NotLeader:
-                candidate.stir()
+                candidate.doubt()
                 raise
             except unanswered() as error:
                 _log.debug("%r: %r was not answered: %r", self, key, error)

@@ -22,6 +22,8 @@ from lifecycle.bridges.subjects import as_subject, as_token
 from lifecycle.errors import BridgeError, NotLeader
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from lifecycle.bridges.links import Link
 
 __all__ = ["BUCKET", "MARGIN", "OPERATION", "STREAM", "Holder", "Lease", "read_holder", "unanswered"]
@@ -112,7 +114,7 @@ class Lease:
             try:
                 self._revision = await self._write(entry.revision)
             except _Refused:
-                return (await self._look()).holder or self.me._replace(id="")
+                return (await self._look()).holder or read_holder(None)
             self.token, self._until = self._revision, self._end(sent)
             return self.me
 
@@ -125,11 +127,7 @@ class Lease:
         """
         async with self._turn:
             sent = asyncio.get_running_loop().time()
-            try:
-                self._revision = await self._write(self._revision)
-            except _Refused:
-                await self._find_ours()
-                self._revision = await self._write(self._revision)
+            self._revision = await self._insist(lambda: self._write(self._revision))
             self._until = self._end(sent)
 
     async def put(self, key: str, value: bytes) -> int:
@@ -143,11 +141,7 @@ class Lease:
         async with self._turn:
             if not self.is_ours:
                 raise NotLeader(f"{key!r} was not written: this process does not lead, or no longer")
-            try:
-                return await self._write_fenced(key, value)
-            except _Refused:
-                await self._find_ours()
-                return await self._write_fenced(key, value)
+            return await self._insist(lambda: self._write_fenced(key, value))
 
     async def get(self, key: str) -> bytes | None:
         """What was last put under ``key``, by whoever led then."""
@@ -188,19 +182,28 @@ class Lease:
         if entry.holder is not None and entry.holder.id == self.me.id:
             await self._publish(self.subject, b"", {_EXPECTED: str(entry.revision), OPERATION: "DEL"}, ttl=1)
 
-    async def _find_ours(self) -> None:
-        """Learn the revision of a write of ours whose answer was lost.
+    async def _insist(self, write: Callable[[], Awaitable[int]]) -> int:
+        """What ``write`` returns; one that is refused may be so because the answer to another of ours was lost.
 
         Raises:
             NotLeader: when the lease is not ours.
-            TimeoutError: when a write is still under way.
+            TimeoutError: when another write is still under way.
         """
+        with suppress(_Refused):
+            return await write()
+        await self._find_ours()
+        with suppress(_Refused):
+            return await write()
+        raise TimeoutError("another write came first")
+
+    async def _find_ours(self) -> None:
+        """Learn the revision of a write of ours whose answer was lost."""
         entry = await self._look()
         if entry.holder is None or entry.holder.id != self.me.id or entry.revision < self._revision:
             self.forget()
             raise NotLeader(f"{entry.holder.place if entry.holder else 'nobody'} has the lease")
         if entry.revision == self._revision:
-            raise TimeoutError("a write is still under way")
+            raise TimeoutError("another write is still under way")
         self._revision = entry.revision
 
     async def _write(self, expected: int) -> int:

@@ -238,7 +238,7 @@ async def test_that_one_leads_is_nobody_elses_business(server: NatsProcess) -> N
         assert bridge.state().published == 1
 
 
-@pytest.mark.parametrize("name", ["", "a/b"])
+@pytest.mark.parametrize("name", ["", "a/b", "x" * 201])
 def test_a_name_is_one_segment_of_a_topic(name: str) -> None:
     with pytest.raises(ValueError, match="is no name of a leader"):
         Leader(name, "nats://x")
