@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pexpect
+
 from tests.programs import LIMIT, Running
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-__all__ = ["PROGRAM", "ROOT", "ctl", "environment", "home", "started"]
+__all__ = ["PROGRAM", "ROOT", "at_terminal", "ctl", "ends", "environment", "home", "started"]
 
 ROOT = Path(__file__).parents[3]
 
@@ -115,3 +117,29 @@ def ctl(env: Mapping[str, str], *argv: str, given: str | None = None) -> tuple[i
         check=False,
     )
     return done.returncode, done.stdout, done.stderr
+
+
+@contextmanager
+def at_terminal(env: Mapping[str, str], *argv: str, **more: str) -> Generator[pexpect.spawn[str]]:
+    """A `lifecycle ctl` at a terminal."""
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "lifecycle", "ctl", *argv],
+        env=environment({**env, "TERM": "xterm", "NO_COLOR": "", **more}),
+        encoding="utf-8",
+        timeout=LIMIT,
+        dimensions=(40, 100),
+    )
+    child.delaybeforesend = None
+    try:
+        yield child
+    finally:
+        child.close(force=True)
+
+
+def ends(child: pexpect.spawn[str], status: int = 0) -> str:
+    """What it said until it ended, with this status."""
+    rest = child.read()
+    child.wait()
+    assert child.exitstatus == status, rest
+    return str(rest)

@@ -16,7 +16,7 @@ import pytest
 
 from lifecycle.cli import main
 from tests.programs import LIMIT
-from tests.realtime.observe.controlled import ctl, environment, home, started
+from tests.realtime.observe.controlled import at_terminal, ends, environment, home, started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,8 +65,8 @@ def ask(everywhere: Env, shop: Running, here: Ask, monkeypatch: pytest.MonkeyPat
 # -- what is asked -------------------------------------------------------------------------------------------------
 
 
-def test_ps_shows_the_program_and_its_process(ask: Ask, everywhere: Env, shop: Running) -> None:
-    status, out, err = ctl(everywhere, "ps")
+def test_ps_shows_the_program_and_its_process(ask: Ask, shop: Running) -> None:
+    status, out, err = ask("ps")
     assert (status, err) == (0, "")
     assert [line.split()[:2] for line in out.splitlines()] == [["name", "pid"], ["shop", str(shop.process.pid)]]
     [told] = json.loads(ask("ps", "--json")[1])
@@ -76,6 +76,7 @@ def test_ps_shows_the_program_and_its_process(ask: Ask, everywhere: Env, shop: R
 def test_status_shows_what_lives_there_and_no_name_is_obeyed(ask: Ask) -> None:
     status, out, err = ask("status")
     assert (status, err) == (0, "")
+    assert re.search(r"^shop +program +running", out, re.MULTILINE)
     assert re.search(r"^  main +router +running", out, re.MULTILINE)
     assert re.search(r"^    letters +source +running$", out, re.MULTILINE)
     assert re.search(r"^    one +task +running", out, re.MULTILINE)
@@ -209,7 +210,7 @@ def tailed(env: Env, *argv: str, until: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("argv", "until"),
-    [(["tail", "deploy/**"], "deploy/now"), (["status", "--watch"], "one "), (["status", "--watch", "--json"], "{")],
+    [(["tail", "deploy/**"], "deploy/now"), (["status", "--watch"], "one ")],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_who_reads_no_further_does_not_wait_for_more(ask: Ask, everywhere: Env, argv: list[str], until: str) -> None:
@@ -250,37 +251,13 @@ def test_ctrl_c_ends_tail_and_leaves_the_program_alone(ask: Ask, everywhere: Env
     assert ask("commands")[0] == 0
 
 
-def test_ctrl_c_leaves_a_command_to_the_program(env: Env, here: Ask) -> None:
-    with started(env) as program, Asking(env, "emit", "hold/it") as waiting:
-        while "hold/*" not in here("status")[1]:
-            pass
-        waiting.process.send_signal(signal.SIGINT)
-        assert "not waited for any longer; shop goes on with it" in waiting.rest(1)
-        program.process.send_signal(signal.SIGUSR1)
-        assert tailed(env, "tail", "hold/it", until="handled")
-
-
-def test_who_watches_a_program_that_is_killed_is_told(env: Env, here: Ask) -> None:
-    with (
-        started(env) as program,
-        Asking(env, "tail") as tail,
-        Asking(env, "status", "--watch") as watching,
-        Asking(env, "emit", "hold/it") as waiting,
-    ):
-        tail.until("hold/it")
-        watching.until("hold/*")
-        program.process.kill()
-        assert "shop has ended" in tail.rest(1)
-        assert "shop has ended" in watching.rest(1)
-        assert "the program ended before it had answered" in waiting.rest(1)
-        program.rest(-signal.SIGKILL)
-    assert here("status")[0] == 4
-
-
-def test_stop_shows_what_is_left_and_waits_for_the_process(env: Env, here: Ask) -> None:
-    with started(env) as program, Asking(env, "emit", "hold/it"):
-        while "hold/*" not in here("status")[1]:
-            pass
+def test_ctrl_c_leaves_a_command_to_the_program_and_stop_shows_what_is_left_of_it(env: Env, here: Ask) -> None:
+    with started(env) as program:
+        with Asking(env, "emit", "hold/it") as waiting:
+            while "hold/*" not in here("status")[1]:
+                pass
+            waiting.process.send_signal(signal.SIGINT)
+            assert "not waited for any longer; shop goes on with it" in waiting.rest(1)
         with Asking(env, "stop") as stop:
             stop.until("stopping shop: 1 event")
             program.process.send_signal(signal.SIGUSR1)
@@ -290,25 +267,46 @@ def test_stop_shows_what_is_left_and_waits_for_the_process(env: Env, here: Ask) 
         program.rest()
 
 
-def test_a_stop_that_is_the_program_s_own_is_not_waited_for(env: Env, here: Ask) -> None:
+def test_who_waits_for_a_program_that_is_killed_is_told(env: Env, here: Ask) -> None:
+    with (
+        started(env) as program,
+        Asking(env, "tail") as tail,
+        Asking(env, "emit", "hold/it") as waiting,
+        at_terminal(env, "attach") as attached,
+    ):
+        attached.expect_exact("shop>")
+        tail.until("hold/it")
+        program.process.kill()
+        assert "shop has ended" in tail.rest(1)
+        assert "the program ended before it had answered" in waiting.rest(1)
+        assert "shop has ended" in ends(attached)
+        program.rest(-signal.SIGKILL)
+    assert here("status")[0] == 4
+
+
+def test_a_stop_that_is_the_program_s_own_is_not_waited_for_and_another_end_is_drawn(env: Env, here: Ask) -> None:
     with started({**env, "STOP": "mine"}) as program:
         assert here("stop")[0] == 0
         program.until("not I")
-        status, out, err = here("terminate", "--json")
-        assert (status, json.loads(out)["outcome"]) == (0, "handled")
-        assert err.startswith("[lifecycle] stopping shop: ")
+        with at_terminal(env, "terminate") as terminate:
+            terminate.expect(r"stopping shop .*━")
+            terminate.expect_exact("shop has ended")
+            ends(terminate)
         program.rest()
 
 
-def test_of_two_programs_one_has_to_be_named(env: Env, here: Ask) -> None:
-    with started(env), started(env) as second, started({**env, "NAMED": "other"}):
-        status, _, err = here("routes")
+def test_of_two_programs_one_has_to_be_named(ask: Ask, everywhere: Env, shop: Running) -> None:
+    with started(everywhere) as second:
+        name = f"shop-{second.process.pid}"
+        status, _, err = ask("routes")
         assert status == 2
-        assert [line.split()[1] for line in err.splitlines()[1:]] == ["other", "shop", f"shop-{second.process.pid}"]
-        assert here("-p", f"shop-{second.process.pid}", "stop")[0] == 0
+        assert [line.split()[1] for line in err.splitlines()[1:]] == ["shop", name]
+        status, out, err = ask("-p", name, "stop", "--json")
+        assert (status, json.loads(out)["outcome"]) == (0, "handled")
+        assert err.startswith(f"[lifecycle] stopping {name}: ")
         second.rest()
-        assert here("-p", "shop", "routes")[0] == 0
-    assert here("routes")[0] == 4
+        assert ask("-p", "shop", "routes")[0] == 0
+    assert ask("routes")[0] == 0
 
 
 # -- programs of the other commands --------------------------------------------------------------------------------
@@ -341,18 +339,6 @@ def test_what_up_runs_is_started_anew_and_stopped(env: Env, here: Ask, tmp_path:
     with started(env, "-m", "lifecycle", "up", cwd=place) as program:
         assert here("-p", "up-my_shop", "restart", "web")[0] == 0
         program.until("web    | up")
-        assert here("stop")[0] == 0
-        program.rest()
-
-
-def test_what_watch_runs_has_the_words_of_its_prompt(env: Env, here: Ask, tmp_path: Path) -> None:
-    place = tmp_path / "shop"
-    place.mkdir()
-    (place / "app.py").write_text("import time; print('up'); time.sleep(600)")
-    with started(env, "-m", "lifecycle", "watch", "--", sys.executable, "app.py", cwd=place) as program:
-        assert here("-p", "watch-shop", "restart")[0] == 0
-        program.until("up")
-        assert "running for" in here("--", "status")[1]
         assert here("stop")[0] == 0
         program.rest()
 

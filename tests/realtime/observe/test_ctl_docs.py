@@ -55,11 +55,16 @@ def test_the_lines_of_the_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "deployed prod" in program.rest()
 
 
-def test_the_lines_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lines_of_the_readme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And what `lifecycle watch` runs has the words of its prompt."""
     (tmp_path / "app.py").write_text("import time; print('up'); time.sleep(600)")
     command = ("-m", "lifecycle", "watch", "--", sys.executable, "app.py")
     with home() as env, started(env, *command, cwd=tmp_path) as program:
         monkeypatch.setenv("XDG_RUNTIME_DIR", env["XDG_RUNTIME_DIR"])
+        assert main(["ctl", "-p", f"watch-{tmp_path.name}", "--", "status"]) == 0
+        assert "running for" in capsys.readouterr().out
         for words in shown(ROOT / "README.md"):
             given(env, words)
         program.rest()
