@@ -12,12 +12,12 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from lifecycle.observe._summaries import error_text
 
+if TYPE_CHECKING:
     from lifecycle.runtime.lifetimes import Lifetime
 
-__all__ = ["FLOWS", "INBOXES", "JOBS", "LANES", "SATURATION", "WORKERS", "Look", "Readings", "take"]
+__all__ = ["FLOWS", "INBOXES", "JOBS", "LANES", "SATURATION", "WORKERS", "Look", "Readings"]
 
 _log = logging.getLogger("lifecycle.observe")
 
@@ -35,17 +35,6 @@ Readings: TypeAlias = dict[str, dict[tuple[object, ...], float]]
 _PATIENCE: Final = 2.0
 
 
-def take(components: Iterable[object]) -> Readings:
-    """What ``components`` are at."""
-    readings: Readings = {FLOWS: {}, INBOXES: {}, JOBS: {}, LANES: {}, SATURATION: {}, WORKERS: {}}
-    for each in components:
-        try:
-            _read(each, readings)
-        except Exception as error:  # noqa: BLE001  # a state() that raises hides nothing else
-            _log.warning("%s %r cannot be read: %r", type(each).__name__, getattr(each, "name", ""), error)
-    return readings
-
-
 class Look:
     """Reads what lives under ``lifetime``, always in the thread of its loop; nothing without a lifetime."""
 
@@ -53,6 +42,8 @@ class Look:
         self._lifetime = lifetime
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
+        # What could not be read; it is said once of each, and not at every scrape.
+        self._unread: set[int] = set()
 
     def take(self) -> Readings:
         """What there is to read now; nothing where the loop does not answer."""
@@ -66,7 +57,25 @@ class Look:
             return {}
 
     def _take(self) -> Readings:
-        return {} if self._lifetime is None else take(self._lifetime.components())
+        readings: Readings = {FLOWS: {}, INBOXES: {}, JOBS: {}, LANES: {}, SATURATION: {}, WORKERS: {}}
+        for each in () if self._lifetime is None else self._lifetime.components():
+            try:
+                _read(each, readings)
+            except Exception as error:  # noqa: BLE001  # a state() that raises hides nothing else
+                self._miss(each, error)
+        return readings
+
+    def _miss(self, component: object, error: Exception) -> None:
+        if id(component) not in self._unread:
+            self._unread.add(id(component))
+            _log.warning("%s cannot be read for meters: %s (said once)", _called(component), error_text(error))
+
+
+def _called(component: Any) -> str:
+    try:
+        return f"{type(component).__name__} {component.name!r}"
+    except Exception:  # noqa: BLE001  # it may have no name, or raise at that too
+        return type(component).__name__
 
 
 def _read(component: Any, into: Readings) -> None:

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from lifecycle import Event, Router, Spec, Supervisor, TaskWorker, go, lifetime
+from lifecycle import Event, Router, Spec, Supervisor, TaskWorker, go, hooks, lifetime
 from lifecycle.backoff import Backoff
 from lifecycle.errors import NotHandled
 from lifecycle.flows import Flows, linear, task
@@ -209,21 +209,35 @@ async def test_what_the_policy_folds_is_added_up() -> None:
         assert [key for key in scraped(metrics) if key[0] == "lifecycle_workers"] == []
 
 
-async def test_what_cannot_be_read_hides_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    from lifecycle import hooks
+class Broken:
+    """What says nothing of itself."""
 
-    class Broken:
-        name, status = "broken", "running"
+    name, status = "broken", "running"
 
-        def state(self) -> object:
-            raise OSError("torn")
+    def state(self) -> object:
+        raise OSError("torn")
 
-    broken = Broken()
+
+class Nameless(Broken):
+    """It raises whatever it is asked."""
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # bad input
+        raise OSError("no")
+
+
+@pytest.mark.parametrize(("broken", "said"), [(Broken(), "Broken 'broken'"), (Nameless(), "Nameless")])
+async def test_what_cannot_be_read_hides_nothing_else_and_is_said_once(
+    broken: Broken, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with lifetime(), PrometheusMetrics() as metrics, TaskWorker("sound", forever):
         hooks.component_opened.announce(broken, component=broken)
-        assert value(metrics, "lifecycle_workers", worker_type="task", status="running") == 1
+        for _ in range(2):
+            assert value(metrics, "lifecycle_workers", worker_type="task", status="running") == 1
         hooks.component_closed.announce(broken, component=broken)
-    assert "Broken 'broken' cannot be read: OSError('torn')" in caplog.text
+    assert [record.message for record in caplog.records] == [
+        f"{said} cannot be read for meters: OSError: torn (said once)"
+    ]
 
 
 async def test_meters_stand_beside_others_in_a_registry_of_yours_while_it_looks() -> None:
