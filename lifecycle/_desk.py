@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._answers import reply, say
-from lifecycle._steering import status_text
+from lifecycle._steering_words import status_text
 from lifecycle.control.commands import lifecycle_commands
 from lifecycle.errors import Dropped, NotHandled, RouteNotFound
 from lifecycle.events import ShutdownEvent, Topical

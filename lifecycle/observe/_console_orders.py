@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle._answers import Answer, asker
-from lifecycle._steering import Kit, is_made_for, routers_of
+from lifecycle._steering import Kit
+from lifecycle._steering_words import is_made_for, routers_of
 from lifecycle.control import Router
 from lifecycle.control.commands import split
 from lifecycle.control.deliveries import current

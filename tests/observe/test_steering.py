@@ -244,6 +244,7 @@ async def test_a_name_that_several_have_needs_its_path() -> None:
         async with twin:
             assert await refusal(console, "restart web") == "'web' is ambiguous; give one of root/web, other/web"
             assert (await console.command("restart other/web")).outcome is HANDLED
+            assert console.complete("restart w") == ["web"]
 
 
 async def test_restart_of_nobody_says_who_there_is() -> None:
