@@ -42,9 +42,14 @@ async def pragma(board: Board, text: str) -> None:
     await journal.run(lambda db: db.execute(f"PRAGMA {text}").fetchall())
 
 
+def another(path: Path) -> sqlite3.Connection:
+    """As of another process. It waits for the disk as long as that needs: the board may be writing just now."""
+    return sqlite3.connect(path / "flows.db", isolation_level=None, timeout=60)
+
+
 async def test_a_file_that_is_locked_is_said_to_be_and_works_again(board: Board, tmp_path: Path) -> None:
     await pragma(board, "busy_timeout = 10")
-    with closing(sqlite3.connect(tmp_path / "flows.db", isolation_level=None)) as other:
+    with closing(another(tmp_path)) as other:
         other.execute("BEGIN IMMEDIATE")
         for call in (board.post("grow"), board.jobs(), board.claim(), board.purge(0.0)):
             with pytest.raises(JournalError, match=r"flows\.db: another process has held it locked"):
@@ -57,7 +62,7 @@ async def test_a_conductor_lives_through_a_lock(board: Board, tmp_path: Path, cl
     await pragma(board, "busy_timeout = 10")
     work = asyncio.create_task(board.work({"grow": GROW}, lease=3.0))
     job = await board.post("grow", size=1)
-    with closing(sqlite3.connect(tmp_path / "flows.db", isolation_level=None)) as other:
+    with closing(another(tmp_path)) as other:
         other.execute("BEGIN IMMEDIATE")
         await clock.advance(20)
         other.execute("ROLLBACK")
@@ -76,7 +81,7 @@ async def test_a_conductor_lives_through_a_lock_that_comes_while_a_job_is_done(
     job = await board.post("grow", size=1)
     while not board.flows.runs or not board.flows.runs[0].atoms:
         await asyncio.sleep(0.01)
-    with closing(sqlite3.connect(tmp_path / "flows.db", isolation_level=None)) as other:
+    with closing(another(tmp_path)) as other:
         other.execute("BEGIN IMMEDIATE")
         await clock.advance(20)
         other.execute("ROLLBACK")
