@@ -47,6 +47,7 @@ async def deployed(event):
 
 @router.on("hold/*")
 async def hold(event):
+    print("holding")
     await released.wait()
 
 @router.command

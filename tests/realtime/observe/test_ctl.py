@@ -254,8 +254,8 @@ def test_ctrl_c_ends_tail_and_leaves_the_program_alone(ask: Ask, everywhere: Env
 def test_ctrl_c_leaves_a_command_to_the_program_and_stop_shows_what_is_left_of_it(env: Env, here: Ask) -> None:
     with started(env) as program:
         with Asking(env, "emit", "hold/it") as waiting:
-            while "hold/*" not in here("status")[1]:
-                pass
+            program.until("holding")
+            assert "hold/*" in here("status")[1]
             waiting.process.send_signal(signal.SIGINT)
             assert "not waited for any longer; shop goes on with it" in waiting.rest(1)
         with Asking(env, "stop") as stop:
