@@ -41,8 +41,8 @@ async def job(_: TickEvent) -> None:
         return
     try:
         count = int(await leader.get("count") or 0) + 1
-        # Refused if another leads meanwhile, whatever this machine believes.
-        await leader.put("count", str(count).encode())
+        # Refused if another has led since, whatever this machine believes.
+        await leader.put("count", str(count).encode(), token=token)
     except BridgeError as error:
         print(f"{name}: no run: {error}", flush=True)
     else:

@@ -103,8 +103,8 @@ class Leader:
             return LeaderState(self.name, up=False, token=None, holder="")
         return LeaderState(self.name, candidate.link.is_up, self.token, candidate.vacancy.holder.place)
 
-    async def put(self, key: str, value: bytes) -> int:
-        """Keep ``value`` on the server, if this process leads at the moment when it is written there.
+    async def put(self, key: str, value: bytes, *, token: int | None = None) -> int:
+        """Keep ``value`` on the server, if this process still leads at the moment when it is written there.
 
         The server compares in the same step: once there is another leader, nothing of this one is written. A server
         that does not answer is asked again as long as the lease is ours.
@@ -112,6 +112,8 @@ class Leader:
         Args:
             key: a topic of its own below the leader's name, such as ``last/run``.
             value: any bytes, up to the server's limit for a message.
+            token: with which the work was begun whose result this is, so that it counts only if nobody else has led
+                since; the present one if None.
 
         Returns:
             Its revision, which only grows.
@@ -120,9 +122,10 @@ class Leader:
             NotLeader: if it does not lead; where an answer was lost before, it may have been written all the same.
             Unpublishable: for too long a key, and too big a value.
         """
+        token = self.token or 0 if token is None else token
         while (candidate := self._candidate) is not None:
             try:
-                return await candidate.lease.put(key, value)
+                return await candidate.lease.put(key, value, token)
             except NotLeader:
                 candidate.doubt()
                 raise

@@ -130,8 +130,8 @@ class Lease:
             self._revision = await self._insist(lambda: self._write(self._revision))
             self._until = self._end(sent)
 
-    async def put(self, key: str, value: bytes) -> int:
-        """Write ``value`` if the lease is ours in that very moment, by the server's account; the revision of it.
+    async def put(self, key: str, value: bytes, token: int) -> int:
+        """Write ``value`` if the lease is that of ``token`` in that very moment, by the server's account.
 
         Raises:
             NotLeader: when it is not.
@@ -139,7 +139,8 @@ class Lease:
             Exception: one of `unanswered`.
         """
         async with self._turn:
-            if not self.is_ours:
+            # It may have been lost and gained again since, and another have led in between.
+            if not self.is_ours or self.token != token:
                 raise NotLeader(f"{key!r} was not written: this process does not lead, or no longer")
             return await self._insist(lambda: self._write_fenced(key, value))
 

@@ -63,7 +63,7 @@ class Worker:
             if token is not None:
                 key, value = self.next(token)
                 try:
-                    self.note(f"put {await self.leader.put(key, value)}")
+                    self.note(f"put {await self.leader.put(key, value, token=token)}")
                 except NotLeader:
                     self.note("refused")
 

@@ -129,7 +129,11 @@ async def test_a_lease_that_somebody_took_away_is_lost_at_the_next_write(server:
         assert member.told == ["gained", "lost"]
         await js.publish(f"$KV.{BUCKET}.taken", b"", headers={"KV-Operation": "DEL"})
         await member.box.wait(3)
-        assert member.box.events[2].token > member.box.events[0].token
+        old, new = member.box.events[0].token, member.box.events[2].token
+        assert new > old
+        with pytest.raises(NotLeader):
+            await member.leader.put("key", b"of before", token=old)
+        await member.leader.put("key", b"of now", token=new)
 
 
 async def test_an_answer_that_got_lost_is_no_loss(server: NatsProcess) -> None:
