@@ -10,7 +10,9 @@ __all__ = ["name_of", "program_name"]
 
 def name_of(fn: object) -> str:
     """What people call a function, or an object that is called like one."""
-    return getattr(fn, "__qualname__", None) or repr(fn)
+    name = getattr(fn, "__qualname__", None)
+    # Some objects answer to every name, with anything.
+    return name if isinstance(name, str) and name else repr(fn)
 
 
 def program_name() -> str:

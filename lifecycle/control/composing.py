@@ -24,7 +24,9 @@ def name_of(handler: object) -> str:
     """What a handler is called in messages and in ``routes()``."""
     while isinstance(handler, functools.partial):
         handler = handler.func
-    return getattr(handler, "__qualname__", None) or type(handler).__qualname__
+    name = getattr(handler, "__qualname__", None)
+    # Some objects answer to every name, with anything.
+    return name if isinstance(name, str) and name else type(handler).__qualname__
 
 
 def as_async(handler: Handler) -> AsyncHandler:

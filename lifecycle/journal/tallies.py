@@ -38,25 +38,23 @@ class Tally:
     async def close(self) -> None:
         """Count no more."""
         self._users -= 1
-        counting = self._counting
-        if counting is not None and not self._users:
+        if self._counting is not None and not self._users:
+            # Whoever opens it in the meantime begins anew.
+            counting, self._counting = self._counting, None
             counting.cancel()
             await asyncio.wait([counting])
 
     def renew(self) -> None:
         """Something has happened; nothing is done about it unless this is open."""
         self._stale = True
-        if self._users and self._counting is None:
+        if self._users and (self._counting is None or self._counting.done()):
             self._counting = asyncio.get_running_loop().create_task(self._go_on(), name="count")
 
     async def _go_on(self) -> None:
-        try:
-            while self._stale:
-                self._stale = False
-                await self._look()
-                await asyncio.sleep(_EVERY)
-        finally:
-            self._counting = None
+        while self._stale:
+            self._stale = False
+            await self._look()
+            await asyncio.sleep(_EVERY)
 
     async def _look(self) -> None:
         try:

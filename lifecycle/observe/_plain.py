@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import cache
@@ -12,10 +12,13 @@ from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["plain", "told", "unpacked"]
+__all__ = ["misfit", "plain", "told", "unpacked"]
 
-#: How deep, how long and how wide a value of others may be until the rest is left out.
-_DEPTH, _TEXT, _ITEMS = 8, 10_000, 1000
+#: How deep, how long and how wide a value of others may be, and how many there may be in it; the rest is left out.
+_DEPTH, _TEXT, _ITEMS, _VALUES = 8, 10_000, 1000, 20_000
+
+#: So many characters count as a value.
+_LINE = 100
 
 
 def unpacked(record: Any, *, without: str = "") -> dict[str, Any]:
@@ -56,35 +59,98 @@ def _converter(hint: Any) -> Callable[[Any], Any] | None:
 
 
 def _in_list(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    return list if convert is None else lambda values: [convert(each) for each in values]
+    # As few frames as can be: records may be nested as deep as supervisors are.
+    return list if convert is None else lambda values: list(map(convert, values))
 
 
 # -- of others ----------------------------------------------------------------------------------------------------
 
 
-def plain(value: Any, depth: int = _DEPTH) -> Any:  # noqa: PLR0911  # one line a kind
+def misfit(record: Any) -> str | None:
+    """The first field of a record that has what its type does not allow, in words; None where all is well."""
+    kind = record.__class__
+    names, values_of, _ = _plan(kind)
+    for name, allowed, value in zip(names, _kinds(kind), values_of(record), strict=True):
+        if allowed and not _fits(value, allowed):
+            return f"its state() has {name}={told(value)}"
+    return None
+
+
+@cache
+def _kinds(kind: type) -> tuple[tuple[type, ...], ...]:
+    """What may be in each field; nothing is said of those that are records, or may be anything."""
+    hints = get_type_hints(kind)
+    return tuple(_allowed(hints[each.name]) for each in dataclasses.fields(kind))
+
+
+def _allowed(hint: Any) -> tuple[type, ...]:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        parts = [_allowed(each) for each in args]
+        return tuple(each for part in parts for each in part) if all(parts) else ()
+    if origin is dict and args[1] is not Any:
+        return (dict,)
+    return {str: (str,), bool: (bool,), int: (int,), float: (float, int), NoneType: (NoneType,)}.get(hint, ())
+
+
+def _fits(value: Any, kinds: tuple[type, ...]) -> bool:
+    if not isinstance(value, kinds):
+        return False
+    if isinstance(value, dict):
+        figures: dict[Any, Any] = value
+        return all(isinstance(key, str) and _fits(each, (int, float)) for key, each in figures.items())
+    return isinstance(value, str) or _is_finite(value)
+
+
+def _is_finite(number: Any) -> bool:
+    try:
+        return number is None or math.isfinite(number)
+    except OverflowError:  # Python does not write numbers of more than 4300 digits
+        return False
+
+
+def plain(value: Any) -> Any:
     """``value`` as JSON can say it; what is no data is told in words, and too much is left out."""
-    if isinstance(value, Enum):
-        return plain(value.value, depth)
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, str):
-        return _short(str.__str__(value))
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if depth == 0:
-        return told(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {each.name: plain(getattr(value, each.name), depth - 1) for each in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {told(key): plain(each, depth - 1) for key, each in _some(value.items())}
-    if isinstance(value, list | tuple | AbstractSet):
-        return [plain(each, depth - 1) for each in _some(value)]
-    return told(value)
+    return _Telling().tell(value, _DEPTH)
 
 
-def _some(values: Any) -> list[Any]:
-    return [each for _, each in zip(range(_ITEMS), values, strict=False)]
+class _Telling:
+    """One value, and how much more of it may be told: what refers to itself in many places would have no end."""
+
+    def __init__(self) -> None:
+        self._left = _VALUES
+
+    def tell(self, value: Any, depth: int) -> Any:  # noqa: PLR0911  # one line a kind
+        self._left -= 1
+        if isinstance(value, Enum):
+            return self.tell(value.value, depth)
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        if isinstance(value, int) and _is_finite(value):
+            return value
+        if depth and not isinstance(value, str | type):
+            if dataclasses.is_dataclass(value):
+                return {
+                    each.name: self.tell(getattr(value, each.name), depth - 1) for each in dataclasses.fields(value)
+                }
+            if isinstance(value, Mapping):
+                return {self._in_words(key): self.tell(each, depth - 1) for key, each in self._some(value.items())}
+            if isinstance(value, list | tuple | AbstractSet):
+                return [self.tell(each, depth - 1) for each in self._some(value)]
+        return self._in_words(value)
+
+    def _in_words(self, value: Any) -> str:
+        text = told(value)
+        self._left -= len(text) // _LINE
+        return text
+
+    def _some(self, values: Iterable[Any]) -> Iterator[Any]:
+        for _, each in zip(range(_ITEMS), values, strict=False):
+            if self._left <= 0:
+                return
+            yield each
 
 
 def told(value: Any) -> str:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from functools import partial
+from math import isfinite
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lifecycle.control.router import Router
-from lifecycle.observe._plain import plain, told
+from lifecycle.observe._plain import misfit, plain, told
 from lifecycle.observe._records import (
     ComponentView,
     FlowsView,
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 __all__ = ["Reading"]
+
+_R = TypeVar("_R")
 
 #: The statuses of a worker that has ended or has not begun: it is not up.
 _DOWN = frozenset({"created", "pending", "starting", "stopped", "finished", "failed", "killed"})
@@ -65,9 +69,9 @@ class Reading:
             elif _has(state, "name", "kind", "status", "children"):
                 self._worker(component, state)
             elif _has(state, "store", "runs"):
-                self.flows.append(FlowsView(str(state.store), tuple(map(_flow, state.runs))))
+                self.flows.append(FlowsView(told(state.store), tuple(map(_flow, state.runs))))
             elif _has(state, "kind", "depths"):
-                (self.inboxes if state.kind == "inbox" else self.boards).append(_queue(state))
+                (self.inboxes if state.kind == "inbox" else self.boards).append(_sound(_queue(state)))
             else:
                 self.others.append(ComponentView(name, type(component).__name__, plain(state)))
         except Exception as error:  # noqa: BLE001  # a record that is not what it looks like
@@ -92,20 +96,23 @@ class Reading:
     def _missing(self, component: Any, name: str, error: str) -> None:
         """What could not be asked is shown where it belongs."""
         if all(callable(getattr(component, each, None)) for each in ("start", "stop", "wait")):
-            kind = told(getattr(component, "kind", "worker"))
-            self.workers.append(WorkerView(name, kind, "unknown", error=error))
+            view = WorkerView(name, told(getattr(component, "kind", "worker")), "unknown", error=error)
+            if _is_pool(component):
+                self.pools.append(PoolView(view, error=error))
+            else:
+                self.workers.append(view)
         else:
             self.others.append(ComponentView(name, type(component).__name__, error=error))
 
     # -- routers --------------------------------------------------------------------------------------------------
 
     def _router(self, router: Router) -> RouterView:
-        name = router.name
+        name = _name(router)
         state, error = self._asked(name, router.state)
         parts: dict[str, Any] = {}
         for part in ("routes", "lanes", "sources", "taps"):
-            found, failed = self._asked(f"{name} {part}", getattr(router, part))
-            parts[part], error = tuple(found or ()), error or failed
+            found, failed = self._asked(f"{name} {part}", partial(_infos, router, part))
+            parts[part], error = found or (), error or failed
         if state is None:
             return RouterView(name, **parts, error=error)
         counts = {each: getattr(state, each) for each in _COUNTS}
@@ -115,7 +122,7 @@ class Reading:
 
     def _worker(self, component: Any, state: Any) -> None:
         view = self._view(state)
-        if not callable(getattr(component, "stats", None)):
+        if not _is_pool(component):
             self.workers.append(view)
             return
         stats, error = self._asked(f"{view.name} stats", component.stats)
@@ -130,7 +137,7 @@ class Reading:
         name, kind, status, *rest, health, started_at, abandoned, contain, children = known
         status = str(status)
         pid, exit_code, error, restarts, circuit, created_at, updated_at = rest
-        return WorkerView(
+        view = WorkerView(
             name,
             kind,
             status,
@@ -139,15 +146,29 @@ class Reading:
             error,
             restarts,
             circuit,
-            None if health is None else HealthView(health.healthy, health.message),
+            None if health is None else HealthView(bool(health.healthy), told(health.message)),
             created_at,
             started_at,
             updated_at,
             None if started_at is None or status in _DOWN else max(0.0, self._now - started_at),
             abandoned,
             contain,
-            tuple(map(self._view, children)) if children else (),
+            tuple(map(self._child, children)) if children else (),
         )
+        # For nearly all one look at the types, and one at the times.
+        types = tuple(map(type, known))
+        if types not in _FITTING or not isfinite(created_at + updated_at + (started_at or 0.0)):
+            _sound(view)
+            if len(_FITTING) < _SHAPES:
+                _FITTING.add(types)
+        return view
+
+    def _child(self, state: Any) -> WorkerView:
+        try:
+            return self._view(state)
+        except Exception as error:  # noqa: BLE001  # of others: its siblings are shown
+            name = told(getattr(state, "name", ""))
+            return WorkerView(name, told(getattr(state, "kind", "worker")), "unknown", error=self._note(name, error))
 
 
 _COUNTS = ("routed", "handled", "failed", "unrouted", "dropped")
@@ -173,12 +194,32 @@ _WORKER: dict[str, Any] = {
 _worker_fields = attrgetter(*_WORKER)
 
 
+def _sound(record: _R) -> _R:
+    """``record``, unless something in it is not what its type says: others may fill ours with anything."""
+    if wrong := misfit(record):
+        raise TypeError(wrong)
+    return record
+
+
+def _infos(router: Router, part: str) -> tuple[Any, ...]:
+    return tuple(map(_sound, getattr(router, part)()))
+
+
+def _is_pool(component: Any) -> bool:
+    return callable(getattr(component, "stats", None))
+
+
+#: What the fields that are read of workers were when they fitted, and how many such combinations are remembered.
+_FITTING: set[tuple[type, ...]] = set()
+_SHAPES = 256
+
+
 def _flow(run: Any) -> FlowView:
-    return FlowView(run.id, run.name, str(run.state), run.error, _item(run.root))
+    return _sound(FlowView(run.id, run.name, str(run.state), run.error, _item(run.root)))
 
 
 def _item(info: Any) -> ItemView:
-    return ItemView(
+    view = ItemView(
         info.name,
         info.kind,
         str(info.state),
@@ -188,6 +229,7 @@ def _item(info: Any) -> ItemView:
         tuple(map(_item, info.items)),
         tuple(tuple(each) for each in info.follow),
     )
+    return _sound(view)
 
 
 def _queue(state: Any) -> QueueView:

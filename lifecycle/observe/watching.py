@@ -62,6 +62,8 @@ class Watch:
         self._observation: Observation | None = observation
         self._interval = interval
         self._seen: _Sight | None = None
+        # When it may have the next, by the loop's clock.
+        self._due = 0.0
         self._ended = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -82,7 +84,7 @@ class Watch:
 
     async def __anext__(self) -> Update:
         while self._observation is not None:
-            looking = asyncio.ensure_future(self._observation.newer(self._seen, self._interval))
+            looking = asyncio.ensure_future(self._observation.newer(self._seen, self._interval, self._due))
             ending = asyncio.ensure_future(self._ended.wait())
             try:
                 await asyncio.wait([looking, ending], return_when=asyncio.FIRST_COMPLETED)
@@ -92,6 +94,7 @@ class Watch:
                 await asyncio.wait([looking, ending])
             if not looking.cancelled():
                 sight = looking.result()
+                self._due = asyncio.get_running_loop().time() + self._interval
                 change = sight.since(self._seen)
                 self._seen = sight
                 if change:
@@ -140,21 +143,20 @@ class Observation:
         self._news = asyncio.Event()
         self._listening = False
 
-    async def newer(self, than: _Sight | None, interval: float) -> _Sight:
-        """What is to be seen, if that may be something else than ``than``."""
+    async def newer(self, than: _Sight | None, interval: float, due: float) -> _Sight:
+        """What is to be seen, if that may be something else than ``than``, but not before it is ``due``."""
         while True:
             latest, now = self._latest, self._loop.time()
             if latest is None:
                 return self._look(now)
-            left = latest.at + interval - now
-            if latest is not than and (left > 0 or not self._news.is_set()):
-                return latest
-            if not self._news.is_set():
+            if latest is than and not self._news.is_set():
                 await self._news.wait()
-            elif left > 0:
-                await asyncio.sleep(left)
-            else:
+            elif now < due:
+                await asyncio.sleep(due - now)
+            elif latest is than or (self._news.is_set() and now >= latest.at + interval):
                 return self._look(now)
+            else:
+                return latest
 
     def _look(self, now: float) -> _Sight:
         self._news.clear()

@@ -199,7 +199,8 @@ class Supervisor(BaseWorker):
 
     def workers(self) -> tuple[WorkerState, ...]:
         """The state of each child, in the order of their starts."""
-        return tuple(slot.state() for slot in self._owner.slots.values())
+        # Without a frame of its own: supervisors may be nested as deep as the stack is.
+        return tuple(map(Slot.state, self._owner.slots.values()))
 
     def watch(self) -> Watch:
         """What changes from now on, here and in the supervisors below: an async iterator of `StatusEvent`.
@@ -210,8 +211,7 @@ class Supervisor(BaseWorker):
         self._take_note()
         return watch
 
-    def _children(self) -> tuple[WorkerState, ...]:
-        return self.workers()
+    _children = workers
 
     # -- the life -----------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from lifecycle.flows import Board, Flows, linear, task
 from lifecycle.observe import Snapshot, context, nodes, snapshot, snapshot_schema
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
-from lifecycle.workers import Exit, Spec, Status, Supervisor, TaskWorker, WorkerState
+from lifecycle.workers import Exit, ProbeResult, Spec, Status, Supervisor, TaskWorker, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -334,6 +334,106 @@ async def test_what_has_no_end_is_cut(clock: Clock) -> None:
     as_json(first.state)
     assert len(second.state) == 1000
     assert len(third.state) < 20_000
+
+
+@dataclass
+class Likeness:
+    """Like the state of a worker, filled by somebody else."""
+
+    name: Any = "w"
+    kind: Any = "task"
+    status: Any = "running"
+    children: Any = ()
+    error: Any = None
+    pid: Any = None
+    health: Any = None
+    started_at: Any = None
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        [10**5000],
+        Likeness(error=ValueError("v")),
+        Likeness(pid=b"7"),
+        Likeness(name=b"w"),
+        Likeness(started_at=float("nan")),
+        Likeness(children=(Likeness(pid=object()),)),
+        Likeness(health=ProbeResult(healthy=True, message=b"\xff")),  # type: ignore[arg-type]  # bad input
+    ],
+)
+async def test_a_record_filled_with_anything_can_still_be_written_as_json(clock: Clock, state: object) -> None:
+    found = snapshot(Component(state), Component(7))
+    jsonschema.validate(as_json(found.to_dict()), snapshot_schema())
+    assert found.others[-1].state == 7
+
+
+async def test_a_child_with_a_bad_record_does_not_hide_its_siblings(clock: Clock) -> None:
+    [top] = snapshot(Component(Likeness("top", children=(Likeness("bad", pid="x"), Likeness("good"))))).workers
+    assert [(each.name, each.status) for each in top.children] == [("bad", "unknown"), ("good", "running")]
+
+
+async def test_a_depth_that_is_no_number_is_an_error(clock: Clock) -> None:
+    @dataclass
+    class Queue:
+        name: str
+        kind: str
+        depths: object
+
+    found = snapshot(Component(Queue("q", "inbox", {"waiting": "many"})), Component(Queue("q", "board", 7)))
+    assert (found.inboxes, found.boards) == ((), ())
+    assert ["depths=" in each.error for each in found.others if each.error] == [True, True]
+    as_json(found.to_dict())
+
+
+class Everything:
+    """Answers to every name, with a number; and is called."""
+
+    def __getattr__(self, name: str) -> int:
+        if name == "__qualname__":
+            return 7
+        raise AttributeError(name)
+
+    async def __call__(self, _event: Event) -> None:
+        pass
+
+
+async def test_a_handler_without_a_name_and_a_router_with_a_bad_one_can_be_shown() -> None:
+    router = Router(b"r")  # type: ignore[arg-type]  # bad input
+    router.handle("a", Everything())
+    [found] = snapshot(router).routers
+    assert (found.name, found.routes[0].handler) == ("Router", "Everything")
+
+
+async def test_a_pool_that_cannot_be_asked_stays_a_pool() -> None:
+    class Pool(Odd):
+        name = "p"
+
+        def stats(self) -> object:
+            raise RuntimeError("nor this")
+
+    [pool] = snapshot(Pool()).pools
+    assert (pool.worker.name, pool.worker.status, pool.error) == ("p", "unknown", "RuntimeError: I do not know")
+
+
+async def test_what_refers_to_itself_everywhere_is_cut() -> None:
+    wide: list[object] = []
+    wide += [wide] * 500
+    [found] = snapshot(Component(wide)).others
+    assert len(json.dumps(found.state)) < 5_000_000
+
+
+async def test_supervisors_nested_two_hundred_times_can_be_shown(clock: Clock) -> None:
+    def nested(depth: int) -> Supervisor:
+        specs = [Spec(f"s{depth - 1}", lambda: nested(depth - 1))] if depth else []
+        return Supervisor(f"s{depth}", *specs)
+
+    async with nested(200) as top:
+        await clock.advance(1)
+        found = snapshot(top)
+    assert found.errors == ()
+    assert len(nodes(found)) == 202
+    as_json(found.to_dict())
 
 
 # -- where code runs ------------------------------------------------------------------------------------------------

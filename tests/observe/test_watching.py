@@ -103,6 +103,44 @@ async def test_no_more_often_than_the_interval_and_the_newest_for_who_is_slow(cl
         assert await soon(changes) is None
 
 
+async def test_a_reader_has_its_own_pace_whoever_else_looks(clock: Clock) -> None:
+    router = Router("r")
+    router.handle("a", nothing)
+    async with lifetime(), running(router), watch(interval=0.1) as quick, watch(interval=10) as slow:
+        await anext(slow)
+        began = clock.time()
+        await anext(quick)
+        for _ in range(3):
+            await router.emit(Event("a"))
+            await anext(quick)
+        assert clock.time() - began < 1
+        change = await anext(slow)
+        assert clock.time() - began >= 10
+        assert change.snapshot.routers[0].handled == 3
+
+
+async def test_a_state_that_raises_every_second_time_is_told_each_time(clock: Clock) -> None:
+    class Moody:
+        name = "moody"
+        asked = 0
+
+        def state(self) -> int:
+            self.asked += 1
+            if self.asked % 2 == 0:
+                raise ValueError("not now")
+            return 1
+
+    moody = Moody()
+    async with lifetime(), watch(moody) as changes:
+        seen: list[str] = []
+        for _ in range(4):
+            node = (await anext(changes)).nodes["component:moody"]
+            assert node is not None
+            seen.append(node["status"])
+            hooks.component_changed.announce(moody, component=moody)
+    assert seen == ["running", "unknown", "running", "unknown"]
+
+
 async def test_readers_share_what_is_seen(clock: Clock) -> None:
     router = Router("r")
     router.handle("a", nothing)
