@@ -57,6 +57,15 @@ class NatsProcess:
             process.send_signal(how)
             process.wait(LIMIT)
 
+    def freeze(self) -> None:
+        """Let it stand still, with its connections open; `thaw` ends that."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def log(self) -> str:
         """The end of what it said."""
         path = self.directory / "log"

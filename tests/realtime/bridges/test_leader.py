@@ -201,21 +201,27 @@ async def test_what_a_busy_route_was_not_told_in_time_is_not_told(server: NatsPr
     assert [(each.leading, each.token) for each in leader._news] == [(False, 7)]
 
 
-async def test_a_server_that_was_gone_for_longer_than_the_lease_makes_a_new_leader(own_server: NatsProcess) -> None:
+@pytest.mark.parametrize(("gone", "back"), [("kill", "start"), ("freeze", "thaw")])
+async def test_a_server_that_is_away_for_longer_than_the_lease_makes_a_new_leader(
+    own_server: NatsProcess, gone: str, back: str
+) -> None:
     member = Member(own_server, lease=1.0)
     async with running(member.router):
         await member.box.wait(1)
-        await asyncio.to_thread(own_server.kill)
+        token = member.box.events[0].token
+        await asyncio.to_thread(getattr(own_server, gone))
+        # More than fits into what lies between: whoever sends it has to wait.
+        writing = asyncio.create_task(member.leader.put("key", bytes(1_000_000), token=token))
         await until(lambda: member.told[-1] == "lost")
         assert member.box.events[-1].reason == "it could not be renewed in time"
         assert member.leader.token is None
-        writing = asyncio.create_task(member.leader.put("key", b""))
         with pytest.raises(NotLeader):
             await writing
         with pytest.raises(BridgeError, match="does not say what is under 'key'"):
             await member.leader.get("key")
-        await asyncio.to_thread(own_server.start)
+        await asyncio.to_thread(getattr(own_server, back))
         await until(lambda: member.told[-1] == "gained")
+        assert member.box.events[-1].token > token
 
 
 async def test_a_server_that_comes_back_in_time_changes_nothing(own_server: NatsProcess) -> None:
