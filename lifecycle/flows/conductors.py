@@ -15,6 +15,7 @@ from lifecycle.backoff import Backoff
 from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
 from lifecycle.flows.bells import within
 from lifecycle.flows.claims import JOBS_TO_CLAIM
+from lifecycle.flows.crews import LAST_WORDS
 from lifecycle.flows.failures import words_of
 from lifecycle.flows.leases import Leases
 from lifecycle.flows.owners import GONE
@@ -98,8 +99,11 @@ class Conductor:
         self._stopping.set_result(None)
         self._news.set()
         try:
-            while left := [*self._working.values(), *([] if looking.done() else [looking])]:
-                await asyncio.wait(left)
+            async with asyncio.timeout(self._board.flows.stop_timeout + LAST_WORDS):
+                while left := [*self._working.values(), *([] if looking.done() else [looking])]:
+                    await asyncio.wait(left)
+        except TimeoutError:
+            _log.warning("jobs are left as they are, and come back when their claims end: the store takes too long")
         finally:
             # Asked again, nobody has any more time.
             rest = [looking, *self._working.values()]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
     from lifecycle.flows.cores import Call
 
-__all__ = ["CANCELLED", "Crew", "Ended"]
+__all__ = ["CANCELLED", "LAST_WORDS", "Crew", "Ended"]
 
 _log = logging.getLogger("lifecycle.flows")
 
@@ -28,6 +28,9 @@ CANCELLED: Any = object()
 
 #: Seconds that a function is given to end once it is cancelled.
 _PATIENCE = 5.0
+#: Seconds that all takes at most to come to rest after its tasks were cancelled: for those who do not heed it, and to
+#: write what has become of them.
+LAST_WORDS = _PATIENCE + 2.0
 
 
 class Ended(NamedTuple):

@@ -35,8 +35,8 @@ SENT = "sent"
 _LEASE, _ROOM = 10.0, 64
 #: Seconds after which who delivers looks even if nobody rang.
 _LOOK = 5.0
-#: How long one that failed has to wait.
-_AGAIN = Backoff(initial=0.5, maximum=60.0)
+#: How long one that failed has to wait; and of how many it is known how often they did: the others begin anew.
+_AGAIN, _FAILED = Backoff(initial=0.5, maximum=60.0), 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +160,15 @@ class Outbox:
         self._news.set()
 
     def _fail(self, row: OutboxRow, error: Exception) -> None:
-        failures = self._failures[row.number] = self._failures.get(row.number, 0) + 1
+        failures = self._failures[row.number] = self._failures.pop(row.number, 0) + 1
+        if len(self._failures) > _FAILED:
+            del self._failures[next(iter(self._failures))]
         delay = _AGAIN.delay(failures - 1)
         _log.warning("%r from %s comes again in %.1f s: %s", row.topic, row.id, delay, words_of(error))
         self._ended[row.number] = self._now() + delay
-        asyncio.get_running_loop().call_later(delay, self._news.set)
+        # Who looks anyway need not be woken.
+        if delay < _LOOK:
+            asyncio.get_running_loop().call_later(delay, self._news.set)
 
     async def _put_down(self) -> None:
         """Say to the store what has become of those that have ended."""

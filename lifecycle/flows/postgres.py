@@ -87,7 +87,7 @@ class PostgresStore:
 
     def time(self) -> float:
         """The server's time, in seconds since the epoch: all machines go by the same clock."""
-        return time.time() + self._server.ahead
+        return self._server.time()
 
     async def create(self, flow: FlowRow) -> bool:
         """Keep a flow that is new; False where its id is taken, and then nothing is written."""

@@ -5,6 +5,7 @@ Everything here blocks.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ __all__ = ["OLDEST", "AnswerLost", "Line", "Unreachable", "check_version"]
 
 #: The oldest version that has all that is asked of it.
 OLDEST = 15
+
+#: Seconds after which the server's clock is looked at again.
+_LOOK = 60.0
 
 #: What a connection has unless the URL says otherwise: somebody who vanishes is missed within half a minute.
 _DEFAULTS = {
@@ -88,8 +92,9 @@ class Line:
             ) from None
         self._given: dict[str, Any] = _DEFAULTS | {name: value for name, value in given.items() if value is not None}
         self._place = _place(self._given)
-        #: By how many seconds the server's clock is ahead of ours, as it was seen last.
+        #: By how many seconds the server's clock is ahead of our monotonic one, as it was seen last; and when.
         self.ahead = 0.0
+        self._looked = -math.inf
 
     def __repr__(self) -> str:
         return self._place
@@ -115,10 +120,16 @@ class Line:
             raise self.told(db, error) from error
         return db
 
+    def keep_time(self, db: psycopg.Connection[Row]) -> None:
+        """Look at the server's clock now and then: it may be set, and no two run alike."""
+        if time.monotonic() - self._looked > _LOOK:
+            self._look_at_the_clock(db)
+
     def _look_at_the_clock(self, db: psycopg.Connection[Row]) -> None:
-        before = time.time()
+        before = time.monotonic()
         ((there,),) = db.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
-        self.ahead = there - (before + time.time()) / 2
+        self._looked = time.monotonic()
+        self.ahead = there - (before + self._looked) / 2
 
     def carry_out(self, db: psycopg.Connection[Row], asks: Sequence[Ask]) -> list[Row]:
         """What the last of ``asks`` gives; they are committed together, and go there and come back once."""

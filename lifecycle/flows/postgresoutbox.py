@@ -21,19 +21,21 @@ WITH free AS (
 ) UPDATE lifecycle_outbox o SET until = %(until)s FROM free WHERE o.number = free.number
 RETURNING o.id, o.topic, o.data, o.number
 """
+# Where the answer was lost, what came first is to go first all the same.
+_TAKEN = "SELECT id, topic, data, number FROM lifecycle_outbox WHERE until = %(until)s"
 _HOLD = "UPDATE lifecycle_outbox SET until = %(until)s WHERE number = ANY (%(numbers)s)"
 _FORGET = "DELETE FROM lifecycle_outbox WHERE number = ANY (%(numbers)s)"
 
 
 class PostgresOutbox:
-    """An `OutboxStore` on ``server``. What a lost answer took for somebody comes free when its time is over."""
+    """An `OutboxStore` on ``server``."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
         """The first that nobody has, ours until then."""
-        rows = await self._server.run(ask(_TAKE, limit=limit, now=now, until=until))
+        rows = await self._server.run(ask(_TAKE, limit=limit, now=now, until=until), done=ask(_TAKEN, until=until))
         return sorted(map(OutboxRow._make, rows), key=attrgetter("number"))
 
     async def hold(self, numbers: Collection[int], *, until: float) -> None:

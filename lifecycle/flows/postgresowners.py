@@ -19,7 +19,7 @@ from lifecycle.backoff import Backoff
 from lifecycle.errors import JournalError
 from lifecycle.flows.owners import Owners
 from lifecycle.flows.postgreslines import Unreachable
-from lifecycle.flows.postgresserver import ask
+from lifecycle.flows.postgresserver import FAREWELL, Cord, ask
 from lifecycle.flows.postgreswire import Wire
 
 if TYPE_CHECKING:
@@ -88,11 +88,22 @@ class PostgresOwners(Owners):
             self._mending = None
         if self._wire is not None:
             wire, self._wire = self._wire, None
-            db = wire.let_go()
-            try:
-                await self._server.borrow(lambda _: _part(db))
-            except (Unreachable, JournalError):
-                db.close()
+            await self._part(wire.let_go())
+
+    async def _part(self, db: psycopg.Connection[Row]) -> None:
+        """Hang up, and wait for the server to notice, though not for one that says nothing."""
+        # Whoever takes it out, the thread or the loop, closes it.
+        left, cord = [db], Cord(db)
+        try:
+            async with asyncio.timeout(FAREWELL):
+                await self._server.borrow(lambda _: _hang_up(left.pop()))
+        except (Unreachable, JournalError, TimeoutError):
+            pass
+        finally:
+            cord.pull()
+            cord.close()
+            with suppress(IndexError):
+                left.pop().close()
 
     async def _hang_on(self) -> None:
         db, channel = await self._server.dial(self._introduce)
@@ -145,8 +156,8 @@ class PostgresOwners(Owners):
             self._tell(news.encode().decode("unicode_escape", "replace"))
 
 
-def _part(db: psycopg.Connection[Row]) -> None:
-    """Hang up, and be gone when this returns: the server may need a moment to miss a connection."""
+def _hang_up(db: psycopg.Connection[Row]) -> None:
+    """Be gone when this returns: the server may need a moment to miss a connection."""
     import psycopg
 
     with suppress(psycopg.Error):

@@ -7,9 +7,10 @@ server, nobody knows whether it was carried out: then the server is asked for a 
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lifecycle.backoff import Backoff
@@ -18,12 +19,12 @@ from lifecycle.flows.postgreslines import AnswerLost, Line, Unreachable
 from lifecycle.journal.threads import LoopThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
     from typing import TypeVar
 
     _T = TypeVar("_T")
 
-__all__ = ["Ask", "Row", "Server", "ask"]
+__all__ = ["FAREWELL", "Ask", "Cord", "Row", "Server", "ask"]
 
 #: What comes back, a column after the other.
 Row = tuple[Any, ...]
@@ -31,6 +32,8 @@ Row = tuple[Any, ...]
 #: Seconds that a server may be away before who asks is told so.
 PATIENCE = 30.0
 _PAUSE = Backoff(initial=0.02, maximum=1.0, multiplier=2.0, jitter=0.5)
+#: Seconds that the end waits for a server which says nothing.
+FAREWELL = 1.0
 
 
 class Ask(NamedTuple):
@@ -62,10 +65,9 @@ class Server:
     def __repr__(self) -> str:
         return repr(self._line)
 
-    @property
-    def ahead(self) -> float:
-        """By how many seconds the server's clock is ahead of ours."""
-        return self._line.ahead
+    def time(self) -> float:
+        """What the server's clock says, in seconds since the epoch, whatever is done to that of this machine."""
+        return time.monotonic() + self._line.ahead
 
     async def open(self, prepare: Callable[[Any], None]) -> None:
         """Connect, and have ``prepare`` called with the first connection.
@@ -83,11 +85,10 @@ class Server:
             raise
 
     async def close(self) -> None:
-        """Let go of the server, after what was begun has ended."""
+        """Let go of the server, after what was begun has ended; one that says nothing is not waited for."""
         self._loop, hands = None, self._hands
         self._hands, self._idle = [], []
-        for hand in hands:
-            await hand.close()
+        await asyncio.gather(*[hand.close() for hand in hands])
 
     async def borrow(self, use: Callable[[Any], _T]) -> _T:
         """What ``use`` makes of a connection, in a thread, tried once.
@@ -95,12 +96,24 @@ class Server:
         Raises:
             Unreachable: where there is none to be had, or it was lost.
         """
+        async with self._lent() as hand:
+            return await hand.do(use)
+
+    @asynccontextmanager
+    async def _lent(self) -> AsyncGenerator[_Hand, None]:
         async with self._free:
             hand = self._take()
             try:
-                return await hand.do(use)
-            finally:
+                yield hand
+            except asyncio.CancelledError:
+                # Nobody waits for the answer: the connection may be dead, and others need not wait for it either.
+                hand.cut()
+                self._idle.insert(0, hand)
+                raise
+            except BaseException:
                 self._idle.append(hand)
+                raise
+            self._idle.append(hand)
 
     async def dial(self, introduce: Callable[[Any], _T]) -> tuple[Any, _T]:
         """A connection for who needs one of his own, and what ``introduce`` made of it.
@@ -141,12 +154,8 @@ class Server:
         Raises:
             JournalError: where it is away for long, or cannot do what it is asked.
         """
-        async with self._free:
-            hand = self._take()
-            try:
-                return await self._see_through(hand, asks, done)
-            finally:
-                self._idle.append(hand)
+        async with self._lent() as hand:
+            return await self._see_through(hand, asks, done)
 
     async def _see_through(self, hand: _Hand, asks: tuple[Ask, ...], done: Ask | None) -> list[Row]:
         doubtful, end, tries = False, time.monotonic() + PATIENCE, 0
@@ -181,13 +190,33 @@ def _close(made: list[Any]) -> None:
         made.pop().close()
 
 
+class Cord:
+    """The socket of a connection, which the loop can pull while a thread waits for an answer."""
+
+    def __init__(self, db: Any) -> None:
+        # Another number of the same socket: that of the connection may soon be somebody else's.
+        self._socket = socket.fromfd(db.fileno(), socket.AF_INET, socket.SOCK_STREAM)
+        self._lock = threading.Lock()
+
+    def pull(self) -> None:
+        """Have who waits for an answer hear that there is none."""
+        with self._lock, suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Nobody will want to."""
+        with self._lock:
+            self._socket.close()
+
+
 class _Hand:
     """A thread with a connection."""
 
     def __init__(self, thread: LoopThread, line: Line, loop: asyncio.AbstractEventLoop) -> None:
         self._thread, self._line, self._loop = thread, line, loop
-        # The thread's own; None until it is needed, and after it was lost.
+        # The thread's own, and how others end it; None until they are needed, and after they were lost.
         self._db: Any = None
+        self._cord: Cord | None = None
 
     async def ask(self, asks: tuple[Ask, ...]) -> list[Row]:
         """What `Server.run` gives, tried once."""
@@ -200,23 +229,38 @@ class _Hand:
     def _do(self, use: Callable[[Any], _T]) -> _T:
         if self._db is None:
             self._db = self._line.connect()
+            self._cord = Cord(self._db)
         try:
+            self._line.keep_time(self._db)
             return use(self._db)
         except BaseException as error:
             told = self._line.told(self._db, error)
             if isinstance(told, Unreachable):
-                self._db, db = None, self._db
-                db.close()
+                self._drop()
             if told is error:
                 raise
             raise told from error
 
     async def close(self) -> None:
-        """Give up the connection, and end the thread."""
-        await self._loop.run_in_executor(self._thread, self._drop)
-        self._thread.shutdown()
+        """Give up the connection, and end the thread; one that hears nothing ends by itself, soon."""
+        dropping = self._loop.run_in_executor(self._thread, self._drop)
+        try:
+            await asyncio.wait([dropping], timeout=FAREWELL)
+            self.cut()
+            # It hears that at once, unless it is about to connect.
+            await asyncio.wait([dropping], timeout=FAREWELL)
+        finally:
+            self.cut()
+            self._thread.shutdown(wait=dropping.done())
+
+    def cut(self) -> None:
+        """Have the thread wait no more for an answer."""
+        if (cord := self._cord) is not None:
+            cord.pull()
 
     def _drop(self) -> None:
-        db, self._db = self._db, None
+        (db, self._db), (cord, self._cord) = (self._db, None), (self._cord, None)
         if db is not None:
             db.close()
+        if cord is not None:
+            cord.close()

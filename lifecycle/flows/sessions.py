@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 from lifecycle import hooks
 from lifecycle.errors import FlowError
 from lifecycle.flows.codecs import JSON
+from lifecycle.flows.crews import LAST_WORDS
 from lifecycle.flows.keeping import Keeping
 from lifecycle.flows.options import Options
 from lifecycle.flows.outboxes import Outbox
@@ -51,7 +52,8 @@ class Flows:
     """Flows that are kept in ``path``, an SQLite file or a PostgreSQL server, or as long as the process lives.
 
     To be entered. When it is left, what runs is suspended: tasks at work have ``stop_timeout`` seconds to end, then
-    they are cancelled; `recover`, or `start` with the same id, goes on from there.
+    they are cancelled; `recover`, or `start` with the same id, goes on from there. A store that takes longer than a few
+    seconds to say that it has it is not waited for.
 
     Args:
         path: A file, made if need be, or ``postgresql://user@host:port/database`` (`PostgresStore`); None: memory.
@@ -118,8 +120,11 @@ class Flows:
         self._open = False
         hooks.component_closed.announce(self, component=self)
         try:
-            await asyncio.gather(*self._looking, return_exceptions=True)
-            await self.suspend(cancel_after=self._stop_timeout)
+            async with asyncio.timeout(self._stop_timeout + LAST_WORDS):
+                await asyncio.gather(*self._looking, return_exceptions=True)
+                await self.suspend(cancel_after=self._stop_timeout)
+        except TimeoutError:
+            _log.warning("%r is left before all was suspended: the store takes too long", self)
         finally:
             for run in self.runs:
                 await run.close()

@@ -33,6 +33,9 @@ class Way:
         self._carrying: set[asyncio.Task[None]] = set()
         # Let what is late arrive; and whether it has, and was answered.
         self._arrive, self.arrived = asyncio.Event(), asyncio.Event()
+        # Unless the server is to seem frozen.
+        self._thawed = asyncio.Event()
+        self._thawed.set()
 
     def url(self, url: str) -> str:
         """The same schema, reached this way."""
@@ -41,6 +44,14 @@ class Way:
     def lose(self, what: Loss) -> None:
         """Lose the next request, or its answer, or have it arrive late; and the connection with it."""
         self._armed = what
+
+    def freeze(self) -> None:
+        """Carry nothing that is asked from now on, and lose no connection."""
+        self._thawed.clear()
+
+    def thaw(self) -> None:
+        """Carry it after all."""
+        self._thawed.set()
 
     def release(self) -> None:
         """Have arrive what is late."""
@@ -75,6 +86,7 @@ class Way:
         back: asyncio.Task[None],
     ) -> None:
         while data := await reader.read(65536):
+            await self._thawed.wait()
             loss, self._armed = self._armed, None
             if loss is None:
                 to_there.write(data)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lifecycle.errors import JournalError
 from lifecycle.flows import (
     AtomRow,
     Batch,
@@ -150,6 +152,44 @@ async def test_a_job_is_claimed_and_ended_once_whatever_is_lost(store: PostgresS
     assert [row.id for row in await jobs.rows("UNCLAIMED", "CLAIMED", "COMPLETE", now=12.0)] == ["two"]
 
 
+@both
+@pytest.mark.keeps_tasks
+async def test_events_stay_in_order_whatever_is_lost(store: PostgresStore, lossy: Way, loss: Loss) -> None:
+    await store.commit(batch(1, "RUNNING"))
+    await store.commit(batch(2, "SUCCESS"))
+    lossy.lose(loss)
+    rows = [*await store.outbox().take(1, now=1.0, until=5.0), *await store.outbox().take(1, now=1.0, until=6.0)]
+    assert [row.number for row in rows] == sorted(row.number for row in rows)
+
+
+# -- a server that says nothing ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.keeps_tasks
+async def test_who_waits_no_more_for_a_frozen_server_holds_up_nobody_else(store: PostgresStore, lossy: Way) -> None:
+    lossy.freeze()
+    asking = asyncio.create_task(store.load("one"))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    lossy.thaw()
+    async with asyncio.timeout(LIMIT):
+        assert (await store.load("one")).flow.id == "one"
+
+
+@pytest.mark.keeps_tasks
+async def test_a_store_on_a_frozen_server_is_left_all_the_same(lossy: Way) -> None:
+    async with asyncio.timeout(LIMIT):
+        async with PostgresStore(lossy.url(postgres.server().cleared())) as store:
+            lossy.freeze()
+            asking = asyncio.create_task(store.load("one"))
+            await asyncio.sleep(0)
+        # It hears that its connection was given up.
+        with pytest.raises(JournalError):
+            await asking
+
+
 # -- a server that goes away -------------------------------------------------------------------------------------------
 
 
@@ -252,6 +292,13 @@ async def test_all_go_by_the_clock_of_the_store() -> None:
     async with PostgresStore(postgres.server().cleared()) as store:
         ((there,),) = postgres.server().execute("SELECT extract(epoch FROM clock_timestamp())::float8")
         assert abs(store.time() - there) < LIMIT
+
+
+async def test_a_clock_that_is_set_here_moves_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with PostgresStore(postgres.server().cleared()) as store:
+        before = store.time()
+        monkeypatch.setattr(time, "time", lambda: 5e9)
+        assert abs(store.time() - before) < LIMIT
 
 
 async def test_many_news_go_in_few_notifications_and_none_is_lost() -> None:
