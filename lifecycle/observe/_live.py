@@ -27,8 +27,9 @@ __all__ = ["Figures", "live"]
 _EVENTS, _FIGURES = 0.2, 2.0
 #: Events that are shown of one such time; the newest.
 _SHOWN = 200
-#: Nodes a second that a page is told of when more than that change.
-_NODES = 2000.0
+#: Nodes a second that are looked at, of all that there are: so a look costs a share of a core that does not grow with
+#: them; and the seconds between two looks that nobody is made to wait longer than.
+_NODES, _LONGEST = 2000.0, 2.0
 
 
 class _Told(TypedDict):
@@ -75,15 +76,17 @@ async def live(console: Console, figures: Figures) -> AsyncGenerator[bytes]:
 
 
 async def _changes(console: Console, pids: dict[str, int]) -> AsyncGenerator[bytes]:
+    known: set[str] = set()
     async with console.watch() as changes:
         async for change in changes:
-            _note(change.nodes, pids)
+            _note(change.nodes, known, pids)
             yield event({"time": change.snapshot.time, "nodes": change.nodes}, "change")
-            await asyncio.sleep(len(change.nodes) / _NODES)
+            await asyncio.sleep(min(_LONGEST, len(known) / _NODES))
 
 
-def _note(nodes: dict[str, Any], pids: dict[str, int]) -> None:
+def _note(nodes: dict[str, Any], known: set[str], pids: dict[str, int]) -> None:
     for name, node in nodes.items():
+        (known.discard if node is None else known.add)(name)
         pid = None if node is None else node.get("pid")
         if isinstance(pid, int):
             pids[name] = pid
@@ -92,12 +95,13 @@ def _note(nodes: dict[str, Any], pids: dict[str, int]) -> None:
 
 
 async def _entries(console: Console) -> AsyncGenerator[bytes]:
-    known = console.events.entries(limit=_SHOWN)
-    # The oldest first: the page keeps them in the order in which they came.
-    known.sort(key=lambda entry: entry.id)
-    yield event({"entries": [entry.to_dict() for entry in known], "dropped": 0}, "entries")
     dropped = 0
+    # Followed from before the first message on: what happens while that is sent comes with the next.
     async with console.events.follow() as following:
+        known = console.events.entries(limit=_SHOWN)
+        # The oldest first: the page keeps them in the order in which they came.
+        known.sort(key=lambda entry: entry.id)
+        yield event({"entries": [entry.to_dict() for entry in known], "dropped": 0}, "entries")
         async for first in following:
             await asyncio.sleep(_EVENTS)
             entries = [first, *following.ready()]

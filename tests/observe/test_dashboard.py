@@ -13,14 +13,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle import hooks
+from lifecycle.control import Event, Router
 from lifecycle.observe import Dashboard
 from lifecycle.observe._latencies import Latencies
-from lifecycle.observe._live import _merged
+from lifecycle.observe._live import _entries, _merged
 from lifecycle.observe._memory import Memory
 from lifecycle.observe._page import page_files
+from lifecycle.observe.console import Console
+from lifecycle.runtime import lifetime
+from lifecycle.testing import running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+    from lifecycle.testing import Clock
 
 
 def test_it_listens_on_loopback_with_a_token_of_its_own_unless_told_otherwise() -> None:
@@ -126,6 +132,16 @@ def test_memory_is_that_of_processes_which_are_there() -> None:
     sizes = Memory().of([os.getpid(), 2**22 + 1])
     assert sizes.keys() == {os.getpid()}
     assert sizes[os.getpid()] > 2**20
+
+
+async def test_what_happens_while_the_first_message_is_sent_is_in_the_next(clock: Clock) -> None:
+    router = Router()
+    router.handle("**", lambda _: None)
+    async with lifetime(signals=False), running(router), Console() as console, aclosing(_entries(console)) as messages:
+        await (await router.emit(Event("before")))
+        assert b'"before"' in await anext(messages)
+        await (await router.emit(Event("meanwhile")))
+        assert b'"meanwhile"' in await anext(messages)
 
 
 async def test_a_stream_that_is_cancelled_twice_ends_what_it_reads_all_the_same() -> None:

@@ -405,6 +405,23 @@ async def test_who_looks_late_sees_each_entry_once_as_it_is(clock: Clock) -> Non
     assert [(entry.topic, entry.what) for entry in seen] == [("a/1", Fate.HANDLED), ("a/2", Fate.HANDLED)]
 
 
+async def test_what_is_ready_is_had_without_waiting_and_once(clock: Clock) -> None:
+    router = Router()
+    router.handle("**", nothing)
+    async with EventLog() as log, running(router), log.follow("a/*", maxsize=8) as entries:
+        assert entries.ready() == []
+        for topic in ("a/1", "b/1", "a/2"):
+            await (await router.emit(Event(topic)))
+        assert [(entry.topic, entry.what) for entry in entries.ready()] == [
+            ("a/1", Fate.HANDLED),
+            ("a/2", Fate.HANDLED),
+        ]
+        assert (entries.ready(), entries.dropped) == ([], 1)
+        await (await router.emit(Event("a/3")))
+    assert entries.ready() == [], "it was left"
+    assert log.follow().ready() == [], "it was not entered"
+
+
 async def test_who_never_looks_holds_nobody_up_and_misses_the_oldest(clock: Clock) -> None:
     router = Router()
     router.handle("**", nothing)
