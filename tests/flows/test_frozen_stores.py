@@ -1,0 +1,61 @@
+"""A store that does not answer any more, and says nothing of it, is left all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.flows import Board, Flows, MemoryStore, linear, task
+
+if TYPE_CHECKING:
+    from lifecycle.flows import Batch
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+#: Seconds of the tasks, of those who do not heed it, and of what is written last.
+LIMIT = 3.0 + 5.0 + 3.0
+
+
+class Frozen(MemoryStore):
+    """Answers until it is told not to."""
+
+    frozen = False
+
+    async def commit(self, batch: Batch) -> None:
+        if self.frozen:
+            await asyncio.Event().wait()
+        await super().commit(batch)
+
+
+async def test_flows_whose_end_cannot_be_written_are_left(caplog: pytest.LogCaptureFixture) -> None:
+    store, begun = Frozen(), asyncio.Event()
+    async with asyncio.timeout(LIMIT):
+        async with Flows(store=store, stop_timeout=3.0) as flows:
+            run = flows.start(linear("f", task(begun.set, name="a"), task(asyncio.Event().wait, name="b")))
+            await begun.wait()
+            store.frozen = True
+    assert run.stopped
+    assert "the store takes too long" in caplog.text
+
+
+async def test_a_conductor_whose_jobs_cannot_be_written_ends(caplog: pytest.LogCaptureFixture) -> None:
+    store, begun = Frozen(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with Flows(store=store, stop_timeout=3.0) as flows:
+        board = Board(flows)
+        await board.post("f")
+        working = asyncio.create_task(board.work({"f": linear("f", task(work, name="a"))}))
+        await begun.wait()
+        store.frozen = True
+        async with asyncio.timeout(LIMIT):
+            working.cancel()
+            with suppress(asyncio.CancelledError):
+                await working
+    assert "jobs are left as they are" in caplog.text
