@@ -40,7 +40,7 @@ def add_flows(commands: Any) -> None:
         ("resume", "have who suspended them go on"),
         ("retry", "begin anew with what failed, when its program starts"),
     ):
-        each = _verb(verbs, verb, told, file_of="Flows")
+        each = _verb(verbs, verb, told, file_of="Flows", servers=True)
         each.add_argument("ids", nargs="*", metavar="ID", help="only these flows")
         if verb in ("list", "show"):
             each.add_argument("--json", action="store_true", help="for programs")
@@ -56,12 +56,14 @@ def _group(commands: Any, name: str, described: str) -> tuple[Any, Any]:
     return parser, parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="verb")
 
 
-def _verb(verbs: Any, verb: str, told: str, *, file_of: str) -> Any:
-    """Add one of them, which begins with the file that a ``file_of`` writes."""
+def _verb(verbs: Any, verb: str, told: str, *, file_of: str, servers: bool = False) -> Any:
+    """Add one of them, which begins with the file that a ``file_of`` writes; ``servers`` are taken too."""
     from lifecycle.cli import values
 
     each = verbs.add_parser(verb, help=told, description=told, allow_abbrev=False)
-    each.add_argument("file", type=typed(values.path), metavar="FILE", help=f"the file that {file_of}(…) was given")
+    place = "file, or the URL of the server," if servers else "file"
+    kind = values.store if servers else values.path
+    each.add_argument("file", type=typed(kind), metavar="FILE", help=f"the {place} that {file_of}(…) was given")
     return each
 
 

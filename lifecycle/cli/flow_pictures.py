@@ -65,7 +65,7 @@ def _record(row: FlowRow, runner: str) -> dict[str, Any]:
         "flow": row.name,
         "state": row.state,
         "changed": row.at or None,
-        "process": int(runner) if runner else None,
+        "process": int(runner) if runner.isdecimal() else runner or None,
     }
 
 

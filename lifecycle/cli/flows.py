@@ -1,4 +1,4 @@
-"""`lifecycle flows`: what a file of flows says, and what can be asked of who runs them.
+"""`lifecycle flows`: what a file of flows says, or a server, and what can be asked of who runs them.
 
 A command has none of the program's code, so it carries out no flow. It reads the file, asks the process that runs a
 flow to suspend it or to go on, and resets one that failed, for its program to begin it anew.
@@ -10,12 +10,13 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
-from lifecycle.cli.failures import DONE, FAILED, CliError
+from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
 from lifecycle.cli.flow_pictures import described, in_order, listed, picture, records, whole
 from lifecycle.cli.journalfiles import check_file
 from lifecycle.cli.messages import Voice, colourful, put
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Flows
+from lifecycle.flows.postgres import PostgresStore
 from lifecycle.flows.requests import RECOVER, RESUME, SUSPEND
 from lifecycle.flows.retrying import RETRIED, begin_anew
 from lifecycle.flows.sqlite import FLOW_TABLES
@@ -33,19 +34,22 @@ _RUNS = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
 _ENDS = (FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
 
 
-def flows(verb: str, file: Path, ids: Sequence[str], *, json: bool = False, flow: str | None = None) -> int:
+def flows(verb: str, place: Path | str, ids: Sequence[str], *, json: bool = False, flow: str | None = None) -> int:
     """Carry out ``verb`` on the flows with these ids, or on all that it applies to; ``flow`` is MODULE:ATTRIBUTE.
 
     Raises:
-        UsageError: for a file that holds no flows.
-        CliError: for a flow that is not there, or a file that cannot be read.
+        UsageError: for a file, or the URL of a server, that holds no flows.
+        CliError: for a flow that is not there, or a file or a server that cannot be read.
     """
-    check_file(file, FLOW_TABLES, lacks="holds no flows", given_to="Flows")
-    work = _Work(Flows(file), ids, json=json, flow=flow)
+    if not isinstance(place, str):
+        check_file(place, FLOW_TABLES, lacks="holds no flows", given_to="Flows")
     try:
+        work = _Work(Flows(place), ids, json=json, flow=flow)
         return asyncio.run(_carry_out(VERBS[verb], work))
     except (JournalError, FlowError, OSError) as error:
         raise CliError(str(error)) from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 class _Work:
@@ -64,10 +68,10 @@ class _Work:
             raise CliError(f"there is no flow {missing[0]!r}; `lifecycle flows list` shows those that are there")
         return [known[each] for each in dict.fromkeys(self.ids)]
 
-    def runner(self, row: FlowRow) -> str:
-        """The number of the process that has the flow and lives; empty where none does."""
-        lives = row.owner and self.flows.owners.alive(row.owner)
-        return row.owner.partition("-")[0] if lives and row.state not in _ENDS else ""
+    async def runner(self, row: FlowRow) -> str:
+        """The process that has the flow and lives, by its host, if there are several, and its number; or nothing."""
+        lives = row.owner and row.state not in _ENDS and await self.flows.owners.lives(row.owner)
+        return _process(row.owner) if lives else ""
 
     def ring(self, what: str, whom: Iterable[str]) -> None:
         """Ask each of ``whom`` for ``what``."""
@@ -79,8 +83,15 @@ class _Work:
             self.flows.owners.close()
 
 
+def _process(owner: str) -> str:
+    return owner.rpartition("-")[0]
+
+
 async def _carry_out(verb: Callable[[_Work], Awaitable[int]], work: _Work) -> int:
-    async with work.flows.store:
+    store = work.flows.store
+    if isinstance(store, PostgresStore) and not await store.holds_flows():
+        raise UsageError(f"{store!r} holds no flows; give the URL that Flows(…) was given")
+    async with store:
         return await verb(work)
 
 
@@ -89,7 +100,7 @@ async def _carry_out(verb: Callable[[_Work], Awaitable[int]], work: _Work) -> in
 
 async def _list(work: _Work) -> int:
     """A line a flow, the oldest first."""
-    rows = [(row, work.runner(row)) for row in await work.rows()]
+    rows = [(row, await work.runner(row)) for row in await work.rows()]
     if rows or work.json:
         put(sys.stdout, records(rows) if work.json else listed(rows))
     else:
@@ -99,7 +110,7 @@ async def _list(work: _Work) -> int:
 
 async def _show(work: _Work) -> int:
     """All that is known of each."""
-    shown = [(*await _read(work, row.id), work.runner(row)) for row in await work.rows()]
+    shown = [(*await _read(work, row.id), await work.runner(row)) for row in await work.rows()]
     put(sys.stdout, described(shown, json=work.json))
     return DONE
 
@@ -131,7 +142,8 @@ async def _suspend(work: _Work) -> int:
 async def _resume(work: _Work) -> int:
     """Ask who has them to go on."""
     asked = await _ask(work, RESUME, (FlowState.SUSPENDED,))
-    left = [row for row in await work.rows() if row.state not in _ENDS and row.id not in asked and not work.runner(row)]
+    others = [row for row in await work.rows() if row.state not in _ENDS and row.id not in asked]
+    left = [row for row in others if not await work.runner(row)]
     for row in left:
         _say(f"{row.id} is {row.state}, and nobody runs who could go on with it; start its program")
     if not asked and not left:
@@ -144,7 +156,7 @@ async def _ask(work: _Work, what: str, states: Sequence[FlowState]) -> set[str]:
     rows = await work.rows()
     if work.ids and (ended := [row for row in rows if row.state in _ENDS]):
         raise CliError(f"flow {ended[0].id!r} is at its end: {ended[0].state}")
-    meant = {row.id: work.runner(row) for row in rows if row.state in states and work.runner(row)}
+    meant = {row.id: runner for row in rows if row.state in states and (runner := await work.runner(row))}
     work.ring(what, meant)
     for each, runner in meant.items():
         _say(f"process {runner} was asked to {what} {each}")
@@ -154,11 +166,10 @@ async def _ask(work: _Work, what: str, states: Sequence[FlowState]) -> set[str]:
 async def _retry(work: _Work) -> int:
     """Begin anew with what failed: now if who carried it out lives, or when its program starts the next time."""
     rows = [row for row in await work.rows() if work.ids or row.state in RETRIED]
-    living = {row.owner for row in rows if row.owner and work.flows.owners.alive(row.owner)}
+    living = {row.owner for row in rows if row.owner and await work.flows.owners.lives(row.owner)}
     for row in rows:
         await begin_anew(work.flows.store, row.id)
-        process = row.owner.partition("-")[0]
-        when = f"by process {process}" if row.owner in living else "when its program starts, or recovers"
+        when = f"by process {_process(row.owner)}" if row.owner in living else "when its program starts, or recovers"
         _say(f"{row.id} was {row.state}, and is begun anew {when}")
     work.ring(RECOVER, living)
     if not rows:

@@ -160,3 +160,8 @@ def path(text: str) -> Path:
     if not text or "\0" in text:
         raise ValueError("give a path")
     return Path(text)
+
+
+def store(text: str) -> Path | str:
+    """A path, or the URL of a server, which is looked at when it is used: what is wrong with it may be its password."""
+    return text if "://" in text else path(text)

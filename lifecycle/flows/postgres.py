@@ -11,7 +11,7 @@ from lifecycle.flows.postgresoutbox import PostgresOutbox
 from lifecycle.flows.postgresowners import PostgresOwners
 from lifecycle.flows.postgresrows import CHANGE, FLOW, SNAPSHOT, begin, change_of, snapshot_of, write
 from lifecycle.flows.postgresserver import Server, ask
-from lifecycle.flows.postgrestables import prepare
+from lifecycle.flows.postgrestables import is_made, prepare
 from lifecycle.flows.records import FlowRow
 from lifecycle.flows.stores import lost, unknown
 
@@ -77,6 +77,17 @@ class PostgresStore:
             await self._server.close()
             raise
         return self
+
+    async def holds_flows(self) -> bool:
+        """Whether it was entered before, which makes its tables; to be asked before it is entered now.
+
+        Raises:
+            JournalError: as entering it does.
+        """
+        found: list[bool] = []
+        await self._server.open(lambda db: found.append(is_made(db)))
+        await self._server.close()
+        return found == [True]
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

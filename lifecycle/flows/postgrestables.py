@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from lifecycle.flows.postgresserver import Row
 
-__all__ = ["TABLES", "prepare"]
+__all__ = ["TABLES", "is_made", "prepare"]
 
 # Rows are written again and again: room in their pages saves the indexes a visit. A stamp is that of the write before,
 # by which who has lost its answer knows it again.
@@ -125,6 +125,15 @@ def prepare(db: psycopg.Connection[Row], schema: Schema = TABLES) -> None:
                 _make(db, statement)
         if found < len(schema.steps):
             db.execute(_KEEP, (schema.name, len(schema.steps)))
+
+
+def is_made(db: psycopg.Connection[Row]) -> bool:
+    """Whether the tables are there, of whichever version.
+
+    Raises:
+        JournalError: where they are of a newer version than this program knows.
+    """
+    return _version(db, TABLES) > 0
 
 
 def _version(db: psycopg.Connection[Row], schema: Schema) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from lifecycle.cli import main
 from lifecycle.cli.failures import FAILED, USAGE
 from lifecycle.flows import Flows, linear, task
 from lifecycle.journal import Journal
+from tests import postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -297,3 +299,65 @@ def test_a_flow_whose_values_another_codec_keeps_is_shown(file: Path, say: Said)
 
 def test_there_is_no_command_after_dashes(file: Path, say: Said) -> None:
     assert "no command" in say("list", file, "--", "ls", status=USAGE)[1]
+
+
+# -- a server ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def url() -> str:
+    return postgres.server().url()
+
+
+@pytest.mark.engine("postgres")
+def test_what_is_on_a_server_is_shown_and_begun_anew(url: str, say: Said) -> None:
+    asyncio.run(_failed(url))
+    assert [row.split()[:3] for row in say("list", url)[0].splitlines()[1:]] == [["bad", "deploy", "REVERTED"]]
+    assert "OSError" in say("show", url)[0]
+    assert "when its program starts" in say("retry", url, "bad")[1]
+    (row,) = json.loads(say("list", url, "--json")[0])
+    assert (row["state"], row["process"]) == ("PENDING", None)
+
+
+async def _failed(url: str) -> None:
+    async with Flows(url) as flows:
+        with pytest.raises(OSError, match="route"):
+            await flows.start(DEPLOY, id="bad", ref="bad\x1b[2J", token="hush")
+
+
+@pytest.mark.engine("postgres")
+async def test_who_carries_out_a_flow_elsewhere_is_named_and_asked(url: str, say: Said) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def first() -> None:
+        begun.set()
+        await go_on.wait()
+
+    async with Flows(url) as flows:
+        run = flows.start(linear("f", task(first, name="a"), task(lambda: None, name="b")), id="one")
+        await begun.wait()
+        listed, _ = await asyncio.to_thread(say, "list", url)
+        assert f"{socket.gethostname()}-{os.getpid()}" in listed
+        _, told = await asyncio.to_thread(say, "suspend", url, "one")
+        assert "was asked to suspend one" in told
+        async with asyncio.timeout(30):
+            while run.state != "SUSPENDING":
+                await asyncio.sleep(0.01)
+        go_on.set()
+        assert await run.suspend() == "SUSPENDED"
+
+
+@pytest.mark.engine("postgres")
+def test_a_server_without_flows_is_left_as_it_is(url: str, say: Said) -> None:
+    for _ in range(2):
+        assert "holds no flows; give the URL that Flows" in say("list", url, status=USAGE)[1]
+
+
+def test_the_url_of_no_server_is_a_mistake_and_no_password_is_shown(tmp_path: Path, say: Said) -> None:
+    for url in ("mysql://me:geheim@here/x", "postgresql://me:geheim@here/x?y"):
+        _, told = say("list", url, status=USAGE)
+        assert "postgresql://" in told
+        assert "geheim" not in told
+    _, told = say("list", f"postgresql://me:geheim@/x?host={tmp_path}", status=FAILED)
+    assert "is the server running" in told
+    assert "geheim" not in told
