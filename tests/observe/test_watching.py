@@ -8,12 +8,14 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lifecycle import hooks
 from lifecycle.control import Event, Router
-from lifecycle.observe import Update, watch
+from lifecycle.observe import Update, nodes, watch
 from lifecycle.runtime import lifetime
-from lifecycle.testing import running
+from lifecycle.testing import VirtualLoop, running
 from lifecycle.workers import Backoff, Spec, Supervisor, TaskWorker
 
 if TYPE_CHECKING:
@@ -139,6 +141,44 @@ async def test_a_state_that_raises_every_second_time_is_told_each_time(clock: Cl
             seen.append(node["status"])
             hooks.component_changed.announce(moody, component=moody)
     assert seen == ["running", "unknown", "running", "unknown"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=30))
+@settings(max_examples=50, deadline=None)
+def test_what_was_told_bit_by_bit_is_what_there_is(steps: list[tuple[int, int]]) -> None:
+    """Whatever comes, changes and goes between two looks of two readers, each can put the whole together."""
+
+    class Part:
+        name = "part"
+        said = 0
+
+        def state(self) -> int:
+            return self.said
+
+    async def story() -> None:
+        parts = [Part() for _ in range(4)]
+        for number, part in enumerate(parts):
+            part.name = f"part-{number}"
+        there: set[int] = set()
+        async with lifetime(signals=False), watch() as one, watch() as two:
+            tables: list[dict[str, object]] = [{}, {}]
+            for reader, number in [*steps, (0, 0), (1, 1), (0, 2), (1, 3)]:
+                part = parts[number]
+                part.said += 1
+                hook = hooks.component_closed if number in there else hooks.component_opened
+                hook.announce(part, component=part)
+                there ^= {number}
+                # What came and went again since is nothing new.
+                if reader < 2 and (change := await soon((one, two)[reader])):
+                    table = tables[reader]
+                    table.update(change.nodes)
+                    tables[reader] = {key: node for key, node in table.items() if node is not None}
+                    assert tables[reader] == nodes(change.snapshot)
+            for part in (parts[number] for number in there):
+                hooks.component_closed.announce(part, component=part)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(story())
 
 
 async def test_readers_share_what_is_seen(clock: Clock) -> None:
