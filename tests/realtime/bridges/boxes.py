@@ -54,11 +54,12 @@ async def answered(js: JetStreamContext, receiver: NatsBridge) -> None:
 
 
 @asynccontextmanager
-async def by_hand(server: NatsProcess) -> AsyncIterator[JetStreamContext]:
+async def by_hand(server: NatsProcess, patience: float = 5.0) -> AsyncIterator[JetStreamContext]:
+    """A client of nats-py, with ``patience`` seconds for each answer."""
     import nats
 
     client = await nats.connect(server.url)
     try:
-        yield client.jetstream()
+        yield client.jetstream(timeout=patience)
     finally:
         await client.close()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from nats.js.errors import ServiceUnavailableError
 
 from lifecycle.bridges import Leader, NatsBridge, NotPublished
 from lifecycle.bridges.leases import STREAM
 from lifecycle.control import Event, Router
 from lifecycle.testing import running
-from tests.nats_servers import NatsProcess
+from tests.nats_servers import LIMIT, NatsProcess
 from tests.programs import free_port
 from tests.realtime.bridges.boxes import Box, by_hand, until
 
@@ -42,6 +43,7 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, NatsProcess]]:
 
 @pytest.mark.timeout(240)
 async def test_a_cluster_that_loses_its_leader_stalls_and_loses_nothing(cluster: dict[str, NatsProcess]) -> None:
+    await formed(cluster)
     urls = ",".join(server.url for server in cluster.values())
     router, there = Router(), Router()
     leader = Leader("cron", urls, lease=60.0)
@@ -71,6 +73,15 @@ async def test_a_cluster_that_loses_its_leader_stalls_and_loses_nothing(cluster:
         assert await leader.get("last/run") == b"after the kill"
         assert told.topics == ["leader/cron/gained"]
     assert sent == set(range(BEFORE + AFTER))
+
+
+async def formed(cluster: dict[str, NatsProcess]) -> None:
+    """Wait until somebody leads the servers: before, questions just have no answer."""
+    async with asyncio.timeout(2 * LIMIT), by_hand(next(iter(cluster.values())), patience=0.2) as js:
+        while True:
+            with suppress(TimeoutError, ServiceUnavailableError):
+                await js.account_info()
+                return
 
 
 async def insist(router: Router, number: int) -> None:
