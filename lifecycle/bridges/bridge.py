@@ -233,7 +233,7 @@ class NatsBridge:
         """Give ``event`` to the bus, and say whether it goes on here."""
         topic = event.topic
         if self._left or _stays(event) or (earlier and any(each.matches(topic) for each in earlier)):
-            raise NotHandled(f"{topic!r} does not go to the bus")
+            raise NotHandled(f"no route here matches {topic!r}, and it does not go to the bus")
         subject = as_subject(topic, self._settings.prefix)
         headers, body = to_binary(event, self._source)
         span = _context.traceparent.get()

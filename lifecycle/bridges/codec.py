@@ -148,7 +148,7 @@ def from_json(text: str | bytes) -> BusEvent:
 
 
 def _from_structured(text: str | bytes, topic: str, attempt: int, headers: dict[str, str]) -> BusEvent:
-    read = json.loads(text)
+    read = _loads(text)
     record = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
     if record.get("specversion") != "1.0":
         raise ValueError(f"{text[:80]!r} is no CloudEvent: a JSON object with specversion 1.0")
@@ -180,13 +180,20 @@ def _event(topic: str, attributes: dict[str, str], data: Any, attempt: int, head
 def _data(body: bytes, kind: str) -> Any:
     """What the type of the data makes of the body: JSON, text, or bytes as they are."""
     if kind == JSON:
-        return json.loads(body)
+        return _loads(body)
     kind = kind.partition(";")[0].strip().lower()
     if not kind:
         return body or None
     if kind == JSON or kind.endswith("+json"):
-        return json.loads(body)
+        return _loads(body)
     return body.decode() if kind.startswith("text/") else body
+
+
+def _loads(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(f"the JSON {text[:20]!r}… is nested too deep") from None
 
 
 def _time(text: str) -> datetime | None:

@@ -14,15 +14,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lifecycle.bridges.codec import from_binary
-from lifecycle.bridges.letters import dead_letter
+from lifecycle.bridges.letters import letters
 from lifecycle.bridges.subjects import as_topic
-from lifecycle.errors import BridgeError, Dropped
+from lifecycle.errors import BridgeError, Dropped, Unpublishable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from nats.aio.msg import Msg
 
+    from lifecycle.bridges.letters import Letter
     from lifecycle.bridges.memories import Key, Memory
     from lifecycle.bridges.publishing import Publisher
     from lifecycle.bridges.records import BusEvent
@@ -193,14 +194,25 @@ class Intake:
         _log.error("%s (event %d of %s) is a dead letter now: %s", topic, held.key[0], settings.stream, reason)
         if topic.partition("/")[0] != "dead":
             try:
-                letter = dead_letter(message, topic, settings, reason=reason, attempts=held.attempt, readable=readable)
-                await self._publisher.publish(*letter)
+                await self._write(
+                    letters(message, topic, settings, reason=reason, attempts=held.attempt, readable=readable)
+                )
             except BridgeError as error:
                 await self._return(held, error)
                 return
         self._counts.dead += 1
         await _said(held.message.term())
         self._forget(held)
+
+    async def _write(self, kinds: Iterable[Letter]) -> None:
+        """Put the first of ``kinds`` on the bus that it can carry; with none, the log alone tells of the event."""
+        for letter in kinds:
+            try:
+                await self._publisher.publish(*letter)
+            except Unpublishable as error:
+                _log.warning("a dead letter takes too much room: %s", error)
+            else:
+                return
 
     def _forget(self, held: _Held) -> None:
         self._memory.handled(held.key)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
 
-from lifecycle.bridges.subjects import as_token
+from lifecycle.bridges.subjects import LONGEST, as_token
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nats.aio.msg import Msg
 
     from lifecycle.bridges.settings import Settings
 
-__all__ = ["dead_letter", "message_key"]
+__all__ = ["Letter", "letters", "message_key"]
+
+#: Subject, headers, body and key.
+Letter: TypeAlias = tuple[str, dict[str, str], bytes, str]
 
 #: Characters of a reason that are kept.
 _LONGEST = 500
@@ -23,25 +28,32 @@ def message_key(subject: str, id: str) -> str:  # noqa: A002  # the attribute's 
     return f"{id} {subject}"
 
 
-def dead_letter(
+def letters(
     message: Msg, topic: str, settings: Settings, *, reason: str, attempts: int, readable: bool
-) -> tuple[str, dict[str, str], bytes, str]:
-    """Subject, headers, body and key of the dead letter of ``message``: the same event, and what became of it.
+) -> Iterator[Letter]:
+    """The dead letter of ``message``, and one that takes less room; none where its subject takes too much.
 
-    One that is not ``readable`` has the bytes of the body for its data.
+    It is the same event, and what became of it. One that is not ``readable`` has the bytes of the body for its data.
     """
     subject = f"{settings.prefix}.dead.{'.'.join(as_token(segment) for segment in topic.split('/'))}"
+    if len(subject) > LONGEST + len("dead."):
+        return
+    number = message.metadata.sequence.stream
     headers = {name: value for name, value in (message.headers or {}).items() if not name.lower().startswith("nats-")}
-    id = f"{headers.get('ce-id') or message.metadata.sequence.stream}.dead.{settings.group}"  # noqa: A001  # its name
-    headers |= {
-        "ce-id": id,
-        "dead-reason": quote(reason[:_LONGEST], safe=" !#$&'()*+,-./:;<=>?@[]^_`{|}~", errors="replace"),
-        "dead-group": settings.group,
-        "dead-attempts": str(attempts),
-    }
     if not readable:
         headers = {name: value for name, value in headers.items() if name.lower() != "content-type"}
         headers["ce-datacontenttype"] = "application/octet-stream"
     if "ce-subject" in headers:
         headers["ce-subject"] = f"dead/{headers['ce-subject']}"
-    return subject, headers, message.data, message_key(subject, id)
+    told = {"dead-group": settings.group, "dead-attempts": str(attempts)}
+    for body, others, id, what in (  # noqa: A001  # its name
+        (message.data, headers, headers.get("ce-id") or number, ""),
+        (b"", {}, number, f"; it is too big for a letter, and stays in event {number} of {settings.stream}"),
+    ):
+        name = f"{id}.dead.{settings.group}"
+        marks = told | {"ce-id": name, "dead-reason": _quoted(reason[:_LONGEST] + what)}
+        yield subject, others | marks, body, message_key(subject, name)
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe=" !#$&'()*+,-./:;<=>?@[]^_`{|}~", errors="replace")

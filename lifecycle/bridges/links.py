@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from nats.aio.client import Client
     from nats.js import JetStreamContext
+
+    from lifecycle.bridges.clients import Client
 
 __all__ = ["OLDEST", "Change", "Link", "NatsServer"]
 
@@ -35,8 +36,8 @@ _PATIENCE = 10.0
 #: Seconds until a server that is gone is tried again.
 _RECONNECT = 0.25
 
-#: Seconds for what the client was doing to end.
-_LAST_TASKS = 1.0
+#: Seconds for what was said to get out, and for what the client was doing to end.
+_LAST_BYTES = _LAST_TASKS = 1.0
 
 #: Seconds of silence after which the client asks whether its server is still there; it gives up after three.
 _PING = 10
@@ -182,7 +183,9 @@ class Link:
         self._ending = True
         tasks = _tasks_of(self._client)
         with suppress(Exception):
-            await self._client.close()
+            async with asyncio.timeout(_LAST_BYTES):
+                await self._client.close()
+        self._client.abort()
         self._up.clear()
         self.closed.set()
         # The client cancels its tasks when it closes, and leaves them.
@@ -234,7 +237,7 @@ def _tasks_of(client: Client) -> set[asyncio.Task[Any]]:
 
 def _new_client() -> Client:
     try:
-        from nats.aio.client import Client
+        from lifecycle.bridges.clients import Client
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
             "a bridge needs nats-py; install it with: pip install 'lifecycle-control[nats]'"

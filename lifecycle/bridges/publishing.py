@@ -103,7 +103,8 @@ class Publisher:
             return False
         if answer.final or (answer.stream and answer.stream != self._stream):
             what = answer.refusal or f"it went into the stream {answer.stream!r}"
-            raise NotPublished(f"an event on {subject!r} is not in the stream {self._stream!r}: {what}")
+            kind = Unpublishable if answer.final else NotPublished
+            raise kind(f"an event on {subject!r} is not in the stream {self._stream!r}: {what}")
         if not answer.stream:
             _log.debug("an event on %s was not taken: %s", subject, answer.refusal)
             return False
