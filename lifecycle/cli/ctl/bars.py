@@ -28,12 +28,13 @@ def bar(doing: str) -> Generator[Callable[[int, int, str], None]]:
 
 @contextmanager
 def _lines(doing: str) -> Generator[Callable[[int, int, str], None]]:
-    said = ""
+    said, farthest = "", 0
 
-    def tell(_done: int, _whole: int, left: str) -> None:
-        nonlocal said
-        if left and left != said:
-            said = left
+    def tell(done: int, _whole: int, left: str) -> None:
+        nonlocal said, farthest
+        # A worker that is started again and again has ended, and has not.
+        if left and left != said and done >= farthest:
+            said, farthest = left, done
             voice().say(f"{doing}: {left}")
 
     yield tell

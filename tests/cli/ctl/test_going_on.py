@@ -159,3 +159,11 @@ def test_in_a_pipe_each_step_is_a_line(capsys: pytest.CaptureFixture[str]) -> No
         for left in ("2 events", "2 events", "1 event", ""):
             draw(0, 2, left)
     assert capsys.readouterr().err == "[lifecycle] stopping app: 2 events\n[lifecycle] stopping app: 1 event\n"
+
+
+def test_in_a_pipe_nothing_is_told_of_steps_back(capsys: pytest.CaptureFixture[str]) -> None:
+    """A worker that crashes again and again has ended, and has not."""
+    with bar("stopping app") as draw:
+        for done in (0, 1, 0, 1, 0, 2, 3):
+            draw(done, 3, f"{3 - done} left")
+    assert [line.split()[-2] for line in capsys.readouterr().err.splitlines()] == ["3", "2", "1", "0"]
