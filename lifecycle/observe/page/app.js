@@ -15,9 +15,14 @@ import { Workers } from "./workers.js";
 
 const LINKS = { open: "live", connecting: "connecting", closed: "not connected", resting: "resting", refused: "locked" };
 
+// Milliseconds between two drawings of what was heard.
+const PACE = 200;
+
 class App {
   store = new Store();
   #due = false;
+  #later = 0;
+  #drawn = 0;
   #link = "connecting";
   #toasts = [];
   #numbers = 0;
@@ -45,7 +50,7 @@ class App {
     addEventListener("keydown", (event) => this.#key(event));
     setInterval(() => {
       this.store.sample();
-      this.draw();
+      this.drawSoon();
     }, 1000);
     this.drawNow();
     this.live.start();
@@ -58,8 +63,17 @@ class App {
     requestAnimationFrame(() => this.drawNow());
   }
 
+  /** What happens in the program is drawn a few times a second, however much it is; what somebody does, at once. */
+  drawSoon() {
+    if (this.#due || this.#later) return;
+    this.#later = setTimeout(this.draw, Math.max(0, this.#drawn + PACE - performance.now()));
+  }
+
   drawNow() {
     this.#due = false;
+    clearTimeout(this.#later);
+    this.#later = 0;
+    this.#drawn = performance.now();
     render(this.#page(), document.getElementById("app"));
     for (const part of [this.workers, this.routes, this.events]) part.rows.measure();
   }
@@ -157,7 +171,7 @@ class App {
       if (this.#anew.delete(name)) this.store.entries.clear();
       this.store.add(data);
     } else if (name === "figures") this.store.figures = data;
-    this.draw();
+    this.drawSoon();
   }
 
   // -- keys ----------------------------------------------------------------------------------------------------
@@ -209,7 +223,7 @@ class App {
       ["sources", "Sources"],
       this.stores.has("pool") && ["pools", "Pools"],
       this.flows.any && ["flows", "Flows"],
-      this.stores.any && ["inboxes", "Inboxes"],
+      this.stores.any && ["inboxes", "More"],
     ].filter(Boolean);
   }
 
@@ -281,7 +295,7 @@ class App {
     const restarts = workers.reduce((sum, node) => sum + (node.restarts ?? 0), 0);
     const waiting = store.of("lane").reduce((sum, lane) => sum + (lane.waiting ?? 0), 0);
     const failures = store.of("router").reduce((sum, router) => sum + (router.failed ?? 0), 0);
-    const slowest = Object.values(store.figures.latency).reduce((most, { p95 }) => Math.max(most, p95), 0);
+    const slowest = Object.entries(store.figures.latency).reduce((most, [pattern, { p95 }]) => (p95 > most.p95 ? { pattern, p95 } : most), { p95: 0 });
     const memory = Object.values(store.figures.memory).reduce((sum, size) => sum + size, 0);
     const tile = (name, value, note, look = "") => html`<div class="tile ${look}"><dt>${name}</dt><dd><b class="number">${value}</b><span>${note}</span></dd></div>`;
     return html`<dl class="tiles" aria-label="At a glance">
@@ -289,7 +303,7 @@ class App {
       ${tile("Restarts", count(restarts), "in all", restarts ? "warm" : "")}
       ${tile("Events", html`${rate(store.rate("events"))}<small>/s</small>`, spark(store.series.get("events"), { label: "Events in the last minute" }))}
       ${tile("Failures", count(failures), spark(store.series.get("failures"), { label: "Failures in the last minute" }), store.rate("failures") ? "bad" : "")}
-      ${tile("Slowest p95", slowest ? duration(slowest) : "–", "of all routes")}
+      ${tile("Slowest p95", slowest.p95 ? duration(slowest.p95) : "–", html`<bdi title=${visible(slowest.pattern ?? "")}>${visible(slowest.pattern ?? "no calls yet")}</bdi>`)}
       ${tile("Waiting", count(waiting), "in lanes", waiting ? "warm" : "")}
       ${tile("Memory", bytes(memory), store.figures.cpu == null ? "all processes" : `CPU ${Math.round(store.figures.cpu * 100)} %`)}
     </dl>`;

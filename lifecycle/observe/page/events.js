@@ -87,7 +87,7 @@ export class Events {
   #row = (entry) => html`<div class="row" role="row" @click=${() => this.app.inspect({ event: entry.id })}>
       <span role="cell" class="number quiet time">${clock(entry.time)}</span>
       <span role="cell">${status(entry.what)}</span>
-      <span role="cell" class="topic"><button class="plain mono" tabindex="-1"><bdi>${visible(entry.topic)}</bdi></button><small><bdi>${visible(entry.error ?? entry.summary)}</bdi></small></span>
+      <span role="cell" class="topic"><button class="plain mono" tabindex="-1" title=${visible(entry.topic)}><bdi>${visible(entry.topic)}</bdi></button><small><bdi>${visible(entry.error ?? entry.summary)}</bdi></small></span>
       <span role="cell" class="mono quiet clip"><bdi>${visible(entry.pattern)}</bdi></span>
       <span role="cell" class="number">${duration(entry.duration)}</span>
     </div>`;

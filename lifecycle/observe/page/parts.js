@@ -72,6 +72,14 @@ export function panel(id, title, { note = nothing, tools = nothing, body, wide =
 export class Rows {
   top = 0;
   view = 480;
+  #watched = null;
+  // Asking for a height would have all laid out at once, at each drawing.
+  #sizes = new ResizeObserver(([{ contentRect }]) => {
+    const height = Math.round(contentRect.height);
+    if (!height || height === this.view) return;
+    this.view = height;
+    this.changed();
+  });
 
   /** Rows of so many pixels; at least and at most so many of them have room. */
   constructor(id, height, changed, { least = 4, most = 14 } = {}) {
@@ -97,13 +105,13 @@ export class Rows {
       </div></div>`;
   }
 
-  /** After each drawing: how much can be seen now. */
+  /** After each drawing: how much of the rows can be seen is known from now on. */
   measure() {
-    const height = document.getElementById(this.id)?.clientHeight;
-    if (height && height !== this.view) {
-      this.view = height;
-      this.changed();
-    }
+    const element = document.getElementById(this.id);
+    if (element === this.#watched) return;
+    this.#sizes.disconnect();
+    this.#watched = element;
+    if (element) this.#sizes.observe(element);
   }
 
   reveal(place) {

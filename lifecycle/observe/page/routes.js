@@ -3,7 +3,7 @@
 import { count, duration, rate, visible } from "./format.js";
 import { html, nothing, panel, Rows, spark } from "./parts.js";
 
-const LENT = /^command\/\[\w\]/;
+const LENT = /^command\/\[(\w)\]/;
 
 export class Routes {
   #filter = "";
@@ -35,9 +35,9 @@ export class Routes {
   #row = (route) => {
     const { store } = this.app;
     const latency = store.figures.latency[route.pattern];
-    const pattern = visible(route.pattern ?? route.name);
+    const pattern = visible((route.pattern ?? route.name).replace(LENT, "command/$1"));
     return html`<div class="row" role="row" @click=${() => this.app.inspect({ node: route.id })}>
-      <span role="cell" class="name"><button class="plain" tabindex="-1"><bdi>${pattern}</bdi></button><small>${visible(route.handler)}</small></span>
+      <span role="cell" class="name"><button class="plain" tabindex="-1" title=${pattern}><bdi>${pattern}</bdi></button><small>${visible(route.handler)}</small></span>
       <span role="cell">${spark(store.series.get(`${route.id}|rate`), { label: `Rate of ${pattern}` })}</span>
       <span role="cell" class="number">${rate(store.rate(`${route.id}|rate`))}</span>
       <span role="cell" class="number">${latency ? duration(latency.p50) : "–"}</span>

@@ -57,11 +57,11 @@ export class Stores {
   #source = (source) => {
     const paused = source.paused ?? ["paused", "suspended"].includes(source.status);
     const said = source.status ?? (source.running ? "running" : "stopped");
-    return html`<div class="line"><span class="what">source</span><bdi class="name clip">${visible(source.name)}</bdi>${status(said)}
+    return html`<div class="line"><span class="what">source</span><bdi class="name clip" title=${visible(source.name)}>${visible(source.name)}</bdi>${status(said)}
       <button class="small" aria-label="${paused ? "Unpause" : "Pause"} ${visible(source.name)}" @click=${() => this.app.command([paused ? "unpause" : "pause", source.name])}>${icon(paused ? "play" : "pause")}<span>${paused ? "Unpause" : "Pause"}</span></button></div>`;
   };
 
-  #lane = (lane) => html`<div class="line"><span class="what">lane</span><bdi class="name clip mono">${visible(lane.name)}</bdi>
+  #lane = (lane) => html`<div class="line"><span class="what">lane</span><bdi class="name clip mono" title=${visible(lane.name)}>${visible(lane.name)}</bdi>
       ${meter(lane.limit ? (lane.waiting ?? 0) / lane.limit : 0, `Lane ${visible(lane.name)}, how full`)}
       <span class="number counts"><b>${count(lane.running)}</b>/${count(lane.concurrency)} at work</span><span class="number counts ${lane.waiting ? "warm" : "quiet"}"><b>${count(lane.waiting)}</b> waiting</span></div>`;
 

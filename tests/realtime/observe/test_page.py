@@ -178,15 +178,15 @@ async def test_names_are_shown_and_never_carried_out(browser: str) -> None:
 async def test_hundreds_of_workers_and_thousands_of_events_are_few_elements(browser: str) -> None:
     router = Router()
     router.handle("**", lambda _: None)
-    shop = Supervisor("shop", *(Spec(f"worker-{number}", forever) for number in range(400)))
+    shop = Supervisor("shop", *(Spec(f"worker-{number}", forever) for number in range(200)))
     async with shown(browser, router, shop) as (page, _):
-        await page.until("document.querySelector('#workers .note').textContent.trim() === '401'")
-        for number in range(1000):
+        await page.until("document.querySelector('#workers .note').textContent.trim() === '201'")
+        for number in range(600):
             await router.emit(Event(f"event/{number}"))
-        await page.until("document.querySelector('.events .row bdi').textContent === 'event/999'")
+        await page.until("document.querySelector('.events .row bdi').textContent === 'event/599'")
         assert await page.run("document.querySelectorAll('.row').length") < 120
         await page.run("document.querySelector('#workers-rows').scrollTop = 1e6")
-        await page.until(f"{row('worker-399')}")
+        await page.until(f"{row('worker-199')}")
         # Who reads further down is not disturbed, and told that there is more.
         await page.run("document.querySelector('#events-rows').scrollTop = 400")
         await page.until("document.querySelector('#events-rows').scrollTop === 400")
@@ -320,8 +320,9 @@ async def test_a_phone_needs_no_scrolling_to_the_side(browser: str) -> None:
             Event("a/very/long/pattern/that/goes/on/and/on/for/much/longer/than/any/phone/is/wide/x", "y" * 300)
         )
         await page.until("document.querySelector('.events .row')")
-        assert await page.run(TOO_WIDE) == []
-        assert await page.run("document.documentElement.scrollWidth") == 360
+        # The tab was as wide as a desk before.
+        await page.until("innerWidth === 360 && document.documentElement.scrollWidth === 360")
+        await page.until(f"!{TOO_WIDE}.length")
         await page.run(f"{row('web')}.click()")
         await page.until("document.querySelector('aside').getBoundingClientRect().width === 360")
         for each in ("token", "command", "help", "confirm"):
@@ -335,7 +336,7 @@ async def test_light_and_dark_follow_the_system_until_somebody_chooses(browser: 
     brightness = f"{colour}.slice(0, 3).map(Number).reduce((one, other) => one + other)"
     async with shown(browser, Router(), dark=True) as (page, dashboard):
         assert await page.run(brightness) < 150
-        await page.look(1440, 900, dark=False)
+        await page.look(1200, 800, dark=False)
         await page.until(f"{brightness} > 600")
         await page.press("t", text="t")
         await page.until(f"{brightness} < 150")
