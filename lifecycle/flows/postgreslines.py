@@ -49,8 +49,9 @@ _CLOSED_DOORS = {
     "too many": "let the server have more connections (max_connections), or give Flows fewer",
 }
 
-#: SQLSTATE, or its first two characters: what is wrong that another try would not change; and what to do.
+#: SQLSTATE: what is wrong; and what to do.
 _TROUBLES = {
+    "25006": "nothing can be written there; if it is a standby, name all hosts and ?target_session_attrs=read-write",
     "42501": "the server does not let us; give the role of the URL the right to (CREATE on the schema)",
     "42P01": "a table of ours is gone; enter the flows again, and it is made",
     "42703": "a table has other columns than ours; give the URL a schema of its own (?options=-csearch_path%3Dname)",
@@ -111,7 +112,7 @@ class Line:
         try:
             db = psycopg.connect(**self._given, autocommit=True)
         except psycopg.Error as error:
-            raise Unreachable(f"{self}: {_said(error, _CLOSED_DOORS)}") from error
+            raise Unreachable(f"{self}: {_said(error, _way_in(error))}") from error
         try:
             check_version(f"{self}", db.info.server_version)
             self._look_at_the_clock(db)
@@ -152,11 +153,10 @@ class Line:
         if db.closed or db.broken:
             return AnswerLost(f"{self}: the connection was lost ({_one_line(error)})")
         if state.startswith(_PASSING):
-            return Unreachable(f"{self}: {_one_line(error)}")
+            return Unreachable(f"{self}: {_said(error, _TROUBLES.get(state, ''))}")
         if state in _UNSAYABLE or (isinstance(error, psycopg.DataError) and not state):
             return _unsayable(error)
-        advice = _TROUBLES.get(state, "the server refuses it")
-        return JournalError(f"{self}: {advice} ({_one_line(error)})")
+        return JournalError(f"{self}: {_said(error, _TROUBLES.get(state, 'the server refuses it'))}")
 
 
 def check_version(place: str, version: int) -> None:
@@ -179,9 +179,13 @@ def _place(given: dict[str, Any]) -> str:
     return f"postgresql://{user}{given.get('host', '')}{port}/{given.get('dbname', '')}"
 
 
-def _said(error: Exception, advices: dict[str, str]) -> str:
+def _way_in(error: Exception) -> str:
     text = _one_line(error)
-    advice = next((advice for words, advice in advices.items() if words in text), "")
+    return next((advice for words, advice in _CLOSED_DOORS.items() if words in text), "")
+
+
+def _said(error: BaseException, advice: str) -> str:
+    text = _one_line(error)
     return f"{advice} ({text})" if advice else text
 
 

@@ -71,6 +71,12 @@ async def test_who_may_not_make_tables_is_told_what_he_lacks(server: postgres.Po
         await opened(url)
 
 
+async def test_a_server_that_may_only_be_read_is_said_to_be(server: postgres.Postgres) -> None:
+    url = f"{server.url()}%20-cdefault_transaction_read_only%3Don"
+    with pytest.raises(JournalError, match=r"nothing can be written there; .*target_session_attrs=read-write"):
+        await opened(url)
+
+
 @pytest.mark.parametrize("url", ["postgresql://[", "postgresql://me:geheim@here/x?y", "postgresql://?nonsense=1"])
 def test_what_is_no_url_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match="is no URL of a PostgreSQL server") as caught:
