@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import cache
@@ -96,9 +96,8 @@ def _allowed(hint: Any) -> tuple[type, ...]:
 def _fits(value: Any, kinds: tuple[type, ...]) -> bool:
     if not isinstance(value, kinds):
         return False
-    if isinstance(value, dict):
-        figures: dict[Any, Any] = value
-        return all(isinstance(key, str) and _fits(each, (int, float)) for key, each in figures.items())
+    if kinds == (dict,):
+        return all(isinstance(key, str) and _fits(each, (int, float)) for key, each in value.items())
     return isinstance(value, str) or _is_finite(value)
 
 
@@ -146,7 +145,7 @@ class _Telling:
         self._left -= len(text) // _LINE
         return text
 
-    def _some(self, values: Iterable[Any]) -> Iterator[Any]:
+    def _some(self, values: Any) -> Iterator[Any]:
         for _, each in zip(range(_ITEMS), values, strict=False):
             if self._left <= 0:
                 return
