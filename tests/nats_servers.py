@@ -23,6 +23,9 @@ __all__ = ["LIMIT", "NatsProcess"]
 
 LIMIT = 30.0
 
+#: It goes when we do, however we go; when the thread that started it ends, too.
+_WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+
 
 class NatsProcess:
     """One server with JetStream; ``with NatsProcess(directory) as server``.
@@ -90,7 +93,7 @@ class NatsProcess:
             f'jetstream {{ store_dir: "{self.directory / "store"}" }}\n{self._settings}\n'
         )
         program = Path(sys.executable).with_name("nats-server")
-        self._process = subprocess.Popen([*self._via, program, "-c", config])
+        self._process = subprocess.Popen([*_WITH_US, *self._via, program, "-c", config])
         while self._process.poll() is None:
             for each in ports.glob("*.ports"):
                 if f":{port}" in str(json.loads(each.read_text() or "{}")):

@@ -209,7 +209,13 @@ class Storm:
             self._read()
             if not self.tally.lost:
                 break
+            for place, process in enumerate(self._consumers):
+                if process.returncode is not None:
+                    # It found no server for too long; a service would start it again.
+                    self._consumers[place] = await self._start(place)
             await asyncio.sleep(0.1)
+        else:
+            print((self.directory / "log").read_text()[-20_000:], self.server.log(), sep="\n", file=sys.stderr)
         for place in range(CONSUMERS):
             await self._up(place)
             self._consumers[place].terminate()

@@ -273,7 +273,7 @@ async def test_a_handler_may_take_longer_than_the_answer_is_waited_for(bridge: M
     @there.on("job/*")
     async def work(event: BusEvent) -> None:
         calls.append(event.attempt)
-        await asyncio.sleep(2.2)
+        await asyncio.sleep(1.5)
 
     async with running(here), running(there):
         await (await here.emit(Event("job/x")))
@@ -292,7 +292,7 @@ async def test_what_waits_behind_a_full_lane_is_not_taken_for_lost(bridge: MakeB
     async def work(event: BusEvent) -> None:
         attempts.append(event.attempt)
         if event.data == 0:
-            await asyncio.sleep(2.2)
+            await asyncio.sleep(1.5)
 
     async with running(here), running(there):
         for number in range(20):

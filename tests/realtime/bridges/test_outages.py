@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.backoff import Backoff
-from lifecycle.bridges import BridgeError, BusEvent, NatsBridge, NotPublished, publishing
+from lifecycle.bridges import BridgeError, BusEvent, NatsBridge, NotPublished, links, publishing, sessions
 from lifecycle.control import Event, HealthEvent, Router
 from lifecycle.testing import running
 from tests.realtime.bridges.boxes import Box, by_hand, until
@@ -137,8 +137,29 @@ async def test_a_router_ends_though_the_server_is_gone(own_server: NatsProcess, 
         await until(lambda: not receiver.state().up)
 
 
+async def test_a_router_ends_though_the_server_is_frozen_and_takes_nothing(
+    own_server: NatsProcess, own_bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is more than a socket holds would be waited for until the server goes on."""
+    monkeypatch.setattr(sessions, "_LAST_WORDS", 0.3)
+    monkeypatch.setattr(links, "_LAST_BYTES", 0.3)
+    here = Router()
+    sender = own_bridge(group="here", publish=("job/*",), subscribe=("other/*",))
+    here.add_source(sender)
+    task = asyncio.create_task(here.run())
+    await here.wait_running()
+    await (await here.emit(Event("job/x")))
+    own_server.freeze()
+    deliveries = [await here.emit(Event("job/x", b"x" * 1_000_000)) for _ in range(20)]
+    await asyncio.sleep(0)
+    task.cancel()
+    _, running_still = await asyncio.wait([task], timeout=20)
+    assert not running_still
+    assert all(delivery.done for delivery in deliveries)
+    assert sender.state().published == 1
+
+
 async def test_a_server_that_does_not_exist_ends_the_start_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lifecycle.bridges import links
     from lifecycle.errors import SourceFailed
 
     monkeypatch.setattr(links, "_PATIENCE", 0.3)
