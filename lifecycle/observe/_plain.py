@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cache
 from operator import attrgetter
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 __all__ = ["misfit", "plain", "told", "unpacked"]
 
@@ -97,7 +97,9 @@ def _fits(value: Any, kinds: tuple[type, ...]) -> bool:
     if not isinstance(value, kinds):
         return False
     if kinds == (dict,):
-        return all(isinstance(key, str) and _fits(each, (int, float)) for key, each in value.items())
+        return all(
+            isinstance(key, str) and _fits(each, (int, float)) for key, each in cast("dict[Any, Any]", value).items()
+        )
     return isinstance(value, str) or _is_finite(value)
 
 
