@@ -84,7 +84,8 @@ async def _sizes(seconds: float) -> list[float]:
     """The memory of this process, again and again, in MiB."""
     process = psutil.Process()
     sizes: list[float] = []
-    for _ in range(max(3, round(seconds / _LOOK))):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or not sizes:
         await asyncio.sleep(_LOOK)
         sizes.append(process.memory_info().rss / 2**20)
     return sizes
