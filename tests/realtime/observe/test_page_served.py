@@ -89,7 +89,7 @@ async def raw(dashboard: Dashboard, data: bytes) -> bytes:
     [
         b"<script> / HTTP/1.1\r\nAccept: text/html\r\n\r\n",
         b"\x16\x03\x01\x00\r\n\r\n",
-        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\nExpect: magic\r\nConnection: close\r\n\r\n",
