@@ -200,7 +200,7 @@ async def test_a_claim_is_kept_however_long_the_job_takes(board: Board, other: B
     async def work() -> None:
         nonlocal calls
         calls += 1
-        await asyncio.sleep(1000)
+        await asyncio.sleep(100)
 
     flow = doing("f", work)
     job = await board.post("f")
