@@ -97,6 +97,7 @@ def show_output(messages: Iterable[Any]) -> None:
     """Print what a program prints itself: its colours are kept, whatever else a terminal might obey is not."""
     for message in messages:
         text = message.get("text") or f"\n({message.get('dropped')} characters are not shown)\n"
+        text = text.replace("\r\n", "\n")  # of a process at a terminal of its own
         pieces = _COLOUR.split(text) if colourful(sys.stdout) else [text]
         # Those between colours, and the colours themselves.
         kept = (piece if _COLOUR.fullmatch(piece) else harmless(piece, "\n\t") for piece in pieces)

@@ -97,6 +97,11 @@ def test_of_what_a_program_prints_a_pipe_gets_no_colours(capsys: pytest.CaptureF
     assert capsys.readouterr().out == "\\x1b[31mred\\x1b[0m\n"
 
 
+def test_what_a_process_at_a_terminal_prints_ends_its_lines_as_others_do(capsys: pytest.CaptureFixture[str]) -> None:
+    show_output([{"text": "one\r\ntwo\r\n"}])
+    assert capsys.readouterr().out == "one\ntwo\n"
+
+
 # -- events --------------------------------------------------------------------------------------------------------
 
 ENTRY: dict[str, Any] = {
