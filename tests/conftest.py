@@ -117,6 +117,8 @@ def no_leaks() -> Iterator[None]:
         gc.collect()
         left = {kind: now - before[kind] for kind, now in _held().items() if now - before[kind]}
         if not left:
+            # Of what a test leaves, modules above all, nothing is anybody's garbage any more than before the first.
+            gc.freeze()
             return
     pytest.fail(f"left behind: {left}")
 
