@@ -8,10 +8,8 @@ status is 0 if it went well.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
-import os
 import random
 import signal
 import sys
@@ -26,6 +24,7 @@ from typing import TYPE_CHECKING
 from lifecycle.bridges import BusEvent, NatsBridge, NotPublished
 from lifecycle.control import Router
 from lifecycle.testing import running
+from tests.chaos.telling import tell
 from tests.nats_servers import NatsProcess
 
 if TYPE_CHECKING:
@@ -244,17 +243,8 @@ async def storm(seconds: float, *, seed: int, kills: int = 0) -> Tally:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.bridge", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    seed = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
-    print(f"LIFECYCLE_SEED={seed}")
     logging.getLogger("lifecycle.bridges").setLevel(logging.ERROR)
-    tally = asyncio.run(storm(parser.parse_args().seconds, seed=seed))
-    print(f"frozen {tally.freezes} times, poison {len(tally.poison)}")
-    wrong = tally.wrong()
-    print(*wrong, sep="\n", end="\n" if wrong else "")
-    print(tally)
-    sys.exit(bool(wrong))
+    tell("tests.chaos.bridge", __doc__, storm, "freezes", "poison")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,9 @@ between. The last line says how it went; the exit status is 0 if it went well.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import hashlib
 import hmac
-import os
 import random
 import sqlite3
 import sys
@@ -28,6 +26,7 @@ import aiohttp
 
 from lifecycle.sources._inbox_keeping import LETTERS
 from tests.chaos._receiver import SECRET
+from tests.chaos.telling import tell
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -209,16 +208,7 @@ async def storm(seconds: float, *, seed: int, kills: int = 0) -> Tally:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.inbox", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    seed = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
-    print(f"LIFECYCLE_SEED={seed}")
-    tally = asyncio.run(storm(parser.parse_args().seconds, seed=seed))
-    print(f"refused {len(tally.refused)}, dead letters {tally.dead}")
-    wrong = tally.wrong()
-    print(*wrong, sep="\n", end="\n" if wrong else "")
-    print(tally)
-    sys.exit(bool(wrong))
+    tell("tests.chaos.inbox", __doc__, storm, "refused", "dead")
 
 
 if __name__ == "__main__":

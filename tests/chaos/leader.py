@@ -8,11 +8,9 @@ The last line says how it went; the exit status is 0 if it went well.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import logging
-import os
 import random
 import signal
 import sys
@@ -27,6 +25,7 @@ import nats
 
 from lifecycle.bridges.leases import BUCKET, STREAM
 from tests.chaos._leader_worker import NAME, WRITES
+from tests.chaos.telling import tell
 from tests.nats_servers import NatsProcess
 
 if TYPE_CHECKING:
@@ -232,16 +231,8 @@ async def storm(seconds: float, *, seed: int, strikes: int = 0) -> Tally:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.leader", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    seed = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
-    print(f"LIFECYCLE_SEED={seed}")
     logging.getLogger("lifecycle.bridges").setLevel(logging.ERROR)
-    tally = asyncio.run(storm(parser.parse_args().seconds, seed=seed))
-    wrong = tally.wrong()
-    print(*wrong, sep="\n", end="\n" if wrong else "")
-    print(tally)
-    sys.exit(bool(wrong))
+    tell("tests.chaos.leader", __doc__, storm)
 
 
 if __name__ == "__main__":
