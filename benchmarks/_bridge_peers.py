@@ -1,7 +1,8 @@
 """Both ends of a bus, each a process: ``python -m benchmarks._bridge_peers PEER ROLE URL COUNT RATE``.
 
-``lifecycle`` goes from router to router, ``raw`` is the same by hand with nats-py (an id for each event, JSON, each
-publication awaited, each event acknowledged after its handler), ``faststream`` is what its own documentation shows.
+``lifecycle`` goes from router to router, ``raw`` is the same by hand with nats-py (the same messages, each publication
+awaited, each event acknowledged after its handler), ``lean`` is that with an id and no other header, ``faststream`` is
+what its own documentation shows.
 A consumer prints that it is up, and in the end seconds from the first event to the last and the latencies in order; a
 publisher prints the seconds in which the server has acknowledged everything.
 """
@@ -13,6 +14,7 @@ import json
 import sys
 import time
 import uuid
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -80,8 +82,26 @@ async def _paced(count: int, rate: float, send: Callable[[dict[str, Any]], Await
 # -- by hand -----------------------------------------------------------------------------------------------------
 
 
+_FIXED = {
+    "ce-specversion": "1.0",
+    "ce-source": "benchmark",
+    "ce-type": "Event",
+    "ce-subject": "bench/event",
+    "ce-datacontenttype": "application/json",
+}
+
+
 async def raw_publish(url: str, count: int, rate: float) -> None:
-    """With nats-py alone."""
+    """With nats-py alone, the messages that a bridge sends."""
+    await _publish(url, count, rate, _as_a_cloud_event)
+
+
+async def lean_publish(url: str, count: int, rate: float) -> None:
+    """With nats-py alone, and nothing but an id beside the data."""
+    await _publish(url, count, rate, lambda own: {"Nats-Msg-Id": own})
+
+
+async def _publish(url: str, count: int, rate: float, headers: Callable[[str], dict[str, str]]) -> None:
     import nats
 
     client = await nats.connect(url)
@@ -89,10 +109,15 @@ async def raw_publish(url: str, count: int, rate: float) -> None:
 
     async def send(data: dict[str, Any]) -> None:
         body = json.dumps(data).encode()
-        await js.publish(SUBJECT, body, headers={"Nats-Msg-Id": uuid.uuid4().hex})
+        await js.publish(SUBJECT, body, headers=headers(uuid.uuid4().hex))
 
     await _paced(count, rate, send)
     await client.drain()
+
+
+def _as_a_cloud_event(id: str) -> dict[str, str]:  # noqa: A002  # the attribute's name
+    time = datetime.now(UTC).isoformat()
+    return {**_FIXED, "ce-id": id, "ce-time": time, "Nats-Msg-Id": id}
 
 
 async def raw_consume(url: str, count: int) -> None:
@@ -122,6 +147,9 @@ async def raw_consume(url: str, count: int) -> None:
             left -= 1
     tally.tell()
     await client.drain()
+
+
+lean_consume = raw_consume
 
 
 # -- ours --------------------------------------------------------------------------------------------------------

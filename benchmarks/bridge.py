@@ -26,6 +26,7 @@ STEADY, RATE = 1_000, 500.0
 
 BARS = {
     "e2e_over_raw_nats_py": "at least 0.7",
+    "e2e_over_lean_nats_py": "printed",
     "p50_over_raw_nats_py": "at most 1.5",
     "faststream_over_ours": "printed",
     "events_a_second": "printed",
@@ -39,7 +40,7 @@ BARS = {
 
 def main() -> None:
     """Measure and print."""
-    peers = ["raw", "lifecycle"]
+    peers = ["raw", "lean", "lifecycle"]
     if importlib.util.find_spec("faststream") is None:
         print("faststream is not installed; `pip install --group bench` installs it", file=sys.stderr)
     else:
@@ -49,6 +50,7 @@ def main() -> None:
         steady = _latencies(directory)
     results: dict[str, object] = {
         "e2e_over_raw_nats_py": ratio(through, "lifecycle", "raw"),
+        "e2e_over_lean_nats_py": ratio(through, "lifecycle", "lean"),
         "p50_over_raw_nats_py": ratio(steady, "lifecycle", "raw"),
     }
     if "faststream" in peers:
