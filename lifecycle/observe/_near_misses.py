@@ -7,7 +7,7 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lifecycle.control.patterns import Pattern
+from lifecycle.control.patterns import Pattern, quoted
 from lifecycle.errors import InvalidPattern
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def near_misses(topic: str, patterns: Iterable[str], topics: Iterable[str]) -> t
 def _of_kind(kind: Literal["pattern", "topic"], topic: str, texts: Iterable[str]) -> Iterator[NearMiss]:
     found = 0
     for text in _most_similar(topic, texts):
-        pattern = text if kind == "pattern" else _quoted(text)
+        pattern = text if kind == "pattern" else quoted(text)
         hint = None if text == topic or _fits(pattern, topic) else _hint(topic, pattern)
         if hint is not None and found < _TOLD:
             found += 1
@@ -133,8 +133,3 @@ _CHANGES: tuple[tuple[str, _Change], ...] = (
     ("segments are separated by slashes", _slashes),
     ("they differ in case, and in how segments are separated", _plain),
 )
-
-
-def _quoted(topic: str) -> str:
-    """A topic as a pattern that means itself."""
-    return "".join(f"\\{char}" if char in "*?[\\" else char for char in topic)
