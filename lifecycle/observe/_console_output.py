@@ -7,11 +7,12 @@ and note it down. What a child process writes to the descriptors themselves is n
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections import deque
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, TextIO, cast
+
+from lifecycle._loggers import stream_handlers
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -210,9 +211,6 @@ def _beneath(copy: _Copy) -> TextIO:
 
 def _hand_over(old: object, new: TextIO) -> None:
     """Let the log handlers that write to ``old`` write to ``new``."""
-    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
-    handlers = {handler for each in loggers if isinstance(each, logging.Logger) for handler in each.handlers}
-    plain: list[logging.StreamHandler[Any]] = [each for each in handlers if type(each) is logging.StreamHandler]
-    for handler in plain:
+    for handler in stream_handlers():
         if handler.stream is old:
             handler.setStream(new)

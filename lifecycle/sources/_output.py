@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from prompt_toolkit.application import get_app_session, run_in_terminal
 
+from lifecycle._loggers import stream_handlers
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
 
@@ -38,7 +40,7 @@ async def output_above() -> AsyncGenerator[None]:
 @contextmanager
 def _standing_in(file: TextIO) -> Generator[None]:
     before = sys.stdout, sys.stderr
-    handlers = [(handler, handler.stream) for handler in _handlers() if handler.stream in before]
+    handlers = [(handler, handler.stream) for handler in stream_handlers() if handler.stream in before]
     sys.stdout = sys.stderr = file
     for handler, _ in handlers:
         handler.setStream(file)
@@ -48,12 +50,6 @@ def _standing_in(file: TextIO) -> Generator[None]:
         sys.stdout, sys.stderr = before
         for handler, stream in handlers:
             handler.setStream(stream)
-
-
-def _handlers() -> list[logging.StreamHandler[Any]]:
-    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
-    handlers = {handler for each in loggers if isinstance(each, logging.Logger) for handler in each.handlers}
-    return [handler for handler in handlers if type(handler) is logging.StreamHandler]
 
 
 class _Above:
