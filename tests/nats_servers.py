@@ -6,20 +6,24 @@ out, so that nobody gets it meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from types import TracebackType
 
-__all__ = ["LIMIT", "NatsProcess"]
+__all__ = ["LIMIT", "NatsProcess", "in_a_directory"]
 
 LIMIT = 30.0
 
@@ -101,3 +105,15 @@ class NatsProcess:
                     return True
             time.sleep(0.005)
         return False
+
+
+@asynccontextmanager
+async def in_a_directory() -> AsyncGenerator[tuple[Path, NatsProcess]]:
+    """A directory that is removed in the end, and a server that keeps its own below it; nothing waits in the loop."""
+    with tempfile.TemporaryDirectory() as name:
+        server = NatsProcess(Path(name) / "nats")
+        await asyncio.to_thread(server.start)
+        try:
+            yield Path(name), server
+        finally:
+            await asyncio.to_thread(server.kill)

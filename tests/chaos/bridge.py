@@ -13,7 +13,6 @@ import logging
 import random
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
@@ -25,7 +24,7 @@ from lifecycle.bridges import BusEvent, NatsBridge, NotPublished
 from lifecycle.control import Router
 from lifecycle.testing import running
 from tests.chaos.telling import tell
-from tests.nats_servers import NatsProcess
+from tests.nats_servers import NatsProcess, in_a_directory
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -232,14 +231,8 @@ class Storm:
 
 async def storm(seconds: float, *, seed: int, kills: int = 0) -> Tally:
     """Blow for ``seconds``, and until there were as many ``kills``."""
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        server = NatsProcess(directory / "nats")
-        await asyncio.to_thread(server.start)
-        try:
-            return await Storm(directory, server, seed).blow(seconds, kills)
-        finally:
-            await asyncio.to_thread(server.kill)
+    async with in_a_directory() as (directory, server):
+        return await Storm(directory, server, seed).blow(seconds, kills)
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ import logging
 import random
 import signal
 import sys
-import tempfile
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ import nats
 from lifecycle.bridges.leases import BUCKET, STREAM
 from tests.chaos._leader_worker import NAME, WRITES
 from tests.chaos.telling import tell
-from tests.nats_servers import NatsProcess
+from tests.nats_servers import NatsProcess, in_a_directory
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -220,14 +219,8 @@ async def read(url: str) -> list[Write]:
 
 async def storm(seconds: float, *, seed: int, strikes: int = 0) -> Tally:
     """Blow for ``seconds``, and until there were as many ``strikes``."""
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        server = NatsProcess(directory / "nats")
-        await asyncio.to_thread(server.start)
-        try:
-            return await Storm(directory, server, seed).blow(seconds, strikes)
-        finally:
-            await asyncio.to_thread(server.kill)
+    async with in_a_directory() as (directory, server):
+        return await Storm(directory, server, seed).blow(seconds, strikes)
 
 
 def main() -> None:
