@@ -11,7 +11,7 @@ LIT    := 3.3.3
 DAGRE  := 3.1.3
 VENDOR := lifecycle/observe/page/vendor
 
-.PHONY: demo test lint types soak bench docs page engines clean
+.PHONY: demo test lint types soak bench bench-check shape docs page engines clean
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -36,9 +36,16 @@ types: $(STAMP)
 soak: $(STAMP)  ## five minutes of chaos in a tree of fifty workers and in a pool, a million hostile webhooks; LIFECYCLE_SEED=… repeats one
 	LIFECYCLE_SOAK=$${LIFECYCLE_SOAK:-300} $(BIN)/python -m pytest -s tests/realtime/test_supervisor_chaos.py tests/realtime/pool/test_pool_chaos.py tests/realtime/test_inbox_chaos.py tests/realtime/test_flow_chaos.py tests/realtime/flows/test_jobs.py tests/realtime/bridges/test_bridge_chaos.py tests/realtime/bridges/test_leader_deaths.py tests/flows/test_crash_points.py tests/conformance/test_flow_cases.py tests/workers/test_supervisor_model.py tests/sources/test_signatures_hostile.py
 
-bench: $(STAMP)  ## ratios, one JSON object a module
+bench: $(STAMP)  ## ratios to the peers, onto docs/reference/performance.md: about a quarter of an hour on a quiet machine
 	$(BIN)/python -m pip install --quiet --group bench
-	for each in router webhook watch startup supervision pool flows bridge observe; do $(BIN)/python -m benchmarks.$$each --json || exit 1; done
+	$(BIN)/python -m benchmarks --write
+
+bench-check: $(STAMP)  ## whether a ratio has become worse than those that were kept; MODULES="router pool" for some
+	$(BIN)/python -m pip install --quiet --group bench
+	$(BIN)/python -m benchmarks --check $(MODULES)
+
+shape: $(STAMP)  ## what style says of the code, measured
+	$(BIN)/python -m tools.shape
 
 docs: $(STAMP)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -b html docs docs/_build/html

@@ -1,0 +1,94 @@
+"""All benchmarks, one after the other: ``python -m benchmarks [--write | --check] [module ...]``.
+
+Without an option the figures are printed. ``--write`` also keeps them, in ``benchmarks/figures.json`` and on the page
+``docs/reference/performance.md``; of the modules that were not named, what was kept before stays. ``--check`` compares
+them with those that were kept and exits with 1 where one has become so much worse that the machine's moods do not
+explain it, twice in a row; it says nothing of figures that are only printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from benchmarks._bars import Bar
+from benchmarks._machine import machine, versions
+from benchmarks._page import PAGE, STORED, render, stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["MODULES", "main", "regressions"]
+
+MODULES = ("startup", "router", "webhook", "watch", "supervision", "pool", "flows", "bridge", "observe")
+
+
+def main() -> int:
+    """Measure what was named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What lifecycle costs, beside others.")
+    parser.add_argument("modules", nargs="*", choices=[[], *MODULES], default=[], metavar="module")
+    then = parser.add_mutually_exclusive_group()
+    then.add_argument("--write", action="store_true", help="keep the figures, and write the page")
+    then.add_argument("--check", action="store_true", help="exit with 1 where a figure has become worse")
+    options = parser.parse_args()
+    named = options.modules or MODULES
+    found = {name: _measured(name) for name in named}
+    if options.write:
+        _keep(found)
+    return _check(found) if options.check else 0
+
+
+def _measured(name: str) -> dict[str, Any]:
+    """The figures of one module, from a process of its own; what it could not measure is told on stderr."""
+    load = round(os.getloadavg()[0], 1)
+    ran = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", "--json"], text=True, capture_output=True)  # noqa: PLW1510  # looked at below
+    if ran.returncode:
+        sys.exit(f"benchmarks.{name} failed with {ran.returncode}:\n{ran.stderr}{ran.stdout}")
+    told = json.loads(ran.stdout.splitlines()[-1])
+    print(json.dumps({name: told}), flush=True)
+    missing = [line for line in ran.stderr.splitlines() if line.strip()] if None in told.values() else []
+    return {"figures": told, "missing": missing, "load": load}
+
+
+def _keep(found: Mapping[str, Any]) -> None:
+    before = stored()["modules"] if STORED.exists() else {}
+    modules = {name: each for name in MODULES if (each := found.get(name) or before.get(name))}
+    run = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(), "versions": versions(), "modules": modules}
+    STORED.write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+    PAGE.write_text(render(run), encoding="utf-8")
+
+
+def _check(found: Mapping[str, Any]) -> int:
+    before = stored()["modules"]
+    suspects = {name: regressions(name, each["figures"], before[name]["figures"]) for name, each in found.items()}
+    verdicts = [line for name, worse in suspects.items() if worse for line in _confirmed(name, worse, before[name])]
+    print("\n".join(verdicts) or "no figure has become worse")
+    return 1 if verdicts else 0
+
+
+def _confirmed(name: str, suspects: Iterable[str], before: Mapping[str, Any]) -> list[str]:
+    """Those of ``suspects`` that a second run finds worse as well, a line each."""
+    again, kept = _measured(name)["figures"], before["figures"]
+    worse = set(suspects) & set(regressions(name, again, kept))
+    return [f"{name}: {figure} is {again[figure]}, was {kept[figure]}" for figure in sorted(worse)]
+
+
+def regressions(name: str, figures: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
+    """Which figures of a module are worse than those that were kept."""
+    bars = {figure: Bar.read(words) for figure, words in import_module(f"benchmarks.{name}").BARS.items()}
+    both = (figure for figure in bars if _is_number(figures.get(figure)) and _is_number(kept.get(figure)))
+    return [figure for figure in both if bars[figure].worse(figures[figure], kept[figure])]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

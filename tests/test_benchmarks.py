@@ -1,0 +1,61 @@
+"""The figures that are kept: read as they were meant, compared both ways, and shown as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import MODULES, regressions
+from benchmarks._bars import Bar
+from benchmarks._page import PAGE, render, stored
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "bar"),
+    [
+        ("at most 1.8", Bar("less", 1.8)),
+        ("at most 1,800", Bar("less", 1800)),
+        ("at least 0.95", Bar("more", 0.95)),
+        ("at least 80; TaskFlow had 250 tasks, ours 1,000", Bar("more", 80)),
+        ("under 0.5", Bar("less", 0.5)),
+        ("0", Bar("less", 0)),
+        ("none", Bar("less", 0)),
+        ("printed", Bar(None, None)),
+    ],
+)
+def test_the_words_beside_a_figure_are_read(words: str, bar: Bar) -> None:
+    assert Bar.read(words) == bar
+
+
+@pytest.mark.parametrize(
+    ("words", "figure", "met"),
+    [("at most 2", 2.0, True), ("at most 2", 2.1, False), ("at least 2", 1.9, False), ("printed", 99.0, None)],
+)
+def test_a_figure_is_held_against_its_bar(words: str, figure: float, met: bool | None) -> None:
+    assert Bar.read(words).met(figure) is met
+
+
+def test_a_figure_is_worse_when_it_has_moved_the_wrong_way_by_more_than_the_machine_explains() -> None:
+    kept = {"exact_over_bare": 1.5, "hot_hit_rate_under_flood": 1.0, "pyee_over_exact": 70.0, "lane_over_queue": None}
+    moved = {"exact_over_bare": 2.0, "hot_hit_rate_under_flood": 0.7, "pyee_over_exact": 7.0, "lane_over_queue": 9.0}
+
+    assert regressions("router", moved, kept) == ["exact_over_bare", "hot_hit_rate_under_flood"]
+    assert regressions("router", {"exact_over_bare": 0.1, "hot_hit_rate_under_flood": 0.9}, kept) == []
+
+
+def test_a_single_loss_is_worse_than_none() -> None:
+    assert regressions("watch", {"burst_lost": 1}, {"burst_lost": 0}) == ["burst_lost"]
+
+
+def test_all_modules_are_run_and_kept() -> None:
+    modules = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
+
+    assert modules == set(MODULES) >= set(stored()["modules"])
+
+
+def test_the_page_shows_what_was_kept_and_nothing_else() -> None:
+    """Who edits a figure, a bar or the words about them by hand has to write the page anew (`make bench`)."""
+    assert PAGE.read_text(encoding="utf-8") == render(stored())

@@ -1,0 +1,1 @@
+"""What developers of lifecycle run: measurements of the code, the release. Nothing here is shipped."""
