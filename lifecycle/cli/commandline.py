@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from lifecycle.cli.ctl.verbs import add_ctl
 from lifecycle.cli.failures import UsageError
-from lifecycle.cli.filecommands import add_flows, add_inbox
 from lifecycle.cli.parsers import CommandParser, typed
+from lifecycle.cli.stores.commandline import add_flows, add_inbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from lifecycle.cli.settings import Settings
+    from lifecycle.cli.watch.settings import Settings
 
 __all__ = ["Parsed", "parse", "watch_settings"]
 
@@ -70,7 +70,7 @@ def watch_settings(typed: Mapping[str, Any], configured: Mapping[str, Any]) -> S
     Raises:
         UsageError: without a command, or for settings that do not go together.
     """
-    from lifecycle.cli.settings import Settings
+    from lifecycle.cli.watch.settings import Settings
 
     known = {field.name for field in fields(Settings)}
     given = {**configured, **{name: value for name, value in typed.items() if name in known and not _absent(value)}}
@@ -228,7 +228,7 @@ def _add_webhook(commands: Any) -> None:
 
 
 def _watch(parsed: Parsed) -> int:
-    from lifecycle.cli.watching import watch
+    from lifecycle.cli.watch.running import watch
 
     return watch(vars(parsed))
 
@@ -242,7 +242,7 @@ def _up(parsed: Parsed) -> int:
 
 
 def _run(parsed: Parsed) -> int:
-    from lifecycle.cli.running import run_target
+    from lifecycle.cli.targets import run_target
 
     if parsed.command:
         raise UsageError(f"lifecycle run takes no command; {' '.join(parsed.command)!r} would be for lifecycle watch")

@@ -14,7 +14,7 @@ from lifecycle.cli.messages import PREFIX, Voice, brief, colourful, put
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from lifecycle.cli.settings import LogFormat
+    from lifecycle.cli.watch.settings import LogFormat
 
 __all__ = ["MachineVoice", "configured", "failure_shown", "heard", "json_line", "voice_of"]
 

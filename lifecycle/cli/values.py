@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, get_args
 
-from lifecycle.cli.settings import Action, Address, Busy, LogFormat, Policy, Rule
+from lifecycle.cli.watch.settings import Action, Address, Busy, LogFormat, Policy, Rule
 
 if TYPE_CHECKING:
     from lifecycle.cli.globs import Glob

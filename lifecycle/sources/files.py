@@ -1,8 +1,4 @@
-"""Files that appear, change and vanish.
-
-`FileWatchSource` is the door. Behind it, ``_files_changes`` says what changed: ``_files_watch`` gets hints from the
-system, ``_files_tree`` looks at what became of the files, ``_files_rules`` says which of them count.
-"""
+"""Files that appear, change and vanish; how that is known is the matter of ``_files``."""
 
 from __future__ import annotations
 
@@ -15,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from lifecycle.events import Change, FileEvent
-from lifecycle.sources._files_changes import Polled, Watched
-from lifecycle.sources._files_rules import DEFAULT_IGNORES, Rules
-from lifecycle.sources._files_tree import Tree
-from lifecycle.sources._files_unreadable import may_read
+from lifecycle.sources._files.changes import Polled, Watched
+from lifecycle.sources._files.rules import DEFAULT_IGNORES, Rules
+from lifecycle.sources._files.tree import Tree
+from lifecycle.sources._files.unreadable import may_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from lifecycle.control.types import Emit
-    from lifecycle.sources._files_changes import Changes
+    from lifecycle.sources._files.changes import Changes
 
     _Filter: TypeAlias = Callable[[Change, Path], bool]
 

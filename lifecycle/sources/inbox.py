@@ -1,6 +1,6 @@
 """What a webhook source keeps on disk, so that a crash loses nothing that it has accepted.
 
-Here are the settings; the file is in ``_inbox_keeping``, and how letters reach their handlers in ``_inbox_delivering``.
+Here are the settings; ``_inbox`` carries them out.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from lifecycle.events import EndOfInputEvent, LineEvent, Topical, UnknownCommandEvent
-from lifecycle.sources._lines import Lines
-from lifecycle.sources._stdin import Stream, is_terminal, open_chunks
-from lifecycle.sources._vocabulary import Vocabulary, Words
+from lifecycle.sources._input.chunks import Stream, is_terminal, open_chunks
+from lifecycle.sources._input.lines import Lines
+from lifecycle.sources._input.vocabulary import Vocabulary, Words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lifecycle.control.commands import Commands
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.types import Emit
-    from lifecycle.sources._stdin import Chunks
+    from lifecycle.sources._input.chunks import Chunks
 
 __all__ = ["InputSource"]
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from lifecycle.runtime.lifetimes import current_life
-from lifecycle.sources._http_hosts import url_of
+from lifecycle.sources._http.hosts import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -113,8 +113,8 @@ class ProbeServer:
             OSError: when the address is taken or not to be had.
             RuntimeError: when it listens already.
         """
-        from lifecycle.sources._http_listener import Listener  # aiohttp is heavy
-        from lifecycle.sources._http_probes import Probes
+        from lifecycle.sources._http.listener import Listener  # aiohttp is heavy
+        from lifecycle.sources._http.probes import Probes
 
         if self._listening.is_set():
             raise RuntimeError(f"{self!r} listens already; make another for another port")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifecycle.events import EndOfInputEvent
-from lifecycle.sources._stdin import is_terminal
-from lifecycle.sources._vocabulary import Vocabulary, Words
+from lifecycle.sources._input.chunks import is_terminal
+from lifecycle.sources._input.vocabulary import Vocabulary, Words
 from lifecycle.sources.input import InputSource
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lifecycle.control.commands import Commands
     from lifecycle.control.types import Emit
     from lifecycle.events import Topical
-    from lifecycle.sources._prompting import Conversation
+    from lifecycle.sources._input.conversations import Conversation
 
 __all__ = ["PromptSource"]
 
@@ -97,7 +97,7 @@ class PromptSource:
         if not self._can_ask():
             await self._input.run(emit)
             return
-        from lifecycle.sources._prompting import conversation
+        from lifecycle.sources._input.conversations import conversation
 
         async with conversation(self._prompt, self._vocabulary, self._history, self._toolbar) as talk:
             self._conversation = talk

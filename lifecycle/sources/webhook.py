@@ -1,6 +1,6 @@
 """HTTP requests as events.
 
-What it takes to serve HTTP is in the modules ``_http_…`` beside this one; aiohttp is imported when a source starts.
+What it takes to serve HTTP is in ``_http``; aiohttp is imported when a source starts.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Literal, cast
 
-from lifecycle.sources._http_hosts import is_local, unix_path, url_of
-from lifecycle.sources._http_paths import check_path
-from lifecycle.sources._http_rules import Rules
+from lifecycle.sources._http.hosts import is_local, unix_path, url_of
+from lifecycle.sources._http.paths import check_path
+from lifecycle.sources._http.rules import Rules
 
 if TYPE_CHECKING:
     import ssl
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from typing import Self
 
     from lifecycle.control.types import Emit
-    from lifecycle.sources._http_rules import Verify
-    from lifecycle.sources._http_server import HttpServer
-    from lifecycle.sources._inbox_delivering import Deliverer
+    from lifecycle.sources._http.rules import Verify
+    from lifecycle.sources._http.server import HttpServer
+    from lifecycle.sources._inbox.deliverer import Deliverer
     from lifecycle.sources.inbox import Inbox
     from lifecycle.sources.signatures import Verifier
 
@@ -170,7 +170,7 @@ class WebhookSource:
             OSError: when the address is taken or not to be had.
             JournalError: when the inbox cannot be opened or written.
         """
-        from lifecycle.sources._http_server import HttpServer  # aiohttp is heavy
+        from lifecycle.sources._http.server import HttpServer  # aiohttp is heavy
 
         self._closing = asyncio.Event()
         server = HttpServer(self._rules, self._inbox)
@@ -263,7 +263,7 @@ def _verify_of(verify: Verifier | Verify | None) -> Verify | None:
 def _deliverer_of(inbox: Inbox | None) -> Deliverer | None:
     if inbox is None:
         return None
-    from lifecycle.sources._inbox_delivering import Deliverer  # SQLite, for those who want it
+    from lifecycle.sources._inbox.deliverer import Deliverer  # SQLite, for those who want it
     from lifecycle.sources.inbox import Inbox
 
     if not isinstance(inbox, Inbox):

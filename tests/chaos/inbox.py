@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from lifecycle.sources._inbox_keeping import LETTERS
+from lifecycle.sources._inbox.keeper import LETTERS
 from tests.chaos._receiver import SECRET
 from tests.chaos.telling import tell
 

@@ -110,7 +110,7 @@ def test_help_needs_no_terminals() -> None:
     code = """
 import sys
 sys.modules["termios"] = sys.modules["pty"] = sys.modules["fcntl"] = None
-import lifecycle.cli.children, lifecycle.cli.watching, lifecycle.cli.generations
+import lifecycle.cli.watch.children, lifecycle.cli.watch.running, lifecycle.cli.watch.generations
 lifecycle.cli.main(["watch", "--help"])
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -19,7 +19,7 @@ from lifecycle.cli import main
 from lifecycle.errors import SourceFailed
 from lifecycle.journal import FileLock
 from lifecycle.sources import GitHub, Inbox, Limits, Slack, Stripe, WebhookSource
-from lifecycle.sources._inbox_keeping import LETTERS, packed, unpacked
+from lifecycle.sources._inbox.keeper import LETTERS, packed, unpacked
 from lifecycle.testing import Recorder, running
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ async def test_what_was_handled_while_the_disk_was_full_is_put_down_later(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifecycle.journal.databases._PATIENCE", 0.05)
-    monkeypatch.setattr("lifecycle.sources._inbox_delivering._PAUSE", 0.01)
+    monkeypatch.setattr("lifecycle.sources._inbox.deliverer._PAUSE", 0.01)
     go_on = asyncio.Event()
 
     async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:

@@ -13,13 +13,13 @@ import pytest
 
 from lifecycle.control import Router
 from lifecycle.sources import GitHub, Limits, WebhookSource
-from lifecycle.sources._http_connections import Connections
+from lifecycle.sources._http.connections import Connections
 from lifecycle.testing import Recorder, running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from lifecycle.sources._http_bodies import Bodies
+    from lifecycle.sources._http.bodies import Bodies
 
 SECRET = b"secret"
 

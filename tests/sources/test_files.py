@@ -12,9 +12,9 @@ import pytest
 
 from lifecycle.errors import InvalidPattern
 from lifecycle.sources import DEFAULT_IGNORES, FileWatchSource
-from lifecycle.sources._files_links import entries_on_the_way
-from lifecycle.sources._files_rules import Rules
-from lifecycle.sources._files_tree import Tree
+from lifecycle.sources._files.links import entries_on_the_way
+from lifecycle.sources._files.rules import Rules
+from lifecycle.sources._files.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,7 +30,7 @@ from lifecycle.events import (
     UnknownCommandEvent,
 )
 from lifecycle.sources import InputSource
-from lifecycle.sources._lines import MAX_LINE
+from lifecycle.sources._input.lines import MAX_LINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,8 +17,8 @@ from prompt_toolkit.document import Document
 from lifecycle.control import Command, CommandEvent, Commands
 from lifecycle.events import EndOfInputEvent, SuspendEvent
 from lifecycle.sources import PromptSource
-from lifecycle.sources._prompting import _Words
-from lifecycle.sources._vocabulary import Vocabulary
+from lifecycle.sources._input.conversations import _Words
+from lifecycle.sources._input.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

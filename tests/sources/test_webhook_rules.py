@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lifecycle.events import WebhookEvent
 from lifecycle.sources import GitHub, Limits, WebhookSource
-from lifecycle.sources._http_paths import decoded
-from lifecycle.sources._http_rates import Rates
+from lifecycle.sources._http.paths import decoded
+from lifecycle.sources._http.rates import Rates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

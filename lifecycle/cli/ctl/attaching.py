@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.ctl.clients import choose
 from lifecycle.cli.ctl.exchanges import decoded
-from lifecycle.cli.ctl.looks import show_output, show_text, voice
-from lifecycle.cli.ctl.questions import show_commands
+from lifecycle.cli.ctl.printing import show_output, show_text, voice
+from lifecycle.cli.ctl.queries import show_commands
 from lifecycle.cli.failures import DONE, FAILED, CliError
 from lifecycle.cli.listing import harmless
 from lifecycle.control import Command, Router

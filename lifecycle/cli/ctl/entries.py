@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from lifecycle.cli.ctl.looks import coloured
+from lifecycle.cli.ctl.printing import coloured
 from lifecycle.cli.listing import harmless, short
 
 __all__ = ["UNDER_WAY", "clock", "entry_line"]

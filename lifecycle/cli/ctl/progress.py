@@ -10,11 +10,11 @@ import select
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from lifecycle.cli.ctl.actions import command, line_of, patiently, told
 from lifecycle.cli.ctl.bars import bar
 from lifecycle.cli.ctl.clients import choose
 from lifecycle.cli.ctl.exchanges import GoneError, decoded
-from lifecycle.cli.ctl.looks import show_json, voice
-from lifecycle.cli.ctl.orders import command, line_of, patiently, told
+from lifecycle.cli.ctl.printing import show_json, voice
 from lifecycle.cli.ctl.trees import Tree
 from lifecycle.cli.failures import DONE
 

@@ -56,7 +56,7 @@ def _one(name: str, told: str, **how: Any) -> tuple[tuple[str, dict[str, Any]], 
 
 
 def _command(told: str, *takes: tuple[str, dict[str, Any]]) -> Verb:
-    return Verb(told, "orders", "command", (*takes, *_JSON))
+    return Verb(told, "actions", "command", (*takes, *_JSON))
 
 
 VERBS: Final = {
@@ -73,30 +73,30 @@ VERBS: Final = {
         "tail",
         (*_one("pattern", "only these topics, such as 'file/**'", nargs="?", default="**"), *_JSON),
     ),
-    "routes": Verb("which handlers there are, and for what", "questions", "routes", _JSON),
+    "routes": Verb("which handlers there are, and for what", "queries", "routes", _JSON),
     "explain": Verb(
         "why nothing happens for a topic",
-        "questions",
+        "queries",
         "explain",
         (*_one("topic", "such as file/modified"), *_JSON),
     ),
     "trace": Verb(
         "an event, what led to it, and what came of it",
-        "questions",
+        "queries",
         "trace",
         (*_one("id", "as tail shows it"), *_JSON),
     ),
     "diagram": Verb(
         "a drawing of the program, for Mermaid",
-        "questions",
+        "queries",
         "diagram",
         _one("of", "system (this is meant without), lifetime, a worker or a flow", nargs="?", default="system"),
     ),
-    "dump": Verb("where each thread and each task stands", "questions", "dump"),
-    "commands": Verb("the words that the program knows", "questions", "commands", _JSON),
+    "dump": Verb("where each thread and each task stands", "queries", "dump"),
+    "commands": Verb("the words that the program knows", "queries", "commands", _JSON),
     "emit": Verb(
         "send an event into the program",
-        "orders",
+        "actions",
         "emit",
         (
             *_one("topic", "such as deploy/start"),

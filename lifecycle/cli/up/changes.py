@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lifecycle.cli.gitignore import available
-from lifecycle.cli.rules import PathRules, absolute, own_output
-from lifecycle.cli.session import changed
-from lifecycle.cli.settings import Settings
+from lifecycle.cli.watch.gitignore import available
+from lifecycle.cli.watch.rules import PathRules, absolute, own_output
+from lifecycle.cli.watch.session import changed
+from lifecycle.cli.watch.settings import Settings
 from lifecycle.control import Debounce, Router, merge_files
 from lifecycle.errors import InvalidTransition, WorkerFailed
 

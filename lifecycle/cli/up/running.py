@@ -27,8 +27,8 @@ from lifecycle.workers.status import FINAL
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from lifecycle.cli.settings import LogFormat
     from lifecycle.cli.up.processes import Process
+    from lifecycle.cli.watch.settings import LogFormat
     from lifecycle.events import StatusEvent
     from lifecycle.workers import WorkerState
 

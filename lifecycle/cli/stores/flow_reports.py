@@ -1,0 +1,203 @@
+"""What `lifecycle flows` shows: lists, all of one flow, diagrams; for people, and as JSON for programs."""
+
+from __future__ import annotations
+
+import json as js
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from lifecycle.cli.failures import UsageError
+from lifecycle.cli.listing import ago, columns, harmless, is_secret, moment, short
+from lifecycle.flows.failures import Failure
+from lifecycle.flows.patterns import Flow
+from lifecycle.flows.tasks import Task
+from lifecycle.flows.views import built, stored, unbuilt
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from lifecycle.flows import AtomRow, Change, FlowRow, Snapshot, Store
+    from lifecycle.flows.views import RunInfo
+
+__all__ = ["described", "in_order", "listed", "picture", "records", "whole"]
+
+#: Changes of a flow that a person is shown; JSON has all.
+_LATEST = 20
+
+
+async def whole(store: Store, id: str) -> AsyncIterator[Change]:  # noqa: A002  # what it is
+    """All changes of a flow."""
+    seq = 0
+    while changes := await store.changes(id, after=seq):
+        for change in changes:
+            yield change
+        seq = changes[-1].seq
+
+
+def in_order(snapshot: Snapshot, changes: Sequence[Change]) -> Snapshot:
+    """With the tasks in the order in which they began, first of all."""
+    begun: dict[str, int] = {}
+    for change in changes:
+        begun.setdefault(change.name, change.seq)
+    rows = sorted(snapshot.atoms.values(), key=lambda row: begun.get(row.name, math.inf))
+    return snapshot._replace(atoms={row.name: row for row in rows})
+
+
+# -- lists ---------------------------------------------------------------------------------------------------------
+
+
+def listed(rows: Sequence[tuple[FlowRow, str]]) -> str:
+    """A line a flow."""
+    cells = [(row.id, row.name, row.state, ago(row.at) if row.at else "", runner) for row, runner in rows]
+    return columns([("id", "flow", "state", "changed", "process"), *(tuple(map(harmless, row)) for row in cells)])
+
+
+def records(rows: Sequence[tuple[FlowRow, str]]) -> str:
+    """The same for programs."""
+    return _json([_record(row, runner) for row, runner in rows])
+
+
+def _record(row: FlowRow, runner: str) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "flow": row.name,
+        "state": row.state,
+        "changed": row.at or None,
+        "process": int(runner) if runner.isdecimal() else runner or None,
+    }
+
+
+def _json(value: object) -> str:
+    return js.dumps(value, indent=2) + "\n"
+
+
+# -- all of one flow -----------------------------------------------------------------------------------------------
+
+
+def described(shown: Sequence[tuple[Snapshot, Sequence[Change], str]], *, json: bool) -> str:
+    """All that is known of some flows."""
+    if json:
+        return _json([_all(*each) for each in shown])
+    return "\n".join(_told(*each) for each in shown)
+
+
+def _all(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> dict[str, Any]:
+    return _record(snapshot.flow, runner) | {
+        "given": _value(snapshot.flow.store),
+        "tasks": [_task(row) for row in snapshot.atoms.values()],
+        "changes": [
+            {"seq": each.seq, "at": each.at, "kind": each.kind, "name": each.name, "old": each.old, "new": each.new}
+            | {"reason": each.reason, "attempt": each.attempt}
+            for each in changes
+        ],
+    }
+
+
+def _task(row: AtomRow) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "state": row.state,
+        "intention": row.intention,
+        "attempt": row.attempt,
+        "result": _value(row.result),
+        "error": stored(row).error or None,
+    }
+
+
+def _value(text: str | None) -> Any:
+    """What a text of the store means, if it is JSON; else the text, which another codec wrote."""
+    try:
+        return None if text is None else js.loads(text)
+    except ValueError:
+        return text
+
+
+def _told(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> str:
+    flow = snapshot.flow
+    known = [
+        ("flow", flow.name),
+        ("id", flow.id),
+        ("state", flow.state),
+        ("changed", f"{moment(flow.at)}, {ago(flow.at)} ago" if flow.at else "not yet"),
+        ("process", runner or "none"),
+        ("given", _given(flow.store)),
+    ]
+    text = "".join(f"{name:<10}{harmless(value)}\n" for name, value in known)
+    atoms = snapshot.atoms.values()
+    rows = [(row.name, row.kind, row.state, row.intention, str(row.attempt), _outcome(row)) for row in atoms]
+    heading = ("name", "kind", "state", "intention", "attempts", "result")
+    text += "\n" + columns([heading, *(tuple(map(harmless, row)) for row in rows)])
+    return text + _history(changes)
+
+
+def _given(text: str) -> str:
+    given = _value(text)
+    if not isinstance(given, dict):
+        return short(str(text))
+    values = cast("dict[str, object]", given)
+    return short(js.dumps({name: "***" if is_secret(name) else value for name, value in values.items()}))
+
+
+def _outcome(row: AtomRow) -> str:
+    error = stored(row).error
+    if error or row.result is None:
+        return short(error)
+    return "***" if is_secret(row.name) else short(row.result)
+
+
+def _history(changes: Sequence[Change]) -> str:
+    if not changes:
+        return ""
+    rows = [(moment(each.at), each.name, each.old, each.new, _why(each)) for each in changes[-_LATEST:]]
+    left = len(changes) - len(rows)
+    text = f"\n({left} changes before these; --json has all)\n" if left else "\n"
+    return text + columns([("at", "name", "from", "to", ""), *(tuple(map(harmless, row)) for row in rows)])
+
+
+def _why(change: Change) -> str:
+    if change.text is not None and change.new in ("FAILURE", "REVERT_FAILURE"):
+        return short(str(Failure.decode(change.text)))
+    return change.reason
+
+
+# -- diagrams ------------------------------------------------------------------------------------------------------
+
+
+def picture(snapshots: Sequence[Snapshot], flow: str | None) -> str:
+    """One flow with its tasks, as ``flow`` (MODULE:ATTRIBUTE) has them if it is given; several as a node each.
+
+    Raises:
+        UsageError: when there is no such flow, or it is another one than that of the file.
+    """
+    from lifecycle.observe import mermaid
+
+    definition = None if flow is None else _definition(flow)
+    infos = [_info(snapshot, definition) for snapshot in snapshots]
+    return mermaid.flow(infos[0]) if len(infos) == 1 else mermaid.system(infos)
+
+
+def _info(snapshot: Snapshot, definition: Flow | Task | None) -> RunInfo:
+    views = {row.name: stored(row) for row in snapshot.atoms.values()}
+    if definition is None:
+        return unbuilt(snapshot.flow, views)
+    if definition.name != snapshot.flow.name:
+        raise UsageError(f"{definition!r} is not the flow {snapshot.flow.name!r}; give that, or the id of another")
+    return built(definition, snapshot.flow, views)
+
+
+def _definition(target: str) -> Flow | Task:
+    from lifecycle.cli.targets import find
+
+    sys.path.insert(0, str(Path.cwd()))
+    found = find(target, _is_flow)
+    if not _is_flow(found):
+        raise UsageError(f"{target} is {found!r}, which is no flow; give what linear, unordered, graph or task made")
+    flow: Flow | Task = found
+    return flow
+
+
+def _is_flow(thing: object) -> bool:
+    return isinstance(thing, (Flow, Task))

@@ -1,0 +1,191 @@
+"""`lifecycle flows`: what a file of flows says, or a server, and what can be asked of who runs them.
+
+A command has none of the program's code, so it carries out no flow. It reads the file, asks the process that runs a
+flow to suspend it or to go on, and resets one that failed, for its program to begin it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
+from lifecycle.cli.messages import Voice, colourful, put
+from lifecycle.cli.stores.files import check_file
+from lifecycle.cli.stores.flow_reports import described, in_order, listed, picture, records, whole
+from lifecycle.errors import FlowError, JournalError
+from lifecycle.flows import Flows
+from lifecycle.flows.postgres import PostgresStore
+from lifecycle.flows.requests import RECOVER, RESUME, SUSPEND
+from lifecycle.flows.retrying import RETRIED, begin_anew
+from lifecycle.flows.sqlite import FLOW_TABLES
+from lifecycle.flows.tables import FlowState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from lifecycle.flows import Change, FlowRow, Snapshot
+
+__all__ = ["VERBS", "flows"]
+
+_RUNS = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
+_ENDS = (FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
+
+
+def flows(verb: str, place: Path | str, ids: Sequence[str], *, json: bool = False, flow: str | None = None) -> int:
+    """Carry out ``verb`` on the flows with these ids, or on all that it applies to; ``flow`` is MODULE:ATTRIBUTE.
+
+    Raises:
+        UsageError: for a file, or the URL of a server, that holds no flows.
+        CliError: for a flow that is not there, or a file or a server that cannot be read.
+    """
+    if not isinstance(place, str):
+        check_file(place, FLOW_TABLES, lacks="holds no flows", given_to="Flows")
+    try:
+        work = _Work(Flows(place), ids, json=json, flow=flow)
+        return asyncio.run(_carry_out(VERBS[verb], work))
+    except (JournalError, FlowError, OSError) as error:
+        raise CliError(str(error)) from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+class _Work:
+    """What a verb is to do, and with what."""
+
+    def __init__(self, flows: Flows, ids: Sequence[str], *, json: bool, flow: str | None) -> None:
+        self.flows, self.ids, self.json, self.flow = flows, ids, json, flow
+
+    async def rows(self) -> list[FlowRow]:
+        """The flows that are meant; each is there."""
+        rows = await self.flows.store.flows()
+        if not self.ids:
+            return rows
+        known = {row.id: row for row in rows}
+        if missing := [each for each in self.ids if each not in known]:
+            raise CliError(f"there is no flow {missing[0]!r}; `lifecycle flows list` shows those that are there")
+        return [known[each] for each in dict.fromkeys(self.ids)]
+
+    async def runner(self, row: FlowRow) -> str:
+        """The process that has the flow and lives, by its host, if there are several, and its number; or nothing."""
+        lives = row.owner and row.state not in _ENDS and await self.flows.owners.lives(row.owner)
+        return _process(row.owner) if lives else ""
+
+    def ring(self, what: str, whom: Iterable[str]) -> None:
+        """Ask each of ``whom`` for ``what``."""
+        self.flows.owners.open()
+        try:
+            for each in whom:
+                self.flows.requests.ask(what, each)
+        finally:
+            self.flows.owners.close()
+
+
+def _process(owner: str) -> str:
+    return owner.rpartition("-")[0]
+
+
+async def _carry_out(verb: Callable[[_Work], Awaitable[int]], work: _Work) -> int:
+    store = work.flows.store
+    if isinstance(store, PostgresStore) and not await store.holds_flows():
+        raise UsageError(f"{store!r} holds no flows; give the URL that Flows(…) was given")
+    async with store:
+        return await verb(work)
+
+
+# -- the verbs -----------------------------------------------------------------------------------------------------
+
+
+async def _list(work: _Work) -> int:
+    """A line a flow, the oldest first."""
+    rows = [(row, await work.runner(row)) for row in await work.rows()]
+    if rows or work.json:
+        put(sys.stdout, records(rows) if work.json else listed(rows))
+    else:
+        _say("there are no flows")
+    return DONE
+
+
+async def _show(work: _Work) -> int:
+    """All that is known of each."""
+    shown = [(*await _read(work, row.id), await work.runner(row)) for row in await work.rows()]
+    put(sys.stdout, described(shown, json=work.json))
+    return DONE
+
+
+async def _diagram(work: _Work) -> int:
+    """One flow with its tasks, or of several each as a node, for Mermaid."""
+    snapshots = [(await _read(work, row.id))[0] for row in await work.rows()]
+    put(sys.stdout, picture(snapshots, work.flow))
+    return DONE
+
+
+async def _read(work: _Work, flow: str) -> tuple[Snapshot, list[Change]]:
+    """A flow, with its tasks in the order in which they began, and all its changes."""
+    changes = [change async for change in whole(work.flows.store, flow)]
+    return in_order(await work.flows.store.load(flow), changes), changes
+
+
+async def _suspend(work: _Work) -> int:
+    """Ask who runs them to begin nothing more; what is at work ends first."""
+    asked = await _ask(work, SUSPEND, _RUNS)
+    left = [row for row in await work.rows() if row.state in _RUNS and row.id not in asked]
+    for row in left:
+        _say(f"{row.id} is not running: it is {row.state}, and its program goes on with it when it starts")
+    if not asked and not left:
+        _say("there is nothing to suspend")
+    return DONE
+
+
+async def _resume(work: _Work) -> int:
+    """Ask who has them to go on."""
+    asked = await _ask(work, RESUME, (FlowState.SUSPENDED,))
+    others = [row for row in await work.rows() if row.state not in _ENDS and row.id not in asked]
+    left = [row for row in others if not await work.runner(row)]
+    for row in left:
+        _say(f"{row.id} is {row.state}, and nobody runs who could go on with it; start its program")
+    if not asked and not left:
+        _say("there is nothing to resume")
+    return FAILED if left else DONE
+
+
+async def _ask(work: _Work, what: str, states: Sequence[FlowState]) -> set[str]:
+    """Ask for all that are in ``states`` and in somebody's hands; give their ids."""
+    rows = await work.rows()
+    if work.ids and (ended := [row for row in rows if row.state in _ENDS]):
+        raise CliError(f"flow {ended[0].id!r} is at its end: {ended[0].state}")
+    meant = {row.id: runner for row in rows if row.state in states and (runner := await work.runner(row))}
+    work.ring(what, meant)
+    for each, runner in meant.items():
+        _say(f"process {runner} was asked to {what} {each}")
+    return set(meant)
+
+
+async def _retry(work: _Work) -> int:
+    """Begin anew with what failed: now if who carried it out lives, or when its program starts the next time."""
+    rows = [row for row in await work.rows() if work.ids or row.state in RETRIED]
+    living = {row.owner for row in rows if row.owner and await work.flows.owners.lives(row.owner)}
+    for row in rows:
+        await begin_anew(work.flows.store, row.id)
+        when = f"by process {_process(row.owner)}" if row.owner in living else "when its program starts, or recovers"
+        _say(f"{row.id} was {row.state}, and is begun anew {when}")
+    work.ring(RECOVER, living)
+    if not rows:
+        _say("nothing has failed")
+    return DONE
+
+
+VERBS: dict[str, Callable[[_Work], Awaitable[int]]] = {
+    "list": _list,
+    "show": _show,
+    "diagram": _diagram,
+    "suspend": _suspend,
+    "resume": _resume,
+    "retry": _retry,
+}
+
+
+def _say(text: str) -> None:
+    Voice(colourful(sys.stderr)).say(text)

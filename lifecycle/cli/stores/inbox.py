@@ -1,0 +1,211 @@
+"""`lifecycle inbox`: what waits in the file of an inbox, dead letters too; also while a receiver uses it.
+
+What others sent is shown without anything that could command a terminal, and without what identifies the sender.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.cli.failures import DONE, CliError, UsageError
+from lifecycle.cli.listing import ago, columns, harmless, is_secret, moment, short
+from lifecycle.cli.messages import Voice, colourful, put
+from lifecycle.cli.stores.files import check_file
+from lifecycle.errors import JournalError
+from lifecycle.journal import QUEUES, FileLock
+from lifecycle.journal.databases import Database
+from lifecycle.sources._inbox.keeper import LETTERS, lock_path, unpacked
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Generator, Sequence
+    from pathlib import Path
+
+    from lifecycle.events import WebhookEvent
+    from lifecycle.journal import Entry
+    from lifecycle.journal.databases import Work
+
+__all__ = ["VERBS", "inbox"]
+
+_COLUMNS = ("id", "state", "attempts", "accepted", "topic", "error")
+
+
+def inbox(verb: str, file: Path, letters: Sequence[str]) -> int:
+    """Carry out ``verb`` on the letters with these numbers, or on all dead ones where that is what ``letters`` says.
+
+    Raises:
+        UsageError: for a file that is no inbox, and for a number that is none.
+        CliError: for a letter that is not there, or cannot be had now.
+    """
+    with _opened(file) as carry_out:
+        VERBS[verb](carry_out, letters)
+    return DONE
+
+
+@contextmanager
+def _opened(file: Path) -> Generator[Callable[[Work], Any]]:
+    """What does something inside a transaction of the file."""
+    check_file(file, QUEUES, lacks="is no inbox", given_to="Inbox")
+    database = Database(str(file), (QUEUES,), durable=True)
+
+    def carry_out(work: Work) -> Any:
+        [(result, error)] = database.carry_out([work])
+        if error is not None:
+            raise error
+        return result
+
+    try:
+        database.open()
+        _free(file, carry_out)
+        yield carry_out
+    except JournalError as error:
+        raise CliError(str(error)) from error
+    finally:
+        database.close()
+
+
+def _free(file: Path, carry_out: Callable[[Work], Any]) -> None:
+    """What a receiver that is no more had is nobody's, and waits for the next one."""
+    path = lock_path(file)
+    if not os.path.exists(path):  # noqa: PTH110  # a path of the lock's
+        return
+    lock = FileLock(path)
+    if lock.take():
+        try:
+            carry_out(LETTERS.release)
+        finally:
+            lock.release()
+
+
+# -- the verbs -----------------------------------------------------------------------------------------------------
+
+
+def _list(carry_out: Callable[[Work], Any], _letters: Sequence[str]) -> None:
+    """A line a letter, the oldest first."""
+    entries: list[Entry] = carry_out(LETTERS.entries)
+    rows = [_COLUMNS, *map(_row, entries)]
+    if entries:
+        put(sys.stdout, columns(rows))
+    else:
+        _say("nothing waits, and there are no dead letters")
+
+
+def _show(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
+    """All that is known of each letter."""
+    for number in _numbers(carry_out, letters):
+        entry: Entry | None = carry_out(partial(LETTERS.get, number=number))
+        if entry is None:
+            raise CliError(f"there is no letter {number} any more")
+        put(sys.stdout, _described(entry))
+
+
+def _replay(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
+    """Deliver letters again; the receiver takes them up within a second, or at its next start."""
+    numbers = _numbers(carry_out, letters)
+    for number in numbers:
+        if not carry_out(partial(LETTERS.revive, number=number)):
+            raise CliError(f"letter {number} is with the receiver at this moment, or gone")
+    _say(f"{_counted(numbers)} to be delivered again")
+
+
+def _drop(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
+    """Remove letters; what the receiver has already taken is not taken from it."""
+    numbers = _numbers(carry_out, letters)
+
+    def remove(db: sqlite3.Connection) -> list[int]:
+        taken = [entry.id for entry in LETTERS.entries(db) if entry.id in numbers and entry.leased > time.time()]
+        LETTERS.done(db, *numbers)
+        return taken
+
+    taken: list[int] = carry_out(remove)
+    _say(f"{_counted(numbers)} removed")
+    if taken:
+        shown = ", ".join(map(str, taken))
+        _say(f"of these the receiver already has {shown}, and may deliver that; nothing brings it back after a crash")
+
+
+VERBS: dict[str, Callable[[Callable[[Work], Any], Sequence[str]], None]] = {
+    "list": _list,
+    "show": _show,
+    "replay": _replay,
+    "drop": _drop,
+}
+
+
+def _numbers(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> list[int]:
+    """The numbers that are meant; each is there."""
+    entries: list[Entry] = carry_out(LETTERS.entries)
+    if list(letters) == ["dead"]:
+        return [entry.id for entry in entries if entry.dead]
+    if wrong := [text for text in letters if not (text.isascii() and text.isdigit())]:
+        raise UsageError(f"{wrong[0]!r} is no letter; give numbers that `lifecycle inbox list` shows, or the word dead")
+    numbers = sorted({int(text) for text in letters})
+    if missing := set(numbers) - {entry.id for entry in entries}:
+        raise CliError(f"there is no letter {min(missing)}; `lifecycle inbox list` shows those that are there")
+    return numbers
+
+
+# -- what is shown -------------------------------------------------------------------------------------------------
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    event = _event(entry)
+    topic = "(cannot be read)" if event is None else event.topic
+    cells = (str(entry.id), _state(entry), str(entry.attempts), ago(entry.accepted), topic, short(entry.error))
+    return tuple(harmless(cell) for cell in cells)
+
+
+def _state(entry: Entry) -> str:
+    if entry.dead:
+        return "dead"
+    if entry.leased > time.time():
+        return "delivering"
+    return "failed" if entry.failures else "waiting"
+
+
+def _described(entry: Entry) -> str:
+    event = _event(entry)
+    known = [
+        ("letter", str(entry.id)),
+        ("state", _state(entry)),
+        ("accepted", f"{moment(entry.accepted)}, {ago(entry.accepted)} ago"),
+        ("attempts", f"{entry.attempts}, of which {entry.failures} failed"),
+        ("error", entry.error or "none"),
+    ]
+    text = "".join(f"{name:<10}{harmless(value)}\n" for name, value in known)
+    return text + (_request(event) if event is not None else "(the request cannot be read)\n") + "\n"
+
+
+def _request(event: WebhookEvent) -> str:
+    query = "&".join(f"{name}={_masked(name, value)}" for name, value in event.query.items())
+    lines = [
+        f"id        {event.id}",
+        f"request   {event.method} {event.path}{'?' if query else ''}{query}",
+        *(f"  {name}: {_masked(name, value)}" for name, value in event.headers.items()),
+    ]
+    body = harmless(event.text(), "\n\t")
+    return "".join(f"{harmless(line)}\n" for line in lines) + (f"\n{body}\n" if body else "")
+
+
+def _masked(name: str, value: str) -> str:
+    return "***" if is_secret(name) else value
+
+
+def _event(entry: Entry) -> WebhookEvent | None:
+    try:
+        return unpacked(entry.body)
+    except ValueError:
+        return None
+
+
+def _counted(numbers: Sequence[int]) -> str:
+    return f"{len(numbers)} letter{'' if len(numbers) == 1 else 's'}"
+
+
+def _say(text: str) -> None:
+    Voice(colourful(sys.stderr)).say(text)

@@ -1,0 +1,291 @@
+"""One run of the command after the other, never two at once, and the last change always leads to one.
+
+A `Supervisor` keeps the command, its only child: it stops the old run before it starts the new one, and its policy
+decides what follows when one ends by itself. With ``--keep-old`` the new one is a child beside the old, until either
+takes the place alone. Here is what is asked of it, and when. Who makes the workers is
+`children`'s matter, what leads to a restart is `session`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from lifecycle.backoff import Backoff
+from lifecycle.cli.messages import brief
+from lifecycle.cli.watch.endings import how
+from lifecycle.control import FileBatch, merge_files
+from lifecycle.errors import InvalidTransition, WorkerFailed
+from lifecycle.workers.specs import Spec
+from lifecycle.workers.status import FINAL, Status
+from lifecycle.workers.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from signal import Signals
+
+    from lifecycle.cli.messages import Voice
+    from lifecycle.cli.watch.launchers import Launcher
+    from lifecycle.cli.watch.settings import Settings
+    from lifecycle.events import Change, StatusEvent
+    from lifecycle.workers.protocols import Worker
+    from lifecycle.workers.records import WorkerState
+
+__all__ = ["Generations"]
+
+_ALIVE: Final = (Status.STARTING, Status.RUNNING, Status.SUSPENDED)
+_AT_REST: Final = {Status.CREATED: "waiting for the first change", Status.PENDING: "waiting to be started again"}
+#: It waits from 0.1 to 13 seconds, half a minute in all; then it is a matter of the next change.
+_BACKOFF: Final = Backoff(max_restarts=8, within=60.0)
+
+
+class Generations:
+    """Keeps one run of the command at a time; requests come in at any time and never wait.
+
+    ``ready`` is called when a run is ready and no older one is there.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        settings: Settings,
+        voice: Voice,
+        *,
+        ready: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._launcher = launcher
+        self._settings = settings
+        self._voice = voice
+        self._ready = ready
+        self._number = 0
+        self._spec = self._new_spec()
+        # With `keep_old`, one that starts beside it and shall take its place.
+        self._next: Spec | None = None
+        # The name of the one that did so last, until the old has ended.
+        self._successor: str | None = None
+        self._supervisor = Supervisor("lifecycle watch")
+        self._tasks = asyncio.TaskGroup()
+        self._up = asyncio.Event()
+        # What changed since the last start, and what a start has been told that has not come up yet.
+        self._changes = FileBatch({})
+        self._told = FileBatch({})
+        # Who asks the supervisor for the next run; whether that one has still to be made.
+        self._asking: asyncio.Task[None] | None = None
+        self._coming = False
+        # Whether another run is wanted once this one has ended, or is resumed; whether all waits for `resume`.
+        self._queued = False
+        self._held = False
+
+    # -- asking ------------------------------------------------------------------------------------------------
+
+    def note(self, changes: Mapping[Path, Change]) -> None:
+        """Remember changes for the next start, whenever that is."""
+        if changes:
+            self._changes = merge_files(self._changes, FileBatch(changes))
+
+    def change(self, why: str) -> None:
+        """Something changed: what follows while the command runs is the policy's matter."""
+        busy = self._settings.busy
+        if self._held and (busy != "drop" or not self.alive):
+            self._voice.say(f"{why}; waits for resume")
+            self._queued = True
+        elif not self.alive or busy == "restart":
+            self.restart(why)
+        elif busy == "queue":
+            self._voice.say(f"{why}; the command still runs, its next run is queued")
+            self._queued = True
+        else:
+            self._voice.say(f"{why}; dropped, the command still runs")
+
+    def restart(self, why: str) -> None:
+        """Start anew, whatever the policy; while suspended the old run ends, and the new one begins with the resume."""
+        self._voice.say(f"{why}; restarting" if self.alive else why)
+        self._ask()
+
+    def signal(self, signum: Signals, why: str) -> None:
+        """Send ``signum`` to the command; where none runs, start one."""
+        if self._coming or self._status not in (Status.RUNNING, Status.SUSPENDED):
+            self.change(why)
+            return
+        self._voice.say(f"{why}; sent {signum.name}")
+        self._launcher.signal(signum)
+
+    async def suspend(self) -> None:
+        """Freeze the command, wherever it is, and start none until resumed."""
+        self._held = True
+        await self._up.wait()
+        if self._next is not None:
+            self._queued = True
+            await self._give_up_next()
+        with suppress(InvalidTransition):  # it is about to end
+            await self._supervisor.suspend()
+
+    async def resume(self) -> None:
+        """Let the command go on, or start anew for what changed meanwhile."""
+        beside = self._queued and self._keeps_old
+        if self._queued and not beside and (self._settings.busy == "restart" or not self.alive):
+            # While it is suspended: the old run does not go on before it ends.
+            self._coming = True
+            await self._restart()
+        self._held = False
+        with suppress(InvalidTransition):
+            await self._supervisor.resume()
+        if beside:
+            self._ask()
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a run that was not told to stop."""
+        return self._status in _ALIVE and not self._coming
+
+    def describe(self) -> str:
+        """How the command does, for people."""
+        state = self._state
+        if state is None or state.status in (*FINAL, Status.PENDING):
+            return "suspended; nothing runs" if self._held else _AT_REST.get(self._status, "waiting for a change")
+        since = f" for {time.time() - state.started_at:.0f} s" if state.started_at else ""
+        times = f"{state.restarts + 1} times" if state.restarts else "once"
+        return f"{state.status}{since}, pid {state.pid}, started {times}"
+
+    @property
+    def _state(self) -> WorkerState | None:
+        return self._state_of(self._spec)
+
+    def _state_of(self, spec: Spec) -> WorkerState | None:
+        return next((each for each in self._supervisor.workers() if each.name == spec.name), None)
+
+    @property
+    def _status(self) -> Status:
+        return Status.CREATED if self._state is None else self._state.status
+
+    # -- the life ----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run the command, again for every request, until cancelled or the user ends it in its terminal."""
+        moves = self._supervisor.watch()
+        async with self._supervisor, self._tasks:
+            self._up.set()
+            if self._settings.postpone and not self._queued:
+                self._voice.say("waiting for the first change")
+            else:
+                self._ask()
+            async for move in moves:
+                if move.component != self._supervisor.name:
+                    self._tell(move)
+
+    def _ask(self) -> None:
+        """Have another run, as soon as that can be; one that is still to be made is enough."""
+        if not self._up.is_set():
+            self._queued = True
+        elif not self._coming:
+            self._coming = True
+            if self._keeps_old:
+                self._tasks.create_task(self._replace(), name=f"successor of {self._spec.name}")
+            else:
+                self._asking = self._tasks.create_task(self._restart(), name=f"restart of {self._spec.name}")
+
+    async def _restart(self) -> None:
+        """Return when the old run has ended, and the new one has begun or has to wait for the resume."""
+        # What becomes of it is told of the child; and where all ends, so does this.
+        with suppress(WorkerFailed, InvalidTransition):
+            if self._spec.name in self._supervisor:
+                await self._supervisor.restart(self._spec.name)
+            else:
+                await self._supervisor.add(self._spec)
+
+    async def _replace(self) -> None:
+        """Start one beside the old; it takes its place when it is ready, and if it will not be, the old stays."""
+        await self._give_up_next()
+        if self._held:
+            self._coming, self._queued = False, True
+            return
+        spec = self._next = self._new_spec()
+        self._successor = spec.name
+        with suppress(InvalidTransition):  # all ends, and so does this
+            try:
+                await self._supervisor.add(spec)
+            except WorkerFailed as error:
+                self._keep_old(spec, brief(str(error)))
+            else:
+                await self._switch(spec)
+
+    async def _switch(self, spec: Spec) -> None:
+        """Now it is ``spec`` that counts, if nobody has overtaken it; the old is asked to end."""
+        state = self._state_of(spec)
+        if self._next is spec and state is not None and state.status in FINAL:
+            self._keep_old(spec, how(state))
+            await self._supervisor.remove(spec.name)
+        elif self._next is spec:
+            old, self._spec, self._next = self._spec, spec, None
+            await self._supervisor.remove(old.name)
+            self._successor = None if self._successor == spec.name else self._successor
+            self._ready()
+
+    def _keep_old(self, failed: Spec, why: str) -> None:
+        if self._next is failed:
+            self._next = None
+            self._voice.bad(f"{why}; {'the old process goes on' if self.alive else 'waiting for a change'}")
+
+    async def _give_up_next(self) -> None:
+        """One that is about to take the place of the old is overtaken."""
+        overtaken, self._next = self._next, None
+        if overtaken is not None:
+            with suppress(KeyError, InvalidTransition):
+                await self._supervisor.remove(overtaken.name)
+
+    @property
+    def _keeps_old(self) -> bool:
+        """Whether the next run begins beside this one."""
+        return self._settings.keep_old and self._status in (Status.RUNNING, Status.SUSPENDED)
+
+    def _new_spec(self) -> Spec:
+        self._number += 1
+        name = self._settings.command[0] + (f" #{self._number}" if self._number > 1 else "")
+        return Spec(name, self._make, restart=self._settings.restart, backoff=_BACKOFF)
+
+    def _make(self) -> Worker:
+        """A worker for a start that begins now: what changes from here on leads to another."""
+        self._coming = self._queued = False
+        if self._asking is not None:
+            # Nobody waits for it to come up: if it does not, the policy decides what follows.
+            self._asking.cancel()
+        self._told, self._changes = merge_files(self._told, self._changes), FileBatch({})
+        return self._launcher.make(self._told.changes)
+
+    # -- telling -----------------------------------------------------------------------------------------------
+
+    def _tell(self, move: StatusEvent) -> None:
+        match Status(move.old), Status(move.new):
+            case Status.STARTING, Status.RUNNING:
+                self._told = FileBatch({})
+                done = "ready:" if self._settings.ready else "started"
+                self._voice.good(f"{done} {self._launcher.name} (pid {move.state.pid})")
+                if move.component != self._successor:
+                    self._ready()
+            case _, Status.KILLED:
+                self._voice.warn("it did not stop in time and was killed")
+            case _ if move.component != self._spec.name:
+                pass  # the one beside it, of which its start is told
+            case ((Status.STARTING | Status.RUNNING | Status.SUSPENDED), (Status.FINISHED | Status.FAILED)):
+                self._ended(move.state)
+            case _ if move.state.circuit == "open" and move.old == move.new:
+                self._voice.say("waiting for a change")
+            case _:
+                pass
+
+    def _ended(self, state: WorkerState) -> None:
+        """It has ended by itself: say so, where the supervisor does not do it as it starts it again."""
+        if self._launcher.is_last(state.exit_code):
+            return
+        if self._queued and not self._held:
+            self._ask()
+        policy = self._settings.restart
+        if policy == "always" or (policy == "on_failure" and state.status is Status.FAILED):
+            return
+        then = "" if self._queued or self._coming or self._next else "; waiting for a change"
+        (self._voice.bad if state.status is Status.FAILED else self._voice.good)(f"{how(state)}{then}")

@@ -1,0 +1,241 @@
+"""`lifecycle watch`: from a command line to a program that runs, and to the status it ends with."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lifecycle._steering.answers import reply
+from lifecycle.cli.commandline import watch_settings
+from lifecycle.cli.config import find_table
+from lifecycle.cli.failures import DONE, FAILED, ConfigError, UsageError
+from lifecycle.cli.logs import heard, voice_of
+from lifecycle.cli.steered import Steered, named_after
+from lifecycle.cli.watch.children import Children, manner
+from lifecycle.cli.watch.generations import Generations
+from lifecycle.cli.watch.gitignore import available, has_rules
+from lifecycle.cli.watch.live import LiveReload
+from lifecycle.cli.watch.programs import interpreter
+from lifecycle.cli.watch.rules import PathRules, own_output
+from lifecycle.cli.watch.session import Session
+from lifecycle.cli.watch.sockets import handover
+from lifecycle.control import Debounce, Router, merge_files
+from lifecycle.errors import SourceFailed
+from lifecycle.handlers import SuspendHandler
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Mapping
+
+    from lifecycle.cli.messages import Voice
+    from lifecycle.cli.watch.settings import Settings
+    from lifecycle.cli.watch.sockets import Handover
+    from lifecycle.cli.watch.terminals import Foreground
+    from lifecycle.sources import WebhookSource
+
+__all__ = ["watch"]
+
+#: A stream of changes that never pauses is acted on after so many seconds.
+_LONGEST_WAIT = 2.0
+
+#: What words that every prompt knows mean here.
+_MEANINGS = {
+    "suspend": "Freeze the command; what changes waits for resume.",
+    "resume": "Let it go on, or start it anew if something has changed.",
+    "reload": "Do what a change would.",
+    "terminate": "Freeze the command, then stop it and quit.",
+    "quit": "Stop the command and end.",
+    "status": "Show how the command does.",
+}
+
+
+def watch(typed: Mapping[str, Any]) -> int:
+    """Run until the user or a signal ends it; the status to exit with.
+
+    Raises:
+        CliError: for what cannot begin.
+    """
+    here = Path.cwd()
+    settings = watch_settings(typed, find_table(here))
+    _require_paths(settings, typed=bool(typed.get("paths")))
+    voice = voice_of(settings.log_format)
+    with handover(settings.socket) as socket, heard(voice):
+        return _prepare(settings, here, voice, socket).run(*typed.get("beside", ()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """The parts, put together."""
+
+    settings: Settings
+    voice: Voice
+    router: Router
+    children: Children
+    session: Session
+    generations: Generations
+
+    def run(self, *beside: object) -> int:
+        from lifecycle.runtime import run
+
+        try:
+            steered = Steered(named_after("watch", Path.cwd()), self.voice)
+            run(steered, *beside, self.router, self._main, exit_timeout=max(25.0, self.settings.stop_timeout + 5.0))
+        except SourceFailed as error:
+            self.voice.bad(str(error))
+            return FAILED
+        return DONE
+
+    def tell_status(self, _: object) -> None:
+        """Say how the command does."""
+        watched = ", ".join(str(path) for path in self.settings.paths)
+        then = "; paused, what changes waits for unpause" if self.session.paused else ""
+        reply(f"{self.children.name}: {self.generations.describe()}\nwatching {watched}{then}", self.voice.say)
+
+    async def _main(self) -> None:
+        """Begins when the sources have started: from the first start on no change is missed."""
+        reading = self.session.learn()
+        # Those of a small program; the others are read beside the command.
+        await anext(reading, None)
+        learning = asyncio.create_task(_exhaust(reading), name="read the watched files")
+        try:
+            self.voice.say(f"watching {', '.join(str(path) for path in self.settings.paths)}")
+            await self.generations.run()
+        finally:
+            learning.cancel()
+            await asyncio.wait({learning})
+
+
+async def _exhaust(steps: AsyncIterable[object]) -> None:
+    async for _ in steps:
+        pass
+
+
+def _prepare(settings: Settings, here: Path, voice: Voice, socket: Handover | None) -> _Program:
+    """Look at everything that can be wrong before anything is started."""
+    how = manner(prompt=settings.prompt)
+    foreground = _foreground(settings) if how == "foreground" else None
+    children = Children(settings, how, foreground, socket)
+    python = interpreter(children.argv, os.environ)
+    rules = PathRules(settings, here, git=_honours_git(settings, voice), outputs=own_output())
+    live = None if settings.live is None else LiveReload(settings.live, voice.say)
+    generations = Generations(children, settings, voice, ready=live.tell if live is not None else lambda: None)
+    suspender = SuspendHandler()
+    suspender.manage(generations)
+    session = Session(settings, rules, generations, voice, python=python, suspender=suspender)
+    router = _prompting(session, suspender, at_terminal=how == "pty") if settings.prompt else Router("watch")
+    # From the prompt, or SIGHUP where there is no terminal to hang up.
+    router.handle("lifecycle/reload", session.reload)
+    if socket is not None:
+        voice.say(f"listening on {socket} for the command")
+    program = _Program(settings, voice, router, children, session, generations)
+    if settings.prompt:
+        router.handle("command/status", program.tell_status, lane="command", replace=True)
+    _add_files(router, settings, session, rules)
+    if live is not None:
+        router.add_source(live)
+    if settings.webhook is not None:
+        router.handle("webhook/**", session.webhook)
+        router.add_source(_webhook_source(settings, voice))
+    if foreground is not None:
+        _follow_the_shell(router, foreground)
+    if how == "pty":
+        _follow_the_window(router, children)
+    return program
+
+
+def _require_paths(settings: Settings, *, typed: bool) -> None:
+    for path in settings.paths:
+        if path.exists():
+            continue
+        missing = f"{str(path)!r}: no such file or directory to watch"
+        if not typed:
+            raise ConfigError(f"{missing}; correct paths in [tool.lifecycle.watch]")
+        raise UsageError(missing + ("; the command goes after --" if settings.paths[0] == path else ""))
+
+
+def _honours_git(settings: Settings, voice: Voice) -> bool:
+    """Whether what git ignores shall not count, and can be known."""
+    if not settings.gitignore or available():
+        return settings.gitignore
+    if has_rules(path.absolute() for path in settings.paths):
+        voice.warn(
+            ".gitignore is not honoured: pathspec is not installed; pip install 'lifecycle-control[watch]', "
+            "or say --no-gitignore"
+        )
+    return False
+
+
+def _prompting(session: Session, suspender: SuspendHandler, *, at_terminal: bool) -> Router:
+    """A router with a prompt; with lines from a pipe where there is no terminal, and there Ctrl+C ends at once."""
+    from lifecycle.interactive import new_interactive_router
+
+    router = new_interactive_router(suspend=suspender, signals=at_terminal, prompt="lifecycle> ")
+    for command in list(router.commands):
+        router.commands.remove(command.name)
+        router.commands.add(replace(command, help=_MEANINGS.get(command.name, command.help)))
+    router.command("restart", session.restart, help="Stop the command and start it anew.")
+    router.command("pause", session.pause, help="Let changes wait; the command goes on.")
+    router.command("unpause", session.unpause, help="Act on what changed since pause.")
+    return router
+
+
+def _foreground(settings: Settings) -> Foreground:
+    """Our terminal, to be lent to the command."""
+    from lifecycle.cli.watch.terminals import Foreground
+
+    if settings.ready and settings.ready.startswith("line:"):
+        raise UsageError(
+            f"--ready {settings.ready} needs to read what the command writes, and with --no-prompt that goes to the "
+            "terminal itself; leave --no-prompt out, or wait for a port"
+        )
+    return Foreground()
+
+
+def _follow_the_shell(router: Router, foreground: Foreground) -> None:
+    """Ctrl+Z, ``fg`` and ``bg`` work as if the command had been started by the shell."""
+    from lifecycle.sources import SignalSource
+
+    router.handle("signal/chld", lambda _: foreground.child_changed())
+    router.handle("signal/cont", lambda _: foreground.go_on())
+    router.add_source(SignalSource(signal.SIGCHLD, signal.SIGCONT))
+
+
+def _follow_the_window(router: Router, children: Children) -> None:
+    """The command's own terminal has the size of ours."""
+    from lifecycle.sources import SignalSource
+
+    router.handle("signal/winch", lambda _: children.resize())
+    router.add_source(SignalSource(signal.SIGWINCH))
+
+
+def _add_files(router: Router, settings: Settings, session: Session, rules: PathRules) -> None:
+    from lifecycle.sources import FileWatchSource
+
+    window = Debounce(settings.wait, max_wait=max(_LONGEST_WAIT, settings.wait), merge=merge_files)
+    router.handle("file/*", session.files, debounce=window)
+    source = FileWatchSource(
+        *settings.paths,
+        filter=lambda _, path: rules.action(path) != "ignore",
+        step=settings.step,
+        poll=settings.poll,
+    )
+    router.add_source(source)
+
+
+def _webhook_source(settings: Settings, voice: Voice) -> WebhookSource:
+    from lifecycle.cli.watch.webhook import SpokenWebhook
+    from lifecycle.sources import GitHub
+
+    assert settings.webhook is not None, "the caller looked"
+    verify = GitHub(_secret(settings.secret_env)) if settings.secret_env else None
+    return SpokenWebhook(*settings.webhook, verify=verify, say=voice.say)
+
+
+def _secret(name: str) -> str:
+    secret = os.environ.get(name)
+    if not secret:
+        raise ConfigError(f"the variable {name} (--secret-env) is {'empty' if secret == '' else 'not set'}; set it")
+    return secret

@@ -1,0 +1,193 @@
+"""`lifecycle inbox`: what others sent is seen, replayed and dropped, and commands nobody's terminal."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.cli import main
+from lifecycle.cli.failures import FAILED, USAGE
+from lifecycle.events import WebhookEvent
+from lifecycle.journal import QUEUES, FileLock
+from lifecycle.journal.databases import Database
+from lifecycle.sources._inbox.keeper import LETTERS, lock_path, packed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVENT = WebhookEvent(
+    "POST",
+    "/deploy",
+    {"x-hub-signature-256": "sha256=abc", "authorization": "Bearer hush", "x-thing": "one\x1b[2J"},
+    {"ref": "main", "access_token": "hush"},
+    b"line one\n\x1b]0;owned\x07 caf\xc3\xa9",
+    "id-1",
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A waiting letter, one that is being delivered, one that failed, two dead ones, and one that cannot be read."""
+    path = tmp_path / "app.db"
+    database = Database(str(path), (QUEUES,), durable=False)
+    database.open()
+    database.close()
+    with closing(sqlite3.connect(path)) as db, db:
+        for _ in range(5):
+            LETTERS.accept(db, packed(EVENT), now=0)
+        LETTERS.accept(db, b"what?", now=0)
+        db.execute("UPDATE lifecycle_queue SET leased = 9e999 WHERE id = 2")
+        LETTERS.retry(db, 3, due=9e9, error="OSError: not\nyet")
+        LETTERS.bury(db, 4, error="LookupError: " + "x" * 200)
+        LETTERS.bury(db, 5, error="LookupError: no")
+    return path
+
+
+def states(file: Path) -> dict[int, bool]:
+    with closing(sqlite3.connect(file)) as db:
+        return {entry.id: entry.dead for entry in LETTERS.entries(db)}
+
+
+def test_the_list_says_what_each_letter_is(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inbox", "list", str(file)]) == 0
+    out = capsys.readouterr().out
+    head, *rows = out.splitlines()
+    assert head.split() == ["id", "state", "attempts", "accepted", "topic", "error"]
+    assert [row.split()[1] for row in rows] == ["waiting", "delivering", "failed", "dead", "dead", "waiting"]
+    assert "webhook/deploy" in rows[0]
+    assert r"OSError: not\nyet" in rows[2]
+    assert rows[3].endswith("…")
+    assert "(cannot be read)" in rows[5]
+
+
+def test_a_letter_is_shown_whole_but_for_secrets_and_what_would_command_the_terminal(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inbox", "show", str(file), "1", "6"]) == 0
+    out = capsys.readouterr().out
+    for text in (
+        "id        id-1",
+        "request   POST /deploy?ref=main&access_token=***",
+        "x-hub-signature-256: ***",
+        "authorization: ***",
+        r"x-thing: one\x1b[2J",
+        "line one\n\\x1b]0;owned\\x07 café\n",
+        "cannot be read",
+    ):
+        assert text in out
+    assert "hush" not in out
+    assert "\x1b" not in out
+
+
+def test_dead_letters_are_replayed_and_dropped(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inbox", "replay", str(file), "4"]) == 0
+    assert "1 letter to be delivered again" in capsys.readouterr().err
+    assert states(file) == {1: False, 2: False, 3: False, 4: False, 5: True, 6: False}
+    assert main(["inbox", "drop", str(file), "dead"]) == 0
+    assert main(["inbox", "drop", str(file), "1", "6", "6"]) == 0
+    assert "2 letters removed" in capsys.readouterr().err
+    assert states(file) == {2: False, 3: False, 4: False}
+
+
+def test_what_is_replayed_begins_anew(file: Path) -> None:
+    assert main(["inbox", "replay", str(file), "3"]) == 0
+    with closing(sqlite3.connect(file)) as db:
+        entry = LETTERS.get(db, 3)
+    assert entry is not None
+    assert (entry.failures, entry.due) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["show", "{}", "77"], FAILED, "there is no letter 77"),
+        (["drop", "{}", "1", "77"], FAILED, "there is no letter 77"),
+        (["drop", "{}", "one"], USAGE, "'one' is no letter"),
+        (["drop", "{}", "²"], USAGE, "is no letter"),
+        (["replay", "{}", "2"], FAILED, "with the receiver at this moment"),
+        (["list", "{}.not"], USAGE, "there is no file"),
+        (["drop", "{}.not", "1"], USAGE, "there is no file"),
+        (["list", "{}/.."], USAGE, "there is no file"),
+    ],
+)
+def test_what_cannot_be_done_is_told_and_changes_nothing(
+    file: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, told: str
+) -> None:
+    before = states(file)
+    assert main(["inbox", *(each.format(file) for each in arguments)]) == status
+    assert told in capsys.readouterr().err
+    assert states(file) == before
+    assert not file.with_name("app.db.not").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"some text"])
+def test_another_file_is_left_as_it_is(tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other.db"
+    other.write_bytes(content)
+    assert main(["inbox", "list", str(other)]) == USAGE
+    assert other.read_bytes() == content
+    with closing(sqlite3.connect(tmp_path / "notes.db")) as db, db:
+        db.execute("CREATE TABLE notes (text)")
+    assert main(["inbox", "list", str(tmp_path / "notes.db")]) == USAGE
+    assert "is no inbox" in capsys.readouterr().err
+
+
+def test_an_inbox_of_a_newer_program_is_left_to_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute("UPDATE lifecycle_schemas SET version = 9")
+    assert main(["inbox", "list", str(file)]) == FAILED
+    assert "of version 9, and this program knows them up to 1" in capsys.readouterr().err
+
+
+def test_a_damaged_inbox_is_called_that_and_not_another_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    assert main(["inbox", "list", str(file)]) == FAILED
+    assert "it is damaged" in capsys.readouterr().err
+
+
+def test_what_a_receiver_had_that_is_no_more_waits_and_can_be_replayed(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was killed: the lock is free, whatever the file says."""
+    file.with_name("app.db-lock").touch()
+    assert main(["inbox", "list", str(file)]) == 0
+    assert "delivering" not in capsys.readouterr().out
+    assert main(["inbox", "replay", str(file), "2"]) == 0
+
+
+def test_what_a_receiver_has_is_known_by_whatever_name_the_file_is_called(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To take it for nobody's would deliver it twice."""
+    link = file.with_name("link.db")
+    link.symlink_to(file)
+    receiver = FileLock(lock_path(link))
+    assert receiver.take()
+    try:
+        for name in (file, link):
+            assert main(["inbox", "replay", str(name), "2"]) == FAILED
+        assert main(["inbox", "drop", str(link), "1", "2"]) == 0
+    finally:
+        receiver.release()
+    assert "the receiver already has 2, and may deliver that" in capsys.readouterr().err
+
+
+def test_an_empty_inbox_says_so(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inbox", "drop", str(file), "1", "2", "3", "4", "5", "6"]) == 0
+    assert main(["inbox", "list", str(file)]) == 0
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert "nothing waits" in seen.err
+
+
+def test_a_command_has_no_place_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inbox", "list", str(file), "--", "ls"]) == USAGE
+    for arguments in ([], ["list"], ["show", str(file)], ["burn", str(file)]):
+        with pytest.raises(SystemExit) as ended:
+            main(["inbox", *arguments])
+        assert ended.value.code == USAGE
+    capsys.readouterr()

@@ -1,0 +1,99 @@
+"""What `lifecycle run` finds, and what it says where it finds nothing."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.cli.failures import UsageError
+from lifecycle.cli.targets import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MODULE = """
+import asyncio
+from lifecycle.control import Router
+
+router = Router("r")
+
+async def main():
+    pass
+
+class Service:
+    async def run(self):
+        pass
+
+    async def __call__(self):
+        pass
+
+service = Service()
+
+def plain():
+    return main
+
+def several():
+    return [main, router]
+
+def wrong():
+    return 1
+
+number = 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "loadme.py").write_text(MODULE)
+    (tmp_path / "breaks.py").write_text("import no_such_thing_at_all\n")
+    (tmp_path / "refuses.py").write_text("raise ValueError('not on a Sunday')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    for name in ("loadme", "breaks", "refuses"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("attribute", ["main", "router", "service", "service.run"])
+def test_what_can_be_run_is_found(attribute: str) -> None:
+    assert len(load(f"loadme:{attribute}")) == 1
+
+
+@pytest.mark.parametrize(("attribute", "count"), [("plain", 1), ("several", 2)])
+def test_a_factory_makes_one_or_several(attribute: str, count: int) -> None:
+    assert len(load(f"loadme:{attribute}", factory=True)) == count
+
+
+@pytest.mark.parametrize(
+    ("target", "factory", "said"),
+    [
+        ("loadme", False, "give MODULE:ATTRIBUTE"),
+        ("loadme:", False, "give MODULE:ATTRIBUTE"),
+        (":main", False, "give MODULE:ATTRIBUTE"),
+        ("no_such_module:main", False, "no module 'no_such_module'"),
+        ("loadme.sub:main", False, "no module 'loadme.sub'"),
+        ("..loadme:main", False, "no name of a module; give one such as app"),
+        ("./loadme:main", False, "no name of a module; give one such as app"),
+        ("loadme.py:main", False, r"a module has no \.py: loadme$"),
+        ("loadme:mian", False, "has no 'mian'; it has main, router, service"),
+        ("loadme:service.nothing", False, r"has no 'service\.nothing'"),
+        ("loadme:number", False, "is 1, which is no async function"),
+        ("loadme:plain", False, "with --factory its result would be run"),
+        ("loadme:Service", False, "with --factory"),
+        ("loadme:main", True, "leave --factory out"),
+        ("loadme:number", True, "no plain function"),
+        ("loadme:wrong", True, "returned 1; return async functions"),
+    ],
+)
+def test_what_cannot_be_run_is_said(target: str, factory: bool, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        load(target, factory=factory)
+
+
+def test_an_error_inside_the_module_is_its_own() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_thing_at_all"):
+        load("breaks:main")
+    with pytest.raises(ValueError, match="not on a Sunday"):
+        load("refuses:main")

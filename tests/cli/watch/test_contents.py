@@ -1,0 +1,130 @@
+"""A touch is no change: what files hold is remembered, within bounds."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from lifecycle.cli.watch import contents
+from lifecycle.cli.watch.contents import Contents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pytest
+
+    from lifecycle.events import Change
+
+
+async def learn(known: Contents, root: Path, counts: Callable[[Path], bool] = lambda _: True) -> None:
+    async for _ in known.learn([root], counts):
+        pass
+
+
+def made_long_ago() -> Contents:
+    """It takes what is there for what was there from the beginning."""
+    made = Contents()
+    made._since = 2**62
+    return made
+
+
+async def changed(known: Contents, path: Path, change: Change = "modified") -> bool:
+    return path in await known.changed({path: change})
+
+
+async def test_a_touch_of_a_file_that_was_learned_is_no_change(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("1")
+    known = made_long_ago()
+    await learn(known, tmp_path)
+
+    path.touch()
+    assert not await changed(known, path)
+    path.write_text("1")
+    assert not await changed(known, path)
+    path.write_text("2")
+    assert await changed(known, path)
+    path.touch()
+    assert not await changed(known, path)
+
+
+async def test_what_changed_before_it_was_read_counts_once(tmp_path: Path) -> None:
+    known = Contents()
+    path = tmp_path / "a.py"
+    path.write_text("1")
+    await learn(known, tmp_path)
+    assert await changed(known, path)
+    assert not await changed(known, path)
+
+
+async def test_what_is_read_late_does_not_hide_what_changed_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("1")
+    known = made_long_ago()
+    assert await changed(known, path)
+    path.write_text("2")
+    await learn(known, tmp_path)
+    assert await changed(known, path)
+
+
+async def test_what_came_or_went_always_counts(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("1")
+    known = made_long_ago()
+    await learn(known, path)
+    assert await changed(known, path, "added")
+    path.unlink()
+    assert await changed(known, path, "deleted")
+    path.write_text("1")
+    assert await changed(known, path, "added")
+
+
+async def test_permissions_belong_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("1")
+    known = made_long_ago()
+    await learn(known, tmp_path)
+    path.chmod(0o755)
+    assert await changed(known, path)
+
+
+async def test_a_file_that_cannot_be_read_counts(tmp_path: Path) -> None:
+    known = made_long_ago()
+    assert await changed(known, tmp_path / "gone")
+    os.mkfifo(tmp_path / "pipe")
+    assert await changed(known, tmp_path / "pipe")
+
+
+async def test_of_a_large_file_the_time_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "_LARGEST", 3)
+    path = tmp_path / "large"
+    path.write_text("1234")
+    known = made_long_ago()
+    await learn(known, tmp_path)
+    assert not await changed(known, path)
+    os.utime(path, (1, 1))
+    assert await changed(known, path)
+
+
+async def test_only_what_counts_is_read(tmp_path: Path) -> None:
+    for name in ("a.py", "b.txt", "node_modules/c.py", "src/__pycache__/d.py", "src/e.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    known = made_long_ago()
+    await learn(known, tmp_path, lambda path: path.suffix == ".py")
+    assert {path.name for path in known._known} == {"a.py", "e.py"}
+
+
+async def test_it_never_remembers_more_than_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "_MOST", 3)
+    monkeypatch.setattr(contents, "_BATCH", 2)
+    paths = [tmp_path / name for name in "abcde"]
+    for path in paths:
+        path.write_text(path.name)
+    known = made_long_ago()
+    await learn(known, tmp_path)
+    assert len(known._known) <= 3
+    await known.changed(dict.fromkeys(paths, "modified"))
+    assert list(known._known) == paths[-3:]
+    assert not await changed(known, paths[-1])

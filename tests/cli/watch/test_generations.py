@@ -1,0 +1,487 @@
+"""Runs of a command never overlap, no change is lost, and the last one always leads to a run."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.cli.failures import UsageError
+from lifecycle.cli.logs import heard
+from lifecycle.cli.messages import Voice
+from lifecycle.cli.watch.generations import Generations
+from lifecycle.cli.watch.settings import Settings
+from lifecycle.errors import StopTree, WorkerFailed
+from lifecycle.workers import BaseWorker, End, Status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Mapping
+
+    from lifecycle.events import Change
+    from lifecycle.testing import Clock
+
+pytestmark = pytest.mark.keeps_tasks  # the rig's
+
+
+class FakeChild(BaseWorker):
+    """A process that takes a while to stop, and may hang before it is ready."""
+
+    _stop_signal = signal.SIGTERM
+
+    def __init__(self, launcher: FakeLauncher) -> None:
+        super().__init__("app")
+        self._launcher = launcher
+        self._process: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+        self._ready = asyncio.Event()
+        if not launcher.hangs:
+            self._ready.set()
+
+    async def _launch(self) -> Awaitable[End]:
+        return self._process
+
+    async def _until_ready(self) -> None:
+        ready = asyncio.ensure_future(self._ready.wait())
+        either: set[asyncio.Future[Any]] = {ready, self._process}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if self._process.done():
+            raise WorkerFailed("'app' ended before it was ready")
+
+    async def _terminate(self, *, force: bool) -> None:
+        asyncio.get_running_loop().call_later(0 if force else self._launcher.stopping, self.end, -signal.SIGTERM)
+
+    def end(self, code: int, error: Exception | None = None) -> None:
+        if code and error is None:
+            error = WorkerFailed(f"'app' exited with status {code}")
+        if not self._process.done():
+            self._process.set_result(End(error, code))
+
+    def be_ready(self) -> None:
+        self._ready.set()
+
+    async def suspend(self) -> None:
+        self._machine.to(Status.SUSPENDED)
+
+    async def resume(self) -> None:
+        self._machine.to(Status.RUNNING)
+
+
+class FakeLauncher:
+    """Notes what was started with which changes, and fails the test if two run at once."""
+
+    name = "app"
+
+    def __init__(self) -> None:
+        self.stopping = 1.0
+        self.children: list[FakeChild] = []
+        self.changes: list[dict[str, Change]] = []
+        self.signals: list[signal.Signals] = []
+        self.hangs = False
+        self.refuses = False
+
+    def make(self, changes: Mapping[Path, Change]) -> FakeChild:
+        assert all(child.status in (Status.STOPPED, Status.FAILED, Status.FINISHED) for child in self.children)
+        if self.refuses:
+            raise UsageError("'app': no such file")
+        self.changes.append({path.name: change for path, change in changes.items()})
+        self.children.append(FakeChild(self))
+        return self.children[-1]
+
+    def signal(self, signum: signal.Signals) -> None:
+        self.signals.append(signum)
+
+    def is_last(self, exit_code: int | None) -> bool:
+        return exit_code == -signal.SIGINT
+
+
+class Rig:
+    """Generations under test, running."""
+
+    def __init__(self, **given: Any) -> None:
+        self.said = io.StringIO()
+        self.voice = Voice(stream=self.said)
+        self.launcher = FakeLauncher()
+        self.generations = Generations(self.launcher, Settings(command=("app",), **given), self.voice)
+        self.task = asyncio.get_running_loop().create_task(self.generations.run())
+
+    @property
+    def child(self) -> FakeChild:
+        return self.launcher.children[-1]
+
+    @property
+    def starts(self) -> int:
+        return len(self.launcher.children)
+
+    def change(self, name: str) -> None:
+        self.generations.note({Path(name): "modified"})
+        self.generations.change(f"changed: {name}")
+
+    def told(self) -> str:
+        """What was said since the last time."""
+        told = self.said.getvalue()
+        self.said.truncate(0)
+        self.said.seek(0)
+        return told
+
+
+@pytest.fixture
+async def rig(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[Rig]:
+    rig = Rig(**getattr(request, "param", {}))
+    with heard(rig.voice):
+        await clock.settle()
+        yield rig
+        rig.task.cancel()
+        await asyncio.wait([rig.task])
+
+
+def having(**settings: Any) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("rig", [settings], indirect=True)
+
+
+async def test_a_change_stops_the_old_and_starts_the_new(rig: Rig, clock: Clock) -> None:
+    rig.change("app.py")
+    await clock.advance(2)
+
+    assert rig.launcher.changes == [{}, {"app.py": "modified"}]
+    assert "changed: app.py; restarting" in rig.said.getvalue()
+
+
+async def test_changes_while_stopping_lead_to_one_run_that_knows_them_all(rig: Rig, clock: Clock) -> None:
+    for name in ("a", "b", "c"):
+        rig.change(name)
+        await clock.advance(0.3)
+    await clock.advance(2)
+
+    assert rig.launcher.changes == [{}, {"a": "modified", "b": "modified", "c": "modified"}]
+
+
+async def test_a_child_that_crashed_is_shown_and_waits_for_the_next_change(rig: Rig, clock: Clock) -> None:
+    rig.child.end(3)
+    await clock.advance(60)
+    assert rig.starts == 1
+    # How long it ran is told by the clock on the wall.
+    assert re.search(r"exited with status 3 after \d+\.\d s; waiting for a change", rig.said.getvalue())
+
+    rig.change("app.py")
+    await clock.settle()
+    assert rig.starts == 2
+
+
+async def test_a_child_that_died_of_a_signal_is_shown_with_its_name(rig: Rig, clock: Clock) -> None:
+    rig.child.end(-signal.SIGSEGV)
+    await clock.settle()
+    assert "killed by SIGSEGV" in rig.said.getvalue()
+
+
+async def test_a_child_that_cannot_start_waits_for_the_next_change_and_keeps_its_changes_to_itself(
+    rig: Rig, clock: Clock
+) -> None:
+    rig.launcher.refuses = True
+    rig.change("a")
+    await clock.advance(2)
+    assert "no such file; waiting for a change" in rig.said.getvalue()
+
+    rig.launcher.refuses = False
+    rig.change("b")
+    await clock.advance(2)
+    assert rig.launcher.changes[-1] == {"a": "modified", "b": "modified"}
+
+
+@having(postpone=True)
+async def test_postponed_it_waits_for_the_first_change(rig: Rig, clock: Clock) -> None:
+    await clock.advance(10)
+    assert rig.starts == 0
+
+    rig.change("a")
+    await clock.settle()
+    assert rig.launcher.changes == [{"a": "modified"}]
+
+
+@having(busy="queue")
+async def test_queued_changes_lead_to_one_run_after_the_end(rig: Rig, clock: Clock) -> None:
+    rig.change("a")
+    rig.change("b")
+    await clock.advance(100)
+    assert rig.starts == 1
+
+    rig.child.end(0)
+    await clock.advance(100)
+    assert rig.launcher.changes == [{}, {"a": "modified", "b": "modified"}]
+
+
+@having(busy="drop")
+async def test_dropped_changes_lead_to_no_run_but_are_told_to_the_next(rig: Rig, clock: Clock) -> None:
+    rig.change("a")
+    rig.child.end(0)
+    await clock.advance(100)
+    assert rig.starts == 1
+
+    rig.change("b")
+    await clock.settle()
+    assert rig.launcher.changes == [{}, {"a": "modified", "b": "modified"}]
+
+
+@having(busy="drop")
+async def test_restart_by_hand_is_above_every_policy(rig: Rig, clock: Clock) -> None:
+    rig.generations.restart("restart")
+    await clock.advance(2)
+    assert rig.starts == 2
+
+
+async def test_a_signal_goes_to_the_child_and_starts_one_where_none_runs(rig: Rig, clock: Clock) -> None:
+    rig.generations.signal(signal.SIGHUP, "changed: a")
+    await clock.advance(2)
+    assert (rig.launcher.signals, rig.starts) == ([signal.SIGHUP], 1)
+
+    rig.child.end(1)
+    await clock.settle()
+    rig.generations.signal(signal.SIGHUP, "changed: b")
+    await clock.settle()
+    assert (rig.launcher.signals, rig.starts) == ([signal.SIGHUP], 2)
+
+
+async def test_a_change_of_a_suspended_child_waits_for_resume(rig: Rig, clock: Clock) -> None:
+    await rig.generations.suspend()
+    rig.change("a")
+    await clock.advance(10)
+    assert (rig.starts, rig.child.status) == (1, Status.SUSPENDED)
+
+    await rig.generations.resume()
+    await clock.advance(2)
+    assert rig.launcher.changes == [{}, {"a": "modified"}]
+
+
+async def test_a_change_while_it_resumes_leads_to_no_run_of_its_own(rig: Rig, clock: Clock) -> None:
+    await rig.generations.suspend()
+    rig.change("a")
+    resuming = asyncio.create_task(rig.generations.resume())
+    await clock.advance(0.5)
+    rig.change("b")
+    await clock.advance(2)
+    await resuming
+    assert rig.launcher.changes == [{}, {"a": "modified", "b": "modified"}]
+    rig.child.end(1)
+    await clock.advance(2)
+    assert rig.starts == 2
+
+
+async def test_resume_without_a_change_goes_on(rig: Rig, clock: Clock) -> None:
+    await rig.generations.suspend()
+    await rig.generations.suspend()
+    await rig.generations.resume()
+    await rig.generations.resume()
+    await clock.advance(2)
+    assert (rig.starts, rig.child.status) == (1, Status.RUNNING)
+
+
+async def test_a_suspended_child_restarts_by_hand(rig: Rig, clock: Clock) -> None:
+    await rig.generations.suspend()
+    rig.generations.restart("restart")
+    await rig.generations.resume()
+    await clock.advance(2)
+    assert (rig.starts, rig.child.status) == (2, Status.RUNNING)
+
+
+async def test_while_suspended_nothing_is_started(rig: Rig, clock: Clock) -> None:
+    rig.child.end(1)
+    await rig.generations.suspend()
+    rig.change("a")
+    await clock.advance(10)
+    assert rig.starts == 1
+
+    await rig.generations.resume()
+    await clock.settle()
+    assert rig.starts == 2
+
+
+async def test_cancelling_stops_the_child_first(rig: Rig, clock: Clock) -> None:
+    rig.task.cancel()
+    await clock.advance(2)
+    assert rig.task.cancelled()
+    assert rig.child.status is Status.STOPPED
+
+
+@pytest.mark.parametrize("rig", [{}, {"restart": "always"}], indirect=True)
+async def test_an_end_that_the_user_wished_for_is_the_last(rig: Rig, clock: Clock) -> None:
+    rig.told()
+    rig.child.end(-signal.SIGINT, StopTree("Ctrl+C"))
+    await clock.settle()
+    assert rig.task.done()
+    assert not rig.task.exception()
+    assert (rig.starts, rig.told()) == (1, "")
+
+
+class TestThePolicy:
+    @having(restart="on_failure")
+    async def test_a_crash_is_answered_after_a_wait_that_grows(self, rig: Rig, clock: Clock) -> None:
+        for wait in ("0.1", "0.2", "0.4"):
+            starts = rig.starts
+            rig.child.end(3)
+            await clock.settle()
+            assert rig.starts == starts
+            assert f"'app' is started again in {wait} s: 'app' exited with status 3" in rig.told()
+            await clock.advance(float(wait) * 1.2)
+            assert rig.starts == starts + 1
+
+    @having(restart="on_failure")
+    async def test_on_failure_a_good_end_is_the_end(self, rig: Rig, clock: Clock) -> None:
+        rig.child.end(0)
+        await clock.advance(100)
+        assert rig.starts == 1
+        assert re.search(r"exited with status 0 after \d+\.\d s; waiting for a change", rig.told())
+
+    @having(restart="always")
+    async def test_always_means_after_a_good_end_too(self, rig: Rig, clock: Clock) -> None:
+        rig.child.end(0)
+        await clock.advance(1)
+        assert rig.starts == 2
+
+    @having(restart="always")
+    async def test_what_crashes_again_and_again_is_given_up_until_something_changes(
+        self, rig: Rig, clock: Clock
+    ) -> None:
+        for retry in range(8):
+            rig.child.end(1)
+            await clock.advance(0.12 * 2**retry)
+        assert rig.starts == 9
+        rig.child.end(1)
+        await clock.advance(1000)
+        assert rig.starts == 9
+        assert (
+            "'app' is given up after more than 8 restarts within 60 s\n[lifecycle] waiting for a change\n" in rig.told()
+        )
+        assert rig.generations.describe() == "waiting for a change"
+
+        rig.change("app.py")
+        await clock.settle()
+        assert (rig.starts, rig.child.status) == (10, Status.RUNNING)
+        rig.child.end(1)
+        await clock.advance(1)
+        assert rig.starts == 11
+
+    @having(restart="always")
+    async def test_a_change_does_not_wait_for_the_end_of_a_backoff(self, rig: Rig, clock: Clock) -> None:
+        for _ in range(6):
+            rig.child.end(1)
+            await clock.advance(4)
+        rig.child.end(1)
+        await clock.settle()
+        starts = rig.starts
+        assert rig.generations.describe() == "waiting to be started again"
+        rig.change("app.py")
+        await clock.settle()
+        assert (rig.starts, rig.launcher.changes[-1]) == (starts + 1, {"app.py": "modified"})
+
+    @having(restart="on_failure")
+    async def test_a_start_that_fails_is_tried_again_and_tells_the_changes_again(self, rig: Rig, clock: Clock) -> None:
+        rig.launcher.refuses = True
+        rig.change("a")
+        await clock.advance(1.05)
+        assert "is started again in 0.1 s: 'app': no such file" in rig.told()
+        rig.launcher.refuses = False
+        await clock.advance(2)
+        assert rig.launcher.changes == [{}, {"a": "modified"}]
+
+    @having(restart="always", busy="queue")
+    async def test_a_queued_run_does_not_wait_for_the_backoff(self, rig: Rig, clock: Clock) -> None:
+        rig.change("a")
+        rig.child.end(0)
+        await clock.settle()
+        assert rig.launcher.changes == [{}, {"a": "modified"}]
+        await clock.advance(100)
+        assert rig.starts == 2
+
+
+class TestReadiness:
+    async def hang(self, rig: Rig, clock: Clock) -> None:
+        rig.launcher.hangs = True
+        rig.told()
+        rig.change("a")
+        await clock.advance(2)
+
+    @having(ready="port:8000")
+    async def test_it_is_said_when_it_is_there(self, rig: Rig, clock: Clock) -> None:
+        await self.hang(rig, clock)
+        assert "ready" not in rig.told()
+        rig.child.be_ready()
+        await clock.settle()
+        assert "ready: app" in rig.told()
+
+    @having(ready="port:8000")
+    async def test_a_change_interrupts_a_start_that_hangs_and_its_changes_are_told_again(
+        self, rig: Rig, clock: Clock
+    ) -> None:
+        await self.hang(rig, clock)
+        rig.launcher.hangs = False
+        rig.change("b")
+        await clock.advance(2)
+        assert rig.launcher.changes == [{}, {"a": "modified"}, {"a": "modified", "b": "modified"}]
+        assert (rig.starts, rig.child.status) == (3, Status.RUNNING)
+        rig.change("c")
+        await clock.advance(2)
+        assert rig.launcher.changes[-1] == {"c": "modified"}
+
+    @having(ready="port:8000", busy="queue")
+    async def test_queued_the_change_waits_for_its_end(self, rig: Rig, clock: Clock) -> None:
+        await self.hang(rig, clock)
+        assert rig.starts == 1
+        rig.child.end(0)
+        await clock.advance(10)
+        rig.change("b")
+        await clock.advance(10)
+        assert (rig.starts, rig.child.status) == (2, Status.STARTING)
+
+    @having(ready="port:8000")
+    async def test_one_that_ends_before_waits_for_a_change(self, rig: Rig, clock: Clock) -> None:
+        await self.hang(rig, clock)
+        rig.child.end(1)
+        await clock.advance(100)
+        assert "'app' ended before it was ready; waiting for a change" in rig.told()
+        assert rig.starts == 2
+
+    @having(ready="port:8000", restart="on_failure")
+    async def test_or_for_what_the_policy_says(self, rig: Rig, clock: Clock) -> None:
+        await self.hang(rig, clock)
+        rig.child.end(1)
+        await clock.settle()
+        assert "'app' is started again in 0.1 s: 'app' ended before it was ready" in rig.told()
+        rig.launcher.hangs = False
+        await clock.advance(1)
+        assert (rig.starts, rig.child.status) == (3, Status.RUNNING)
+
+    @having(ready="port:8000")
+    async def test_a_start_that_is_suspended_is_made_anew_with_the_resume(self, rig: Rig, clock: Clock) -> None:
+        await self.hang(rig, clock)
+        suspending = asyncio.create_task(rig.generations.suspend())
+        await clock.advance(2)
+        await suspending
+        rig.launcher.hangs = False
+        await clock.advance(10)
+        assert rig.starts == 2
+        await rig.generations.resume()
+        await clock.settle()
+        assert rig.launcher.changes == [{}, {"a": "modified"}, {"a": "modified"}]
+
+
+async def test_what_is_asked_for_before_it_runs_is_not_lost(clock: Clock) -> None:
+    rig = Rig(postpone=True)
+    rig.change("a")
+    await clock.settle()
+    rig.task.cancel()
+    await clock.advance(2)
+    assert rig.launcher.changes == [{"a": "modified"}]
+
+
+async def test_a_change_at_the_very_end_starts_nothing_and_breaks_nothing(rig: Rig, clock: Clock) -> None:
+    rig.change("a")
+    await clock.advance(0.5)
+    rig.child.end(-signal.SIGINT, StopTree("Ctrl+C"))
+    rig.change("b")
+    await clock.advance(2)
+    assert rig.task.done()
+    assert not rig.task.exception()

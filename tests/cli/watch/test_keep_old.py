@@ -1,0 +1,263 @@
+"""With ``--keep-old`` a run begins beside the one before it, and one of the two is left in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.cli.failures import UsageError
+from lifecycle.cli.logs import heard
+from lifecycle.cli.watch.settings import Settings
+from lifecycle.errors import StopTree
+from lifecycle.workers import Status
+from tests.cli.watch import test_generations as one
+from tests.cli.watch.test_generations import having
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
+
+    from lifecycle.events import Change
+    from lifecycle.testing import Clock
+
+pytestmark = pytest.mark.keeps_tasks  # the rig's
+
+ENDED = (Status.STOPPED, Status.FAILED, Status.FINISHED, Status.KILLED)
+
+
+class TwoAtATime(one.FakeLauncher):
+    """Fails the test if a third begins."""
+
+    def make(self, changes: Mapping[Path, Change]) -> one.FakeChild:
+        assert len(self.at_work) <= 1
+        if self.refuses:
+            raise UsageError("'app': no such file")
+        self.changes.append({path.name: change for path, change in changes.items()})
+        self.children.append(one.FakeChild(self))
+        return self.children[-1]
+
+    @property
+    def at_work(self) -> list[int]:
+        """The numbers of those that have not ended, from 1."""
+        return [number for number, child in enumerate(self.children, 1) if child.status not in ENDED]
+
+
+@pytest.fixture
+async def rig(request: pytest.FixtureRequest, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[one.Rig]:
+    monkeypatch.setattr(one, "FakeLauncher", TwoAtATime)
+    given = {"keep_old": True, "ready": "notify"} | getattr(request, "param", {})
+    rig = one.Rig(**given)
+    with heard(rig.voice):
+        await clock.settle()
+        yield rig
+        rig.task.cancel()
+        await asyncio.wait([rig.task])
+
+
+def at_work(rig: one.Rig) -> list[int]:
+    assert isinstance(rig.launcher, TwoAtATime)
+    return rig.launcher.at_work
+
+
+def statuses(rig: one.Rig) -> list[Status]:
+    return [child.status for child in rig.launcher.children]
+
+
+async def begin(rig: one.Rig, clock: Clock, name: str = "a") -> None:
+    """A change, and a new one that takes its time to be ready."""
+    rig.launcher.hangs = True
+    rig.change(name)
+    await clock.settle()
+
+
+async def test_the_new_one_begins_beside_the_old_and_takes_its_place_when_it_is_ready(
+    rig: one.Rig, clock: Clock
+) -> None:
+    await begin(rig, clock)
+    await clock.advance(5)
+    assert at_work(rig) == [1, 2]
+    assert statuses(rig) == [Status.RUNNING, Status.STARTING]
+
+    rig.child.be_ready()
+    await clock.settle()
+    assert statuses(rig) == [Status.STOPPING, Status.RUNNING]
+    await clock.advance(1)
+    assert at_work(rig) == [2]
+    assert rig.launcher.changes == [{}, {"a": "modified"}]
+    assert rig.told().count("ready: app") == 2
+
+
+async def test_it_does_so_again_and_again(rig: one.Rig, clock: Clock) -> None:
+    for number in range(2, 6):
+        rig.change(f"{number}")
+        await clock.advance(2)
+        assert at_work(rig) == [number]
+    assert rig.launcher.changes[1:] == [{f"{number}": "modified"} for number in range(2, 6)]
+
+
+async def test_one_that_ends_before_it_is_ready_leaves_the_old_and_its_changes_are_told_again(
+    rig: one.Rig, clock: Clock
+) -> None:
+    await begin(rig, clock)
+    rig.child.end(1)
+    await clock.advance(10)
+    assert at_work(rig) == [1]
+    assert "'app' ended before it was ready; the old process goes on" in rig.told()
+    assert rig.generations.alive
+
+    rig.launcher.hangs = False
+    rig.change("b")
+    await clock.advance(2)
+    assert (at_work(rig), rig.launcher.changes[-1]) == ([3], {"a": "modified", "b": "modified"})
+
+
+async def test_one_that_cannot_be_made_leaves_the_old(rig: one.Rig, clock: Clock) -> None:
+    rig.launcher.refuses = True
+    rig.change("a")
+    await clock.advance(10)
+    assert at_work(rig) == [1]
+    assert "no such file; the old process goes on" in rig.told()
+
+    rig.launcher.refuses = False
+    rig.change("b")
+    await clock.advance(2)
+    assert at_work(rig) == [2]
+
+
+async def test_a_change_overtakes_one_that_is_not_ready(rig: one.Rig, clock: Clock) -> None:
+    await begin(rig, clock, "a")
+    rig.launcher.hangs = False
+    rig.change("b")
+    await clock.advance(3)
+    assert at_work(rig) == [3]
+    assert rig.launcher.changes == [{}, {"a": "modified"}, {"a": "modified", "b": "modified"}]
+    assert "the old process goes on" not in rig.told()
+
+
+async def test_a_change_while_the_old_one_stops_waits_for_its_end(rig: one.Rig, clock: Clock) -> None:
+    rig.change("a")
+    await clock.advance(0.5)
+    assert statuses(rig) == [Status.STOPPING, Status.RUNNING]
+    rig.change("b")
+    await clock.advance(3)
+    assert at_work(rig) == [3]
+
+
+async def test_an_old_one_that_ends_meanwhile_does_not_end_the_new_one(rig: one.Rig, clock: Clock) -> None:
+    await begin(rig, clock)
+    rig.launcher.children[0].end(1)
+    await clock.settle()
+    assert "waiting for a change" not in rig.told()
+    rig.child.be_ready()
+    await clock.advance(2)
+    assert at_work(rig) == [2]
+
+
+async def test_where_both_end_the_next_change_starts_one(rig: one.Rig, clock: Clock) -> None:
+    await begin(rig, clock)
+    rig.launcher.children[0].end(1)
+    await clock.settle()
+    rig.child.end(1)
+    await clock.settle()
+    assert "'app' ended before it was ready; waiting for a change" in rig.told()
+    rig.launcher.hangs = False
+    rig.change("b")
+    await clock.advance(2)
+    assert (at_work(rig), rig.launcher.changes[-1]) == ([3], {"a": "modified", "b": "modified"})
+
+
+async def test_one_that_crashed_is_followed_as_ever(rig: one.Rig, clock: Clock) -> None:
+    rig.change("a")
+    await clock.advance(2)
+    rig.child.end(3)
+    await clock.settle()
+    assert "exited with status 3" in rig.told()
+    rig.change("b")
+    await clock.advance(2)
+    assert at_work(rig) == [3]
+
+
+@having(restart="on_failure")
+async def test_the_policy_holds_for_the_one_that_was_kept_and_for_the_new_one(rig: one.Rig, clock: Clock) -> None:
+    await begin(rig, clock)
+    rig.child.end(1)
+    await clock.advance(100)
+    assert at_work(rig) == [1]
+    rig.launcher.hangs = False
+    rig.launcher.children[0].end(1)
+    await clock.advance(1)
+    assert at_work(rig) == [3]
+    rig.change("b")
+    await clock.advance(2)
+    rig.child.end(1)
+    await clock.advance(1)
+    assert at_work(rig) == [5]
+
+
+async def test_suspended_nothing_begins_and_resumed_it_begins_beside_the_old(rig: one.Rig, clock: Clock) -> None:
+    await rig.generations.suspend()
+    rig.change("a")
+    rig.generations.restart("restart")
+    await clock.advance(10)
+    assert at_work(rig) == [1]
+    rig.launcher.hangs = True
+    await rig.generations.resume()
+    await clock.settle()
+    assert (at_work(rig), rig.launcher.children[0].status) == ([1, 2], Status.RUNNING)
+    rig.child.be_ready()
+    await clock.advance(2)
+    assert at_work(rig) == [2]
+
+
+async def test_a_suspend_gives_up_one_that_is_not_ready_and_the_resume_begins_it_anew(
+    rig: one.Rig, clock: Clock
+) -> None:
+    await begin(rig, clock)
+    suspending = asyncio.create_task(rig.generations.suspend())
+    await clock.advance(2)
+    await suspending
+    assert (at_work(rig), rig.launcher.children[0].status) == ([1], Status.SUSPENDED)
+    rig.launcher.hangs = False
+    await rig.generations.resume()
+    await clock.advance(2)
+    assert (at_work(rig), rig.launcher.changes[-1]) == ([3], {"a": "modified"})
+
+
+async def test_a_signal_goes_to_the_old_one_until_the_new_one_is_ready(rig: one.Rig, clock: Clock) -> None:
+    await begin(rig, clock)
+    rig.generations.signal(signal.SIGHUP, "changed: b")
+    assert rig.launcher.signals == [signal.SIGHUP]
+
+
+async def test_to_end_is_to_end_both(rig: one.Rig, clock: Clock) -> None:
+    await begin(rig, clock)
+    rig.task.cancel()
+    await clock.advance(3)
+    assert rig.task.cancelled()
+    assert at_work(rig) == []
+
+
+async def test_an_end_of_all_while_one_begins_is_no_mistake(rig: one.Rig, clock: Clock) -> None:
+    await begin(rig, clock)
+    rig.launcher.children[0].end(-signal.SIGINT, StopTree("Ctrl+C"))
+    await clock.advance(3)
+    assert rig.task.done()
+    assert not rig.task.exception()
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({}, "there is no --ready; give --ready notify or line:REGEX"),
+            ({"ready": "http://127.0.0.1:8000"}, "which the old one answers as well"),
+            ({"ready": "notify", "busy": "queue"}, "--busy queue leaves it"),
+            ({"ready": "notify", "prompt": False}, "--no-prompt one terminal"),
+        ],
+    )
+    def test_what_does_not_go_together_is_refused(self, given: dict[str, Any], said: str) -> None:
+        with pytest.raises(UsageError, match=said):
+            Settings(command=("app",), keep_old=True, **given)

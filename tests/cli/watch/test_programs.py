@@ -1,0 +1,71 @@
+"""Which program a command names, why it cannot be run, and which Python runs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from lifecycle.cli.failures import UsageError
+from lifecycle.cli.watch.programs import arguments, find_program, interpreter
+
+ENV = {"PATH": os.environ["PATH"]}
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_program_is_looked_up_on_the_path() -> None:
+    assert arguments(["sh", "-c", "true"], shell=False, env=ENV)[0].endswith("/sh")
+
+
+def test_a_shell_gets_one_line() -> None:
+    env = {**ENV, "SHELL": "/bin/sh"}
+    assert arguments(["echo", "a", "|", "cat"], shell=True, env=env) == ("/bin/sh", "-c", "echo a | cat")
+
+
+def test_why_a_program_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("app.py").touch()
+    Path("dir").mkdir()
+    for name, said in {
+        "no-such-command": "command not found on PATH; is it installed",
+        "app.py": r"command not found on PATH; for the one in this directory: \./app\.py",
+        "./none.py": "no such file",
+        "./app.py": r"is not executable; chmod \+x \./app\.py, or run it with python",
+        "./dir": "is a directory",
+    }.items():
+        with pytest.raises(UsageError, match=f"'{name}': {said}"):
+            find_program(name, ENV)
+
+
+class TestInterpreter:
+    def test_a_python_is_itself(self) -> None:
+        assert interpreter([sys.executable, "app.py"], ENV) == sys.executable
+        assert interpreter(["/opt/x/python3.13t", "-m", "app"], ENV) == "/opt/x/python3.13t"
+
+    def test_a_console_script_names_it(self, tmp_path: Path) -> None:
+        assert interpreter([script(tmp_path / "flask", f"#!{sys.executable}\n")], ENV) == sys.executable
+
+    def test_a_script_may_ask_env_for_it(self, tmp_path: Path) -> None:
+        (tmp_path / "python3").symlink_to(sys.executable)
+        found = interpreter([script(tmp_path / "app", "#!/usr/bin/env -S python3 -u\n")], {"PATH": str(tmp_path)})
+        assert found == str(tmp_path / "python3")
+
+    def test_the_long_form_of_pip_is_understood(self, tmp_path: Path) -> None:
+        (tmp_path / "python").symlink_to(sys.executable)
+        text = f"#!/bin/sh\n'''exec' \"{tmp_path}/python\" \"$0\" \"$@\"\n' '''\n"
+        assert interpreter([script(tmp_path / "app", text)], ENV) == f"{tmp_path}/python"
+
+    @pytest.mark.parametrize("text", ["#!/bin/sh\nexec python app.py\n", "\x7fELF", "", "#!\n", "#!'\n"])
+    def test_others_are_not_known(self, tmp_path: Path, text: str) -> None:
+        assert interpreter([script(tmp_path / "app", text)], ENV) is None
+
+    def test_a_runner_or_what_is_gone_is_not_known(self) -> None:
+        assert interpreter(["/usr/bin/uv", "run", "app.py"], ENV) is None
+        assert interpreter(["/no/such/thing"], ENV) is None

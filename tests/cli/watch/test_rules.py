@@ -1,0 +1,229 @@
+"""What a changed path leads to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lifecycle.cli import values
+from lifecycle.cli.globs import Glob
+from lifecycle.cli.watch.rules import PathRules
+from lifecycle.cli.watch.settings import Rule, Settings
+
+
+def rules(here: Path, **given: Any) -> PathRules:
+    on = tuple(rule for each in given.pop("on", ()) for rule in values.rules(each))
+    given |= {key: tuple(map(Glob, given.get(key, ()))) for key in ("include", "ignore")}
+    return PathRules(Settings(command=("true",), on=on, **given), here)
+
+
+@pytest.mark.parametrize(
+    ("glob", "path", "matches", "covers"),
+    [
+        ("*.py", "app.py", True, True),
+        ("*.py", "src/deep/app.py", True, True),
+        ("*.py", "app.pyc", False, False),
+        ("src/*.py", "src/app.py", True, True),
+        ("src/*.py", "src/deep/app.py", False, False),
+        ("src/**/*.py", "src/deep/app.py", True, True),
+        ("src/**/*.py", "src/app.py", True, True),
+        ("./src/*.py", "src/app.py", True, True),
+        ("/app.py", "app.py", True, True),
+        ("/app.py", "src/app.py", False, False),
+        ("build", "build", True, True),
+        ("build", "build/a/b.js", False, True),
+        ("build", "lib/build/x", False, True),
+        ("build/", "build/a/b.js", True, True),
+        ("build/", "build", False, False),
+        ("build/", "builder/x", False, False),
+        ("a/b", "a/b/c", False, True),
+        ("a/b", "x/a/b", False, False),
+        ("[ab].py", "a.py", True, True),
+        ("?.py", "ab.py", False, False),
+        (r"\*.py", "*.py", True, True),
+        (r"\*.py", "a.py", False, False),
+    ],
+)
+def test_globs_have_the_manners_of_gitignore(glob: str, path: str, matches: bool, covers: bool) -> None:
+    assert (Glob(glob).matches(path), Glob(glob).covers(path)) == (matches, covers)
+
+
+def test_everything_restarts_by_default(tmp_path: Path) -> None:
+    assert rules(tmp_path).action(tmp_path / "deep" / "any.thing") == "restart"
+
+
+@pytest.mark.parametrize(
+    ("path", "action"),
+    [
+        ("app.py", "restart"),
+        ("app.txt", "ignore"),
+        ("data/a.csv", "restart"),
+        ("x.tar.gz", "restart"),
+        ("py", "ignore"),
+    ],
+)
+def test_ext_and_include_add_up(tmp_path: Path, path: str, action: str) -> None:
+    assert rules(tmp_path, ext=("py", "tar.gz"), include=("data/*.csv",)).action(tmp_path / path) == action
+
+
+@pytest.mark.parametrize(
+    ("path", "action"),
+    [
+        ("a/x.html", "reload"),
+        ("app.py", "restart"),
+        ("gen/app.py", "ignore"),
+        ("gen/x.html", "reload"),
+        ("tmp/x.html", "reload"),
+        ("tmp/app.py", "ignore"),
+    ],
+)
+def test_the_first_rule_wins_and_beats_the_lists(tmp_path: Path, path: str, action: str) -> None:
+    seen = rules(tmp_path, ext=("py",), on=("*.html=reload", "gen/*=ignore", "gen/app.py=restart"), ignore=("tmp",))
+    assert seen.action(tmp_path / path) == action
+
+
+def test_with_a_signal_a_change_reloads_unless_a_rule_restarts(tmp_path: Path) -> None:
+    seen = rules(tmp_path, signal=values.signal("usr1"), on=("*.toml=restart",))
+    assert seen.action(tmp_path / "a.py") == "reload"
+    assert seen.action(tmp_path / "a.toml") == "restart"
+
+
+@pytest.mark.parametrize(
+    ("paths", "action"),
+    [
+        ([], "ignore"),
+        (["a.txt"], "ignore"),
+        (["a.txt", "a.html"], "reload"),
+        (["a.txt", "a.html", "a.py"], "restart"),
+    ],
+)
+def test_of_several_changes_the_strongest_counts(tmp_path: Path, paths: list[str], action: str) -> None:
+    seen = rules(tmp_path, ext=("py",), on=("*.html=reload",))
+    assert seen.strongest(tmp_path / path for path in paths) == action
+
+
+class TestGitIgnore:
+    @pytest.fixture
+    def repo(self, tmp_path: Path) -> Path:
+        (tmp_path / ".git" / "info").mkdir(parents=True)
+        (tmp_path / ".git" / "info" / "exclude").write_text("secret.*\n")
+        (tmp_path / ".gitignore").write_text("*.log\n/dist/\n.env\nvendor\n!keep.log\n*.js\n")
+        (tmp_path / "sub").mkdir()
+        (tmp_path / "sub" / ".gitignore").write_text("!special.log\nlocal.txt\n")
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        ("path", "ignored"),
+        [
+            ("a.log", True),
+            ("keep.log", False),
+            ("sub/a.log", True),
+            ("sub/special.log", False),
+            ("special.log", True),
+            ("sub/local.txt", True),
+            ("local.txt", False),
+            ("dist/app.py", True),
+            ("sub/dist/app.py", False),
+            ("dist", False),
+            ("vendor", True),
+            ("vendor/keep.log", True),
+            ("secret.key", True),
+            ("app.py", False),
+        ],
+    )
+    def test_what_git_ignores_does_not_count(self, repo: Path, path: str, ignored: bool) -> None:
+        assert (rules(repo).action(repo / path) == "ignore") is ignored
+
+    def test_it_counts_when_asked_to(self, repo: Path) -> None:
+        asked = PathRules(Settings(command=("true",), gitignore=False), repo, git=False)
+        assert asked.action(repo / "a.log") == "restart"
+
+    def test_a_rule_that_names_a_file_beats_git_and_one_with_wildcards_does_not(self, repo: Path) -> None:
+        seen = rules(repo, on=("*.js=restart", ".env=restart"))
+        assert seen.action(repo / ".env") == "restart"
+        assert seen.action(repo / "out.js") == "ignore"
+
+    def test_the_env_file_counts(self, repo: Path) -> None:
+        assert rules(repo, env_file=Path(".env"), ext=("py",)).action(repo / ".env") == "restart"
+
+    def test_a_changed_gitignore_is_read_again(self, repo: Path) -> None:
+        seen = rules(repo)
+        assert seen.action(repo / "new.txt") == "restart"
+        (repo / ".gitignore").write_text("new.txt\n")
+        assert seen.action(repo / "new.txt") == "ignore"
+        (repo / ".gitignore").unlink()
+        assert seen.action(repo / "new.txt") == "restart"
+
+    def test_the_top_of_the_repository_is_found_from_below(self, repo: Path) -> None:
+        assert rules(repo / "sub").action(repo / "sub" / "a.log") == "ignore"
+
+    def test_a_directory_watched_by_name_counts_though_git_ignores_it(self, repo: Path) -> None:
+        (repo / "dist").mkdir()
+        seen = rules(repo, paths=(Path("dist"),))
+        assert seen.action(repo / "dist" / "app.py") == "restart"
+
+    def test_a_file_watched_by_name_counts_though_git_ignores_it(self, repo: Path) -> None:
+        (repo / ".env").touch()
+        assert rules(repo, paths=(Path(".env"),)).action(repo / ".env") == "restart"
+
+    def test_rules_that_cannot_be_read_ignore_nothing(self, repo: Path) -> None:
+        (repo / ".gitignore").unlink()
+        (repo / ".gitignore").mkdir()
+        assert rules(repo).action(repo / "a.log") == "restart"
+
+
+def test_outside_a_repository_the_file_of_the_watched_directory_counts(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    assert rules(tmp_path).action(tmp_path / "a.log") == "ignore"
+
+
+def test_names_are_relative_to_here_else_to_the_watched_directory(tmp_path: Path) -> None:
+    here, lib = tmp_path / "here", tmp_path / "lib"
+    here.mkdir()
+    lib.mkdir()
+    seen = rules(here, paths=(Path(), Path("../lib")))
+    assert seen.name(here / "a" / "b.py") == "a/b.py"
+    assert seen.name(lib / "c.py") == "c.py"
+    assert seen.name(Path("/elsewhere/d.py")) == "elsewhere/d.py"
+
+
+def test_what_our_own_output_goes_to_never_counts(tmp_path: Path) -> None:
+    log, other = tmp_path / "log", tmp_path / "other"
+    log.touch()
+    other.touch()
+    settings = Settings(command=("true",), on=values.rules("log=restart"))
+    status = log.stat()
+    decided = PathRules(settings, tmp_path, outputs=[(status.st_dev, status.st_ino)])
+    assert (decided.action(log), decided.action(other)) == ("ignore", "restart")
+
+
+def test_globs_of_a_file_start_at_its_directory_and_typed_ones_here(tmp_path: Path) -> None:
+    here = tmp_path / "sub"
+    settings = Settings(
+        command=("true",),
+        paths=(tmp_path,),
+        on=(
+            Rule(Glob("sub/*.html"), "restart"),
+            Rule(Glob("sub/*.html", tmp_path), "reload"),
+            Rule(Glob("*.css", tmp_path), "reload"),
+        ),
+        include=(Glob("lib/*.py", tmp_path), Glob("own/*.py")),
+        ignore=(Glob("lib/gen/", tmp_path),),
+    )
+    seen = PathRules(settings, here)
+    actions = {
+        name: seen.action(tmp_path / name)
+        for name in ("sub/a.html", "sub/sub/a.html", "x/a.css", "lib/a.py", "lib/gen/a.css", "own/a.py", "sub/own/a.py")
+    }
+
+    assert actions == {
+        "sub/a.html": "reload",
+        "sub/sub/a.html": "restart",
+        "x/a.css": "reload",
+        "lib/a.py": "restart",
+        "lib/gen/a.css": "reload",
+        "own/a.py": "restart",
+        "sub/own/a.py": "restart",
+    }
