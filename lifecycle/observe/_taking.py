@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from lifecycle._naming import program_name
-from lifecycle.observe._reading import Reading
-from lifecycle.observe._records import ProgramView, Snapshot
+from lifecycle.observe._snapshot.surveys import Reading
+from lifecycle.observe._snapshot.views import ProgramView, Snapshot
 from lifecycle.runtime.lifetimes import Lifetime, current_life
 
 if TYPE_CHECKING:

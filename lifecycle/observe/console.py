@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._steering import Steering, lent
+from lifecycle._steering.kits import Steering, lent
 from lifecycle.control.commands import completions
-from lifecycle.observe._console_orders import Orders, Outcome, TooMany, Verdict
-from lifecycle.observe._console_output import Output
+from lifecycle.observe._console.orders import Orders, Outcome, TooMany, Verdict
+from lifecycle.observe._console.output import Output
 from lifecycle.observe.eventlog import EventLog
 from lifecycle.runtime import current
 from lifecycle.runtime.dumps import stacks
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from lifecycle.observe._console_output import Listener
+    from lifecycle.observe._console.output import Listener
     from lifecycle.observe.snapshots import Snapshot, Watch
     from lifecycle.runtime import Lifetime
 
@@ -139,7 +139,7 @@ class Console:
         Raises:
             LookupError: when there is nothing of that name.
         """
-        from lifecycle.observe._console_diagrams import diagram  # most programs are never drawn
+        from lifecycle.observe._console.diagrams import diagram  # most programs are never drawn
 
         return diagram(self.lifetime, of)
 

@@ -136,9 +136,9 @@ async def _answer(console: Console, at: socket) -> None:
     """Answer, from when somebody first asks: what serves takes longer to import than many a program runs."""
     await _readable(at)
     # In a thread, so that the program goes on meanwhile; the connection waits in the system's queue.
-    await asyncio.to_thread(import_module, "lifecycle.observe._control_server")
-    from lifecycle.observe._api_server import serving
-    from lifecycle.observe._control_server import control_app
+    await asyncio.to_thread(import_module, "lifecycle.observe._http.control")
+    from lifecycle.observe._http.control import control_app
+    from lifecycle.observe._http.servers import serving
 
     async with serving(control_app(console), console, at):
         await asyncio.Event().wait()

@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
-from lifecycle.observe._guard import HEADERS, Guard, is_loopback, made_token
-from lifecycle.observe._latencies import Latencies
+from lifecycle.observe._dashboard.guard import HEADERS, Guard, is_loopback, made_token
+from lifecycle.observe._dashboard.latencies import Latencies
 from lifecycle.observe.console import Console
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class Dashboard:
             OSError: when the address is taken or not to be had.
             RuntimeError: when it is served already.
         """
-        from lifecycle.observe._api_server import serving  # aiohttp is heavy
-        from lifecycle.observe._page import page_app
+        from lifecycle.observe._dashboard.pages import page_app
+        from lifecycle.observe._http.servers import serving  # aiohttp is heavy
 
         if self._listening.is_set():
             raise RuntimeError(f"{self!r} is served already; make another for another port")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle.control.table import as_pattern
-from lifecycle.observe._ancestry import Node, Trace, trace_of
-from lifecycle.observe._belonging import Routers
-from lifecycle.observe._changes import Changes, Following
-from lifecycle.observe._entries import Entry, Fate, Record
+from lifecycle.observe._events.changes import Changes, Following
+from lifecycle.observe._events.entries import Entry, Fate, Record
+from lifecycle.observe._events.routers import Routers
+from lifecycle.observe._events.traces import Node, Trace, trace_of
 from lifecycle.observe._onlookers import Onlooker
 from lifecycle.observe.explaining import Explanation, explain
 from lifecycle.runtime.lifetimes import current_life
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.patterns import Pattern
-    from lifecycle.observe._lines import Writer
+    from lifecycle.observe._events.files import Writer
     from lifecycle.runtime.lifetimes import Lifetime
 
 __all__ = ["Entry", "EventLog", "EventLogState", "Fate", "Following", "Node", "Trace"]
@@ -182,7 +182,7 @@ class EventLog(Onlooker):
         self._routers = routers = Routers()
         self._clock = asyncio.get_running_loop().time
         if self._path is not None:
-            from lifecycle.observe._lines import LineFile, Writer  # most logs have no file
+            from lifecycle.observe._events.files import LineFile, Writer  # most logs have no file
 
             self._writer = Writer(LineFile(self._path, *self._limits))
             held.push_async_callback(self._writer.aclose)

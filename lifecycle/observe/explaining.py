@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.control.table import MAX_TOPIC
 from lifecycle.errors import InvalidTopic
-from lifecycle.observe._entries import printable, seconds, sentence
-from lifecycle.observe._near_misses import NearMiss, near_misses
-from lifecycle.observe._summaries import shortened
+from lifecycle.observe._events.entries import printable, seconds, sentence
+from lifecycle.observe._events.near_misses import NearMiss, near_misses
+from lifecycle.observe._events.summaries import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lifecycle.control.pumps import SourceInfo
     from lifecycle.control.routes import RouteInfo
-    from lifecycle.observe._entries import Entry
+    from lifecycle.observe._events.entries import Entry
 
 __all__ = ["Explanation", "Failure", "Match", "NearMiss", "Silence", "explain"]
 

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lifecycle.observe import _mermaid_flows as flows
-from lifecycle.observe import _mermaid_graphs as graphs
-from lifecycle.observe import _mermaid_machines as machines
-from lifecycle.observe import _mermaid_systems as systems
-from lifecycle.observe._mermaid_looks import Look
-from lifecycle.observe._mermaid_nodes import worker_node
-from lifecycle.observe._mermaid_records import Parts, check_flow, check_lifetime, check_worker
+from lifecycle.observe._mermaid import flows, graphs, machines, systems
+from lifecycle.observe._mermaid.looks import Look
+from lifecycle.observe._mermaid.nodes import worker_node
+from lifecycle.observe._mermaid.records import Parts, check_flow, check_lifetime, check_worker
 
 if TYPE_CHECKING:
-    from lifecycle.observe._mermaid_flows import RunRecord
-    from lifecycle.observe._mermaid_looks import Label, Style
-    from lifecycle.observe._mermaid_records import WorkerRecord
+    from lifecycle.observe._mermaid.flows import RunRecord
+    from lifecycle.observe._mermaid.looks import Label, Style
+    from lifecycle.observe._mermaid.records import WorkerRecord
     from lifecycle.runtime import LifetimeState
 
 __all__ = ["flow", "signal", "system", "tree", "worker"]

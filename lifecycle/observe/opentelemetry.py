@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.observe._flushing import flush
-from lifecycle.observe._meters import BUCKETS, COUNTED, READ, TIMED
+from lifecycle.observe._meters.readings import Look
+from lifecycle.observe._meters.series import counting, timing
+from lifecycle.observe._meters.tables import BUCKETS, COUNTED, READ, TIMED
 from lifecycle.observe._onlookers import Onlooker
-from lifecycle.observe._readings import Look
-from lifecycle.observe._series import counting, timing
 from lifecycle.observe.labels import policy_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from lifecycle.hooks import Hook
-    from lifecycle.observe._meters import Counted, Read, Timed
+    from lifecycle.observe._meters.tables import Counted, Read, Timed
     from lifecycle.observe.labels import LabelPolicy
     from lifecycle.runtime.lifetimes import Lifetime
 

@@ -9,10 +9,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.observe._meters import BUCKETS, COUNTED, READ, TIMED
+from lifecycle.observe._meters.readings import Look
+from lifecycle.observe._meters.series import counting, timing
+from lifecycle.observe._meters.tables import BUCKETS, COUNTED, READ, TIMED
 from lifecycle.observe._onlookers import Onlooker
-from lifecycle.observe._readings import Look
-from lifecycle.observe._series import counting, timing
 from lifecycle.observe.labels import policy_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Histogram, Metric
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    from lifecycle.observe._meters import Counted, Read, Timed
+    from lifecycle.observe._meters.tables import Counted, Read, Timed
     from lifecycle.observe.labels import LabelPolicy
     from lifecycle.runtime.lifetimes import Lifetime
 

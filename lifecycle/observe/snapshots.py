@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from lifecycle.observe._nodes import nodes
-from lifecycle.observe._records import Snapshot
-from lifecycle.observe._schema import snapshot_schema
+from lifecycle.observe._snapshot.nodes import nodes
+from lifecycle.observe._snapshot.schema import snapshot_schema
+from lifecycle.observe._snapshot.views import Snapshot
 from lifecycle.observe._taking import snapshot
 from lifecycle.observe.watching import Update, Watch, watch
 

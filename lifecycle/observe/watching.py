@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 from lifecycle import hooks
-from lifecycle.observe._nodes import nodes
+from lifecycle.observe._snapshot.nodes import nodes
 from lifecycle.observe._taking import lifetime_here, snapshot_of
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from lifecycle.observe._records import Snapshot
+    from lifecycle.observe._snapshot.views import Snapshot
     from lifecycle.runtime.lifetimes import Lifetime
 
 __all__ = ["Update", "Watch", "watch"]

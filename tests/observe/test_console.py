@@ -17,7 +17,7 @@ from lifecycle import hooks
 from lifecycle.control import Busy, Command, Dropped, Event, Router
 from lifecycle.interactive import new_interactive_router
 from lifecycle.observe import Console, EventLog, TooMany, Verdict
-from lifecycle.observe._console_output import Output
+from lifecycle.observe._console.output import Output
 from lifecycle.runtime import lifetime
 from lifecycle.testing import Recorder, running
 from lifecycle.workers import Spec, Supervisor, TaskWorker

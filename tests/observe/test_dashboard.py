@@ -15,10 +15,10 @@ import pytest
 from lifecycle import hooks
 from lifecycle.control import Event, Router
 from lifecycle.observe import Dashboard
-from lifecycle.observe._latencies import Latencies
-from lifecycle.observe._live import _entries, _merged
-from lifecycle.observe._memory import Memory
-from lifecycle.observe._page import page_files
+from lifecycle.observe._dashboard.latencies import Latencies
+from lifecycle.observe._dashboard.live import _entries, _merged
+from lifecycle.observe._dashboard.memory import Memory
+from lifecycle.observe._dashboard.pages import page_files
 from lifecycle.observe.console import Console
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running

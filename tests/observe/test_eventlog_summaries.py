@@ -21,7 +21,7 @@ from lifecycle.events import (
     TickEvent,
     WebhookEvent,
 )
-from lifecycle.observe._summaries import digest, error_text, summary
+from lifecycle.observe._events.summaries import digest, error_text, summary
 
 
 class Colour(Enum):

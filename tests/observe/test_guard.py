@@ -7,7 +7,7 @@ import socket
 import pytest
 from multidict import CIMultiDict
 
-from lifecycle.observe._guard import HEADERS, Guard, Refusal, is_loopback, made_token
+from lifecycle.observe._dashboard.guard import HEADERS, Guard, Refusal, is_loopback, made_token
 
 TOKEN = "a-token-of-a-user"
 RIGHT = ("Authorization", f"Bearer {TOKEN}")

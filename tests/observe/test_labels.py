@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lifecycle.observe import LabelPolicy, OpenTelemetryMetrics, PrometheusMetrics
-from lifecycle.observe._meters import COUNTED, READ, TIMED
-from lifecycle.observe._series import Series
+from lifecycle.observe._meters.series import Series
+from lifecycle.observe._meters.tables import COUNTED, READ, TIMED
 from lifecycle.observe.labels import LABELS
 
 

@@ -18,9 +18,9 @@ from lifecycle import Router, Spec, Supervisor
 from lifecycle import lifetime as block
 from lifecycle.flows import FlowsState
 from lifecycle.observe import mermaid
-from lifecycle.observe._mermaid_looks import CLASSES
-from lifecycle.observe._mermaid_machines import MOVES
-from lifecycle.observe._mermaid_text import escape
+from lifecycle.observe._mermaid.looks import CLASSES
+from lifecycle.observe._mermaid.machines import MOVES
+from lifecycle.observe._mermaid.text import escape
 from lifecycle.runtime import Reason
 from lifecycle.workers import Status, WorkerState
 from lifecycle.workers.status import FINAL, TABLE

@@ -24,7 +24,7 @@ from lifecycle import _context as here
 from lifecycle.errors import NotHandled
 from lifecycle.flows import Flows, Times, linear, task
 from lifecycle.observe import LabelPolicy, OpenTelemetryMetrics, OpenTelemetryTraces
-from lifecycle.observe._meters import COUNTED, READ, TIMED
+from lifecycle.observe._meters.tables import COUNTED, READ, TIMED
 from lifecycle.testing import VirtualLoop, running
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from lifecycle.backoff import Backoff
 from lifecycle.errors import NotHandled
 from lifecycle.flows import Flows, linear, task
 from lifecycle.observe import LabelPolicy, PrometheusMetrics
-from lifecycle.observe._meters import COUNTED, READ, TIMED
+from lifecycle.observe._meters.tables import COUNTED, READ, TIMED
 from lifecycle.observe.labels import LABELS
 from lifecycle.runtime import do
 from lifecycle.testing import running

@@ -18,9 +18,9 @@ from aiohttp import web
 
 from lifecycle.control import Event, Router
 from lifecycle.observe import Console, watch
-from lifecycle.observe._api import Written
-from lifecycle.observe._api_server import serving
-from lifecycle.observe._api_streams import stream
+from lifecycle.observe._http.api import Written
+from lifecycle.observe._http.servers import serving
+from lifecycle.observe._http.streams import stream
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
 from tests.programs import LIMIT, Running
@@ -162,7 +162,7 @@ async def test_a_client_that_goes_away_in_mid_body_orders_nothing(runtime: Path)
 async def test_a_reader_that_never_reads_is_cut_off_and_slows_nobody(
     runtime: Path, target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("lifecycle.observe._api_streams._PATIENCE", 0.2)
+    monkeypatch.setattr("lifecycle.observe._http.streams._PATIENCE", 0.2)
     router = Router()
     router.handle("**", lambda event: print(event.topic))
     async with opened(router=router) as (_, path), asyncio.timeout(LIMIT):
@@ -210,7 +210,7 @@ async def test_a_stream_that_fails_is_cut_off_and_logged(
 ) -> None:
     async with opened() as (_, path):
         await ask(path, "/api/program")
-        monkeypatch.setattr("lifecycle.observe._api.event", None)
+        monkeypatch.setattr("lifecycle.observe._http.api.event", None)
         received = await sent(path, b"GET /api/state/stream HTTP/1.0\r\n\r\n")
     assert received.count(b"HTTP/1.") == 1
     assert received.endswith(b": here it begins\n\n")
@@ -283,7 +283,7 @@ async def _watched(path: Path, program: Running) -> None:
 
 
 def test_json_of_a_thousand_nodes_is_one_message() -> None:
-    from lifecycle.observe._api_streams import event
+    from lifecycle.observe._http.streams import event
 
     told = {"nodes": {f"worker:{number}": {"name": "a\nb\r\n\n"} for number in range(1000)}}
     message = event(told, "change")

@@ -13,7 +13,7 @@ import pytest
 
 from lifecycle.control import Event, Router
 from lifecycle.observe import Dashboard
-from lifecycle.observe._guard import HEADERS
+from lifecycle.observe._dashboard.guard import HEADERS
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
 
@@ -112,14 +112,14 @@ async def test_what_is_no_request_is_refused_with_the_same_headers_and_says_not_
     [b"", b"GET / HTTP/1.1\r\nHost: loc", b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HTTP/1.1\r\nHo"],
 )
 async def test_who_never_ends_the_head_of_a_request_is_cut_off(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lifecycle.observe._api_server._PATIENCE", 0.05)
+    monkeypatch.setattr("lifecycle.observe._http.servers._PATIENCE", 0.05)
     async with served() as (_, dashboard):
         # On a slow machine it may be cut off before what it did ask for is answered.
         assert await raw(dashboard, begun) == b"" or b"nowhere" in begun
 
 
 async def test_who_does_not_read_an_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lifecycle.observe._api_server._PATIENCE", 0.05)
+    monkeypatch.setattr("lifecycle.observe._http.servers._PATIENCE", 0.05)
     ask = b"GET /page/vendor/dagre/dagre.esm.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with served() as (_, dashboard), asyncio.timeout(LIMIT):
         with socket.socket() as client:

@@ -1,0 +1,195 @@
+"""A file of lines that begins anew when it is full, and whoever writes to it beside the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import stat
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lifecycle.journal.threads import LoopThread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lifecycle.observe._events.entries import Record
+
+__all__ = ["LineFile", "Writer"]
+
+_log = logging.getLogger("lifecycle.observe")
+
+#: How many entries wait to be written; a disk that is slower loses the oldest.
+_WAITING = 10_000
+#: How many go to the disk at once.
+_BATCH = 1000
+#: Seconds that the disk has for what is left when the log is closed.
+_CLOSING = 2.0
+
+
+class LineFile:
+    """Appends lines to ``path``; before one that would make it longer than ``max_bytes`` the file is renamed.
+
+    ``path.1`` is the youngest of ``backups`` older ones. Only its owner can read what is made here.
+    """
+
+    def __init__(self, path: Path, max_bytes: int, backups: int) -> None:
+        self.path = path
+        self._max_bytes = max_bytes
+        self._backups = backups
+        self._fd: int | None = None
+        # None for what is no regular file, and has no size.
+        self._size: int | None = None
+        # Whether it ends within a line: a write, or whoever wrote before us, was cut off.
+        self._torn = False
+        #: Lines that were written.
+        self.written = 0
+
+    def open(self) -> None:
+        """Open it, at the end of what is there.
+
+        Raises:
+            OSError: when it cannot be written.
+        """
+        # A pipe that nobody reads fails at once.
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o600)
+        told = os.fstat(self._fd)
+        self._size = told.st_size if stat.S_ISREG(told.st_mode) else None
+        self._torn = bool(self._size) and _last_byte(self.path) != b"\n"
+
+    def close(self) -> None:
+        """Write no more."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def write(self, lines: Iterable[bytes]) -> None:
+        """Append ``lines``, each with its line ending.
+
+        Raises:
+            OSError: for the first that could not be written; `written` tells how many were.
+        """
+        gathered: list[bytes] = []
+        length = 0
+        for line in lines:
+            if self._size is not None and 0 < self._size + length > self._max_bytes - len(line):
+                self._append(gathered)
+                self._rotate()
+                gathered, length = [], 0
+            gathered.append(line)
+            length += len(line)
+        self._append(gathered)
+
+    def _append(self, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        if self._fd is None:
+            self.open()
+        assert self._fd is not None, "it was just opened"
+        left = b"\n" * self._torn + b"".join(lines)
+        self._torn = True
+        while left:
+            done = os.write(self._fd, left)
+            left = left[done:]
+            self._size = None if self._size is None else self._size + done
+        self._torn = False
+        self.written += len(lines)
+
+    def _rotate(self) -> None:
+        self.close()
+        if self._backups:
+            names = [self.path, *(Path(f"{self.path}.{number}") for number in range(1, self._backups + 1))]
+            for older, newer in zip(reversed(names[1:]), reversed(names[:-1]), strict=True):
+                with suppress(FileNotFoundError):
+                    newer.replace(older)
+        else:
+            self.path.unlink(missing_ok=True)
+        self._torn = False
+        self.open()
+
+
+def _last_byte(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1)
+
+
+class Writer:
+    """Writes what has ended to a file, in a thread for which neither the loop nor the end of the process waits.
+
+    What the disk cannot take is lost and counted; the first time it is logged.
+    """
+
+    def __init__(self, file: LineFile) -> None:
+        """Open the file and begin to write.
+
+        Raises:
+            OSError: when it cannot be written.
+        """
+        self._file = file
+        self._waiting: deque[Record] = deque()
+        self._arrived = asyncio.Event()
+        self._closing = False
+        # How many are on their way to the disk.
+        self._writing = 0
+        #: Events that are not in the file.
+        self.lost = 0
+        self._said = False
+        file.open()
+        self._loop = asyncio.get_running_loop()
+        self._thread = LoopThread(f"event log {file.path}", self._loop)
+        self._task = asyncio.create_task(self._write(), name=f"event log {file.path}")
+
+    async def aclose(self) -> None:
+        """Write what is left, as far as the disk takes it in time, and close the file."""
+        self._closing = True
+        self._arrived.set()
+        try:
+            await asyncio.wait({self._task}, timeout=_CLOSING)
+        finally:
+            in_time = self._task.done()
+            if not in_time:
+                self._lose(len(self._waiting) + self._writing, "the disk is too slow")
+                self._thread.submit(self._file.close)
+                self._task.cancel()
+                await asyncio.wait({self._task})
+            self._thread.shutdown(wait=in_time)
+
+    def put(self, record: Record) -> None:
+        """Write ``record``, which has ended, soon."""
+        if len(self._waiting) >= _WAITING:
+            self._waiting.popleft()
+            self._lose(1, "the disk is too slow")
+        self._waiting.append(record)
+        self._arrived.set()
+
+    async def _write(self) -> None:
+        while not self._closing or self._waiting:
+            await self._arrived.wait()
+            if not self._closing:
+                self._arrived.clear()
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH))]
+            before, self._writing = self._file.written, len(batch)
+            try:
+                await self._loop.run_in_executor(self._thread, self._keep, batch)
+            except OSError as error:
+                self._lose(len(batch) - (self._file.written - before), str(error))
+            self._writing = 0
+        await self._loop.run_in_executor(self._thread, self._file.close)
+
+    def _keep(self, batch: list[Record]) -> None:
+        self._file.write(_line(record) for record in batch)
+
+    def _lose(self, count: int, why: str) -> None:
+        self.lost += count
+        if count and not self._said:
+            self._said = True
+            _log.error("events are missing in %s: %s; the program goes on (said once)", self._file.path, why)
+
+
+def _line(record: Record) -> bytes:
+    return json.dumps(record.entry().to_dict(), separators=(",", ":")).encode() + b"\n"

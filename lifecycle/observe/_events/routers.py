@@ -1,0 +1,77 @@
+"""The routers that run under a lifetime, and what their sources failed with last."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from lifecycle import hooks
+from lifecycle.control.pumps import source_name
+from lifecycle.observe._events.summaries import error_text
+from lifecycle.observe.explaining import Failure
+from lifecycle.runtime.lifetimes import current_life
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Routers"]
+
+#: Of how many sources the last failure is known.
+_FAILURES = 100
+
+
+class Routers:
+    """Those of the current lifetime and of those inside it; outside a lifetime, those that run under none."""
+
+    def __init__(self) -> None:
+        self._life = current_life.get(None)
+        self._loop = asyncio.get_running_loop()
+        running = () if self._life is None else self._life.all_routers()
+        #: Those that run, each with its name.
+        self.names: dict[Any, str] = {router: _name(router) for router in running}
+        #: By the names of router and source.
+        self.failures: dict[tuple[str, str], Failure] = {}
+
+    def receivers(self) -> Iterator[tuple[hooks.Hook, Callable[..., None]]]:
+        """What is to be connected."""
+        yield hooks.router_started, self._started
+        yield hooks.router_stopped, self._stopped
+        yield hooks.source_failed, self._source_failed
+
+    def name(self, router: Any) -> str | None:
+        """The name of one of ours, also of one that does not run and gets an event from us; None for a stranger."""
+        name = self.names.get(router)
+        return _name(router) if name is None and self._is_here() else name
+
+    def _is_here(self) -> bool:
+        """Whether what runs here runs under our lifetime, or under one inside it."""
+        try:
+            if self._loop is not asyncio.get_running_loop():
+                return False
+        except RuntimeError:  # an event can be given to a router that does not run from anywhere
+            return False
+        life = current_life.get(None)
+        while life is not None and life is not self._life:
+            life = life.outer
+        return life is self._life
+
+    def _started(self, _sender: object, *, router: Any) -> None:
+        if self._is_here():
+            self.names[router] = _name(router)
+
+    def _stopped(self, _sender: object, *, router: Any) -> None:
+        self.names.pop(router, None)
+
+    def _source_failed(self, router: Any, *, source: Any, error: BaseException, restart_in: float | None) -> None:
+        name = self.name(router)
+        if name is None:
+            return
+        if len(self.failures) >= _FAILURES:
+            del self.failures[next(iter(self.failures))]
+        self.failures[name, source_name(source)] = Failure(time.time(), error_text(error), restart_in)
+
+
+def _name(router: Any) -> str:
+    # What runs like a router need not have one.
+    return str(getattr(router, "name", type(router).__name__))

@@ -1,0 +1,212 @@
+"""The HTTP API of a running program: the same for its control socket and for the page.
+
+Imports aiohttp, so it is itself imported when a server starts. What it says stands in docs/reference/control-api.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from lifecycle.errors import InvalidPattern
+from lifecycle.observe._http.answers import Refused, answered, errors_as_json, object_of, told
+from lifecycle.observe._http.streams import event, stream
+from lifecycle.observe.console import TooMany
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable
+
+    from lifecycle.observe.console import Console, Outcome
+    from lifecycle.observe.watching import Update
+
+__all__ = ["Written", "api_routes", "errors_as_json"]
+
+#: Seconds between two messages of what comes fast: many at once cost a fraction of one after the other.
+_PAUSE = 0.05
+
+#: Events that are answered where nobody says how many.
+_LATEST = 100
+
+
+def api_routes(console: Console) -> list[web.RouteDef]:
+    """The routes of the API, all below ``/api``; `errors_as_json` is the middleware that goes with them."""
+    api = _Api(console)
+    return [
+        web.get("/api/program", api.program),
+        web.get("/api/state", api.state),
+        web.get("/api/state/stream", api.state_stream, allow_head=False),
+        web.get("/api/events", api.events),
+        web.get("/api/events/stream", api.events_stream, allow_head=False),
+        web.get("/api/trace/{id}", api.trace),
+        web.get("/api/explain", api.explain),
+        web.get("/api/routes", api.routes),
+        web.get("/api/commands", api.commands),
+        web.get("/api/complete", api.complete),
+        web.get("/api/diagram", api.diagram),
+        web.get("/api/dump", api.dump),
+        web.get("/api/attach", api.attach, allow_head=False),
+        web.post("/api/command", api.command),
+        web.post("/api/emit", api.emit),
+    ]
+
+
+class _Api:
+    """One method a path."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._written = Written()
+
+    # -- the state -------------------------------------------------------------------------------------------------
+
+    async def program(self, _: web.Request) -> web.Response:
+        return answered(self._console.snapshot().to_dict()["program"])
+
+    async def state(self, _: web.Request) -> web.Response:
+        return answered(self._console.snapshot().to_dict())
+
+    async def state_stream(self, request: web.Request) -> web.StreamResponse:
+        return await stream(self._console, request, self._changes())
+
+    async def _changes(self) -> AsyncGenerator[bytes]:
+        async with self._console.watch() as changes:
+            write = self._written.full
+            async for change in changes:
+                yield write(change)
+                write = self._written.change
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    async def events(self, request: web.Request) -> web.Response:
+        limit = _count(request.query.get("limit", str(_LATEST)))
+        try:
+            found = self._console.events.entries(_pattern(request), limit=limit)
+        except InvalidPattern as error:
+            raise Refused(400, str(error)) from None
+        return answered([entry.to_dict() for entry in found])
+
+    async def events_stream(self, request: web.Request) -> web.StreamResponse:
+        try:
+            following = self._console.events.follow(_pattern(request))
+        except InvalidPattern as error:
+            raise Refused(400, str(error)) from None
+        return await stream(self._console, request, _entries(following))
+
+    async def trace(self, request: web.Request) -> web.Response:
+        try:
+            found = self._console.events.trace(_count(request.match_info["id"]))
+        except LookupError as error:
+            raise Refused(404, str(error)) from None
+        return answered(found.to_dict())
+
+    async def explain(self, request: web.Request) -> web.Response:
+        topic = request.query.get("topic", "")
+        if not topic:
+            raise Refused(400, "give the topic: /api/explain?topic=file/modified")
+        return answered(self._console.events.explain(topic).to_dict())
+
+    async def routes(self, _: web.Request) -> web.Response:
+        return answered(self._console.routes())
+
+    # -- commands --------------------------------------------------------------------------------------------------
+
+    async def commands(self, _: web.Request) -> web.Response:
+        return answered(self._console.commands())
+
+    async def complete(self, request: web.Request) -> web.Response:
+        return answered(self._console.complete(request.query.get("line", "")))
+
+    async def command(self, request: web.Request) -> web.Response:
+        given = await object_of(request, line=str)
+        try:
+            return await _outcome(self._console.command(given["line"]))
+        except ValueError as error:
+            raise Refused(400, str(error)) from None
+
+    async def emit(self, request: web.Request) -> web.Response:
+        given = await object_of(request, topic=str)
+        return await _outcome(self._console.emit(given["topic"], given.get("data")))
+
+    async def attach(self, request: web.Request) -> web.StreamResponse:
+        return await stream(self._console, request, self._printed())
+
+    async def _printed(self) -> AsyncGenerator[bytes]:
+        dropped = 0
+        with self._console.listening() as texts:
+            async for text in texts:
+                if texts.dropped > dropped:
+                    yield event({"dropped": texts.dropped - dropped})
+                    dropped = texts.dropped
+                yield event({"text": text})
+                await asyncio.sleep(_PAUSE)
+
+    # -- texts -----------------------------------------------------------------------------------------------------
+
+    async def diagram(self, request: web.Request) -> web.Response:
+        try:
+            return told(self._console.diagram(request.query.get("of", "system")))
+        except LookupError as error:
+            raise Refused(404, str(error)) from None
+
+    async def dump(self, _: web.Request) -> web.Response:
+        return told(self._console.dump())
+
+
+class Written:
+    """Messages of the state, written once for all readers who are told the same."""
+
+    def __init__(self) -> None:
+        # What it was that was written last, and how.
+        self._full: tuple[object, bytes] = (None, b"")
+        self._change: tuple[object, bytes] = (None, b"")
+
+    def full(self, update: Update) -> bytes:
+        """The first that a reader is told: everything."""
+        if self._full[0] is not update.snapshot:
+            self._full = update.snapshot, _message(update)
+        return self._full[1]
+
+    def change(self, update: Update) -> bytes:
+        """What is new: the same object for most of them."""
+        if self._change[0] is not update.nodes:
+            self._change = update.nodes, _message(update)
+        return self._change[1]
+
+
+def _message(update: Update) -> bytes:
+    return event({"time": update.snapshot.time, "nodes": update.nodes}, "change")
+
+
+async def _outcome(order: Awaitable[Outcome]) -> web.Response:
+    try:
+        return answered((await order).to_dict())
+    except TooMany as error:
+        raise Refused(503, str(error)) from None
+
+
+async def _entries(following: Any) -> AsyncGenerator[bytes]:
+    dropped = 0
+    async with following as entries:
+        async for first in entries:
+            messages = [event(entry.to_dict()) for entry in (first, *entries.ready())]
+            if entries.dropped > dropped:
+                messages.insert(0, event({"dropped": entries.dropped - dropped}))
+                dropped = entries.dropped
+            yield b"".join(messages)
+            await asyncio.sleep(_PAUSE)
+
+
+def _pattern(request: web.Request) -> str:
+    return request.query.get("pattern") or "**"
+
+
+def _count(text: str) -> int:
+    """A number from a request, 1 or more."""
+    if not text.isascii() or not text.isdigit() or len(text) > _DIGITS or not int(text):
+        raise Refused(400, f"{text[:40]!r} is no number; give 1 or more")
+    return int(text)
+
+
+_DIGITS = 15

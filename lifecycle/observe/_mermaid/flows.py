@@ -1,0 +1,203 @@
+"""Flows: their tasks with what follows what, each flow in another in a frame of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from lifecycle.observe._mermaid.graphs import Node, fits, frame, in_rows, shape
+from lifecycle.observe._mermaid.nodes import some
+from lifecycle.observe._mermaid.words import counted, item_lines, run_lines, tally
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lifecycle.observe._mermaid.looks import Look
+
+__all__ = ["ItemRecord", "RunRecord", "flow_graph", "flow_nodes"]
+
+
+class ItemRecord(Protocol):
+    """A task, a retry or a flow in another, as `lifecycle.flows.ItemInfo`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def intention(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def error(self) -> str: ...
+    @property
+    def items(self) -> Sequence[ItemRecord]: ...
+    @property
+    def follow(self) -> Sequence[Sequence[int]]: ...
+    def counts(self) -> dict[str, int]: ...
+
+
+class RunRecord(Protocol):
+    """A flow that was started, as `lifecycle.flows.RunInfo`."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def error(self) -> str: ...
+    @property
+    def root(self) -> ItemRecord: ...
+
+
+#: As which status a state looks, the most telling first: of several it is that of all.
+_LOOKS: Final = {
+    "REVERT_FAILURE": "killed",
+    "FAILURE": "failed",
+    "REVERTING": "stopping",
+    "RUNNING": "running",
+    "RETRYING": "starting",
+    "SUSPENDING": "stopping",
+    "SUSPENDED": "suspended",
+    "RESUMING": "starting",
+    "REVERTED": "stopped",
+    "PENDING": "pending",
+    "SUCCESS": "finished",
+    "IGNORE": "created",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is drawn of an item: a node, or a frame around others."""
+
+    item: ItemRecord
+    node: Node
+    parts: tuple[_Part, ...] = ()
+    follow: tuple[tuple[int, ...], ...] = ()
+
+
+def flow_nodes(states: Sequence[RunRecord], look: Look) -> list[Node]:
+    """Each flow as one node."""
+
+    def node(state: RunRecord) -> Node:
+        name = look.name(state, _LOOKS.get(str(state.state), ""))
+        return Node(look.lines(state, run_lines(state)), "flow", (name,) if name else ())
+
+    return some(states, node, "flow")
+
+
+def flow_graph(state: RunRecord, look: Look) -> Iterator[str]:
+    """The lines of a flow; where that would be too many, with one node for several items, or for a whole flow."""
+    root = _part(state.root, look)
+    for simpler in (_as_it_is, _folded, _without_frames):
+        part = simpler(root)
+        if fits(list(_drawn(part, "f"))):
+            break
+    else:
+        part = _closed(root)
+    title = f"{state.name} {state.id}, {state.state}" if state.id else f"{state.name}, {state.state}"
+    yield from frame("flow", title, _inside(part, "f"))
+
+
+def _part(item: ItemRecord, look: Look) -> _Part:
+    name = look.name(item, _most_telling(item))
+    node = Node(look.lines(item, item_lines(item)), str(item.kind), (name,) if name else ())
+    return _Part(item, node, tuple(_part(each, look) for each in item.items), tuple(map(tuple, item.follow)))
+
+
+def _most_telling(item: ItemRecord) -> str:
+    counts = item.counts()
+    return next((look for state, look in _LOOKS.items() if state in counts), "")
+
+
+# -- as text -------------------------------------------------------------------------------------------------------
+
+
+def _inside(part: _Part, name: str) -> Iterator[str]:
+    """What stands in the frame around a flow."""
+    if not part.parts:
+        yield from shape(part.node, name)
+        return
+    for number, each in enumerate(part.parts):
+        yield from _drawn(each, f"{name}_{number}")
+    for number, row in enumerate(part.follow):
+        yield from (f"{name}_{number} --> {name}_{each}" for each in row)
+    if not any(part.follow):
+        yield from in_rows(name, range(len(part.parts)))
+
+
+def _drawn(part: _Part, name: str) -> Iterator[str]:
+    if part.parts:
+        yield from frame(name, part.item.name, _inside(part, name))
+    else:
+        yield from shape(part.node, name)
+
+
+# -- less of it ----------------------------------------------------------------------------------------------------
+
+
+def _as_it_is(part: _Part) -> _Part:
+    return part
+
+
+def _folded(part: _Part) -> _Part:
+    """Items of one state as one node: in a linear flow those that come one after the other, else all."""
+    parts = [_folded(each) for each in part.parts]
+    places: list[int] = []
+    groups: dict[object, int] = {}
+    for number, each in enumerate(parts):
+        if each.parts or each.item.kind == "retry":
+            key: object = number
+        elif part.item.kind == "linear" and number and _alike(parts[number - 1], each):
+            places.append(places[-1])
+            continue
+        else:
+            key = number if part.item.kind == "linear" else each.node.classes
+        places.append(groups.setdefault(key, len(groups)))
+    return _joined(part, parts, places)
+
+
+def _alike(one: _Part, other: _Part) -> bool:
+    return not one.parts and not other.parts and one.item.kind != "retry" and one.node.classes == other.node.classes
+
+
+def _joined(part: _Part, parts: Sequence[_Part], places: Sequence[int]) -> _Part:
+    """``part`` with one of ``parts`` at each place, or one node for all that share it."""
+    together: dict[int, list[_Part]] = {}
+    for each, place in zip(parts, places, strict=True):
+        together.setdefault(place, []).append(each)
+    follow: list[set[int]] = [set() for _ in together]
+    for number, row in enumerate(part.follow):
+        follow[places[number]] |= {places[each] for each in row} - {places[number]}
+    rows = tuple(tuple(sorted(row)) for row in follow)
+    return replace(part, parts=tuple(map(_one, together.values())), follow=rows)
+
+
+def _one(parts: Sequence[_Part]) -> _Part:
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    counts: Counter[str] = Counter()
+    for each in parts:
+        counts.update(each.item.counts())
+    flows = any(each.item.items for each in parts)
+    lines = [counted(len(parts), "flow" if flows else "task"), tally(counts) if flows else str(first.item.state)]
+    return replace(first, node=Node(lines, first.node.kind, first.node.classes), parts=(), follow=())
+
+
+def _without_frames(part: _Part) -> _Part:
+    """Each flow in this one as a node."""
+    return _folded(replace(part, parts=tuple(map(_closed, part.parts))))
+
+
+def _closed(part: _Part) -> _Part:
+    if not part.parts:
+        return part
+    lines = [part.item.name, tally(part.item.counts())]
+    return replace(part, node=Node(lines, "flow", part.node.classes), parts=(), follow=())

@@ -1,0 +1,129 @@
+"""What the nodes of a diagram say: a record as a few short lines, the name first."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from lifecycle.observe._mermaid.text import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lifecycle.control import RouteInfo, RouterState, SourceInfo
+    from lifecycle.observe._mermaid.flows import ItemRecord, RunRecord
+    from lifecycle.observe._mermaid.records import WorkerRecord
+    from lifecycle.runtime import LifetimeState
+
+__all__ = [
+    "counted",
+    "item_lines",
+    "lifetime_lines",
+    "route_lines",
+    "router_lines",
+    "run_lines",
+    "source_lines",
+    "tally",
+    "worker_lines",
+]
+
+#: Characters of an error or of a probe's message; a diagram is no log.
+_SHORT = 120
+
+
+def worker_lines(state: WorkerRecord) -> list[str]:
+    """Name, status and pid, and whatever is not as it should be."""
+    health = state.health
+    return [
+        state.name,
+        f"{state.status}, pid {state.pid}" if state.pid is not None else f"{state.status}",
+        *([counted(state.restarts, "restart")] if state.restarts else []),
+        *([f"circuit {state.circuit}"] if state.circuit != "closed" else []),
+        *([_told("healthy" if health.healthy else "unhealthy", health.message)] if health else []),
+        *([f"exit code {state.exit_code}"] if state.exit_code is not None else []),
+        *([cut(state.error, _SHORT)] if state.error else []),
+        *(["abandoned"] if state.abandoned else []),
+    ]
+
+
+def lifetime_lines(state: LifetimeState) -> list[str]:
+    """Whether it stops and why, and what is still to be done then."""
+    return [
+        "lifetime",
+        f"stopping, {_reason(state)}" if state.stopping else "running",
+        *([counted(state.signals, "signal")] if state.signals else []),
+        f"force exit at signal {state.force_exit_at}" if state.force_exit_at else "no force exit",
+        *([counted(len(state.tasks), "task")] if state.tasks else []),
+        *([f"{state.tasks_crashed} crashed"] if state.tasks_crashed else []),
+        *([counted(state.hooks, "hook")] if state.hooks else []),
+    ]
+
+
+def router_lines(state: RouterState) -> list[str]:
+    """How many of everything, and what became of the events."""
+    return [
+        state.name,
+        "running" if state.running else "not running",
+        f"{counted(state.routes, 'route')}, {counted(state.sources, 'source')}",
+        *([counted(state.middlewares, "middleware")] if state.middlewares else []),
+        _fates(routed=state.routed, failed=state.failed, unrouted=state.unrouted, dropped=state.dropped),
+    ]
+
+
+def route_lines(info: RouteInfo) -> list[str]:
+    """The pattern, who takes it, and what became of the events."""
+    return [info.pattern, info.handler, _fates(routed=info.routed, failed=info.failed, dropped=info.dropped)]
+
+
+def source_lines(info: SourceInfo) -> list[str]:
+    """Its name, and whether it is at work."""
+    return [info.name, "running" if info.running else "not running"]
+
+
+def run_lines(state: RunRecord) -> list[str]:
+    """Its name and id, how far it is, and what stopped it."""
+    return [
+        state.name,
+        *([state.id] if state.id else []),
+        str(state.state),
+        tally(state.root.counts()),
+        *([cut(state.error, _SHORT)] if state.error else []),
+    ]
+
+
+def item_lines(item: ItemRecord) -> list[str]:
+    """Its name, state, what is still to be done about that, how often it was tried, and what it failed with."""
+    to_do = item.intention in ("REVERT", "RETRY") and item.state in ("SUCCESS", "FAILURE")
+    return [
+        item.name,
+        f"{item.state}, to {item.intention.lower()}" if to_do else item.state or "nothing in it",
+        *([f"attempt {item.attempt}"] if item.attempt > 1 else []),
+        *([cut(item.error, _SHORT)] if item.error else []),
+    ]
+
+
+def tally(counts: Mapping[str, int]) -> str:
+    """``3 SUCCESS, 1 RUNNING``."""
+    return ", ".join(f"{number} {state}" for state, number in counts.items()) or "nothing in it"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 task``, ``2 tasks``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _fates(*, routed: int, **others: int) -> str:
+    return ", ".join([f"{routed} routed", *(f"{number} {fate}" for fate, number in others.items() if number)])
+
+
+def _told(what: str, message: str) -> str:
+    return f"{what}: {cut(message, _SHORT)}" if message else what
+
+
+def _reason(state: LifetimeState) -> str:
+    if state.signum is None:
+        return str(state.reason)
+    try:
+        return signal.Signals(state.signum).name
+    except ValueError:
+        return f"signal {state.signum}"
