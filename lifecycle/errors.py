@@ -116,7 +116,8 @@ class RouteNotFound(LifecycleError, KeyError):
     """Nothing is registered under that pattern."""
 
     # KeyError shows the repr of its argument, which hides a message that was written for people.
-    __str__ = Exception.__str__
+    def __str__(self) -> str:
+        return Exception.__str__(self)
 
 
 class RouterRunning(LifecycleError):
@@ -189,7 +190,7 @@ class RemoteError(PoolError):
         self.message = message
         self.traceback = traceback
         # Python shows a cause before the error: the traceback of the other process is read as one's own.
-        self.__cause__ = RemoteTraceback(traceback) if traceback else None
+        self.__cause__: BaseException | None = RemoteTraceback(traceback) if traceback else None
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type

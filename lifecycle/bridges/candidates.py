@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lifecycle.bridges.buckets import ensure_bucket
 from lifecycle.bridges.leases import Lease, unanswered
@@ -29,8 +29,8 @@ class Candidate:
 
     def __init__(self, link: Link, name: str, seconds: float, told: Callable[[int, str], None]) -> None:
         self.link = link
-        self.lease = Lease(link, name, seconds)
-        self.vacancy = Vacancy(self.lease.subject)
+        self.lease: Final = Lease(link, name, seconds)
+        self.vacancy: Final = Vacancy(self.lease.subject)
         self._name = name
         self._told = told
         self._stirred = asyncio.Event()

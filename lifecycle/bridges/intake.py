@@ -88,7 +88,7 @@ class Intake:
         # Each waits for the end of one delivery.
         self._tasks: set[asyncio.Task[None]] = set()
         #: Whether what is dropped from now on was dropped because the program ends.
-        self.ending = False
+        self.ending: bool = False
 
     @property
     def held(self) -> int:

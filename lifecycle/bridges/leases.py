@@ -15,7 +15,7 @@ import os
 import socket
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lifecycle.bridges.publishing import check_size
 from lifecycle.bridges.subjects import as_subject, as_token
@@ -79,12 +79,12 @@ class Lease:
 
     def __init__(self, link: Link, name: str, seconds: float) -> None:
         #: The key, as a subject.
-        self.subject = f"$KV.{BUCKET}.{as_token(name)}"
+        self.subject: str = f"$KV.{BUCKET}.{as_token(name)}"
         self.link = link
         self.seconds = seconds
-        self.me = Holder(uuid.uuid4().hex, f"{socket.gethostname()}:{os.getpid()}", seconds)
+        self.me: Final = Holder(uuid.uuid4().hex, f"{socket.gethostname()}:{os.getpid()}", seconds)
         #: The revision with which it was gained: the fencing token.
-        self.token = 0
+        self.token: int = 0
         # The last revision that we know to be ours, 0 for none; and until when it is ours by our own clock.
         self._revision = 0
         self._until = -math.inf

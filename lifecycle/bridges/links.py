@@ -10,7 +10,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from lifecycle.errors import BridgeError, UnfitServer
 
@@ -61,7 +61,7 @@ class NatsServer:
         credentials: str | os.PathLike[str] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.urls = [each.strip() for url in urls for each in url.split(",") if each.strip()]
+        self.urls: list[str] = [each.strip() for url in urls for each in url.split(",") if each.strip()]
         if not self.urls:
             raise ValueError("a server of NATS needs a URL such as nats://127.0.0.1:4222")
         self.credentials = credentials
@@ -99,7 +99,7 @@ class Link:
         self._client: Client = _new_client()
         self._up = asyncio.Event()
         #: Set when the client is closed, whoever closed it.
-        self.closed = asyncio.Event()
+        self.closed: Final = asyncio.Event()
         self._trouble = ""
         # Whether it is we who end it, which is no news.
         self._ending = False

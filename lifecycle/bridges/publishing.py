@@ -29,6 +29,9 @@ _BACKOFF = Backoff(initial=0.1, maximum=2.0, jitter=0.5)
 class Publisher:
     """Publishes through whichever link there is, waiting while there is none."""
 
+    published: int
+    duplicates: int
+
     def __init__(self, stream: str) -> None:
         self._stream = stream
         self._acks: Acks | None = None

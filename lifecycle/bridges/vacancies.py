@@ -34,7 +34,7 @@ class Vacancy:
     def __init__(self, subject: str) -> None:
         self.subject = subject
         #: Who has it, as far as is known.
-        self.holder = _NOBODY
+        self.holder: Holder = _NOBODY
         # When the holder was last heard of.
         self._heard = 0.0
         self._stirred = asyncio.Event()

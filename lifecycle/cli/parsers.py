@@ -15,7 +15,7 @@ class CommandParser(argparse.ArgumentParser):
     """Takes names on both sides of an option, and answers itself for options that it does not know."""
 
     #: Whether it does the former.
-    intermixes = True
+    intermixes: bool = True
     #: The long options.
     _known: tuple[str, ...] = ()
 

@@ -19,7 +19,7 @@ class Steered:
     """A main for `run`: a `ControlSocket` called ``name``; one that cannot be opened is said, and nothing else."""
 
     #: For `run`.
-    auxiliary: ClassVar = True
+    auxiliary: ClassVar[bool] = True
 
     def __init__(self, name: str, voice: Voice) -> None:
         self.name = name

@@ -61,12 +61,12 @@ class Lane:
     )
 
     def __init__(self, name: str, concurrency: int, buffer: int, owner: Owner) -> None:
-        self.name = name
-        self.concurrency = concurrency
+        self.name: str = name
+        self.concurrency: int = concurrency
         self._owner = owner
         self.queue: deque[Delivery] = deque()
         # How many may wait: the buffer, and those that a free hand will take at once.
-        self.limit = buffer + concurrency
+        self.limit: int = buffer + concurrency
         # Each task and what it is handling now, the oldest first.
         self._tasks: dict[asyncio.Task[None], Delivery | None] = {}
         # Hands at work: tasks that have begun to take from the queue.
@@ -78,7 +78,7 @@ class Lane:
         # The lanes that handlers of this one wait for, one entry a wait.
         self._blocked_on: list[Lane] = []
         #: Routes that share it; one that no route uses is forgotten.
-        self.users = 0
+        self.users: int = 0
 
     @property
     def is_idle(self) -> bool:

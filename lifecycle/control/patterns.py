@@ -27,7 +27,7 @@ class Literal:
     rank = _LITERAL
 
     def __init__(self, text: str) -> None:
-        self.text = text
+        self.text: str = text
 
     def matches(self, segment: str) -> bool:
         """Whether ``segment`` is this very text."""
@@ -39,11 +39,14 @@ class Wild:
 
     __slots__ = ("matches", "prefix", "rank", "suffix", "text")
 
+    prefix: str
+    suffix: str
+
     def __init__(self, text: str, ends: tuple[str, str], rank: int, matches: Callable[[str], object]) -> None:
-        self.text = text
+        self.text: str = text
         self.prefix, self.suffix = ends
-        self.rank = rank
-        self.matches = matches
+        self.rank: int = rank
+        self.matches: Callable[[str], object] = matches
 
 
 class _Any:
@@ -52,7 +55,7 @@ class _Any:
     __slots__ = ("rank",)
 
     def __init__(self, rank: int) -> None:
-        self.rank = rank
+        self.rank: int = rank
 
     def matches(self, segment: str) -> bool:  # noqa: ARG002  # the signature of a segment
         """Always."""
@@ -78,7 +81,7 @@ class Pattern:
             raise InvalidPattern(f"{text!r} is no pattern: give a string such as 'file/*'")
         if not text:
             raise InvalidPattern("'' is no pattern: give a topic such as 'file/*', or '**' for every topic")
-        self.text = text
+        self.text: str = text
         self.segments: tuple[Segment, ...] = tuple(_Reader(text).segments())
 
     def __str__(self) -> str:

@@ -46,7 +46,7 @@ class Running:
         # Those whose sources are to settle, removed ones too: their events may still be on their way.
         self._settling: set[Pump] = set()
         #: Whether all sources have started and the end has not begun.
-        self.is_up = False
+        self.is_up: bool = False
         # Those who wait to be told.
         self._waiting: list[asyncio.Future[None]] = []
 

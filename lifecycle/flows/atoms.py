@@ -46,13 +46,23 @@ _SPECIALS = frozenset({"history", "result", "failures", "flow_failures"})
 class RetryAtom:
     """The retry of the flow ``flow``, in the form of a task."""
 
+    arguments: dict[str, str]
+    optional: frozenset[str]
+    specials: frozenset[str]
+    asks: dict[str, str]
+    asks_optional: frozenset[str]
+    asks_specials: frozenset[str]
+    undo_arguments: dict[str, str]
+    undo_optional: frozenset[str]
+    undo_specials: frozenset[str]
+
     kind = "retry"
 
     def __init__(self, retry: Retry, flow: str) -> None:
         given = getattr(retry, "provides", None)
         self.retry = retry
-        self.name = getattr(retry, "name", None) or f"{flow}_retry"
-        self.fn = retry.execute
+        self.name: str = getattr(retry, "name", None) or f"{flow}_retry"
+        self.fn: Any = retry.execute
         self.provides: Provides = given if given is None or isinstance(given, str) else names_in("provides", given)
         self.inject: dict[str, Any] = {}
         self.priority = 0

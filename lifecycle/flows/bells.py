@@ -12,7 +12,7 @@ class Bell:
 
     def __init__(self) -> None:
         #: How often it rang: who looked before and finds the same number has missed nothing.
-        self.rung = 0
+        self.rung: int = 0
         self._waiters: list[asyncio.Future[None]] = []
 
     def ring(self) -> None:

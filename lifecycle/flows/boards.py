@@ -6,7 +6,7 @@ import asyncio
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
@@ -67,7 +67,7 @@ class Board:
         self._claims = Claims(self)
         self._max_attempts, self._backoff = max_attempts, backoff
         #: How many jobs there are, as long as this works.
-        self.tally = Tally(self._store.counts, lambda: hooks.component_changed.announce(self, component=self))
+        self.tally: Final = Tally(self._store.counts, lambda: hooks.component_changed.announce(self, component=self))
 
     def __repr__(self) -> str:
         return f"<Board in {self.flows.store!r}>"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.atoms import Atom
     from lifecycle.flows.codecs import Codec
     from lifecycle.flows.plans import Node
+    from lifecycle.flows.tables import Table
 
 __all__ = ["NOTHING", "Cell"]
 
@@ -60,17 +61,17 @@ class Cell:
     )
 
     def __init__(self, node: Node) -> None:
-        self.node = node
-        self.number = node.number
+        self.node: Node = node
+        self.number: int = node.number
         self.atom: Atom | None = node.atom
-        self.name = node.atom.name if node.atom else ""
-        self.table = RETRIES if node.kind == "retry" else TASKS
+        self.name: str = node.atom.name if node.atom else ""
+        self.table: Table[AtomState] = RETRIES if node.kind == "retry" else TASKS
         self.before: tuple[Cell, ...] = ()
         self.after: tuple[Cell, ...] = ()
-        self.state = AtomState.PENDING
-        self.intention = Intention.EXECUTE
-        self.attempt = 0
-        self.round = 0
+        self.state: AtomState = AtomState.PENDING
+        self.intention: Intention = Intention.EXECUTE
+        self.attempt: int = 0
+        self.round: int = 0
         self.result: str | None = None
         self.value: Any = NOTHING
         self.failure: Failure | None = None
@@ -80,14 +81,14 @@ class Cell:
         # Of a retry: what those after it were told because of its last answer, in this process.
         self.answered: Intention | None = None
         # How many right before it are not settled, and how many right after it are not quiet.
-        self.unsettled = 0
-        self.unquiet = 0
+        self.unsettled: int = 0
+        self.unquiet: int = 0
         # It and all before it are done; it and all after it have left nothing to undo.
-        self.settled = False
-        self.quiet = True
+        self.settled: bool = False
+        self.quiet: bool = True
         # Whether it waits among those that are ready, and whether it was at work when the process died.
-        self.queued = False
-        self.restart = False
+        self.queued: bool = False
+        self.restart: bool = False
 
     def __repr__(self) -> str:
         return f"<Cell {self.name or self.node.kind!r}: {self.state}/{self.intention}>"

@@ -8,7 +8,7 @@ is called from here, deciders and ``on_failure``, is plain and quick.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lifecycle.errors import InvalidState
 from lifecycle.flows.cells import Cell
@@ -47,21 +47,24 @@ class Call(NamedTuple):
 class Core:
     """One run of ``plan``, from what ``snapshot`` says on."""
 
+    options: Options
+    plan: Plan
+
     def __init__(self, plan: Plan, snapshot: Snapshot, codec: Codec, options: Options) -> None:
         self.plan, self.options = plan, options
-        self.id = snapshot.flow.id
+        self.id: str = snapshot.flow.id
         #: What ends the flow as it is: reverts that failed, and what could not be asked or given.
         self.errors: list[tuple[str, Failure]] = []
         #: Whether all is to be undone already, which nothing turns around but a reset.
-        self.doomed = False
+        self.doomed: bool = False
         #: Those that failed at some time, by their numbers.
         self.failing: dict[int, Cell] = {}
-        self.cells = [Cell(node) for node in plan.nodes]
-        self.atoms = [cell for cell in self.cells if cell.atom is not None]
-        self.values = Values(plan, self.cells, codec)
+        self.cells: list[Cell] = [Cell(node) for node in plan.nodes]
+        self.atoms: list[Cell] = [cell for cell in self.cells if cell.atom is not None]
+        self.values: Final = Values(plan, self.cells, codec)
         self.values.store = codec.decode(snapshot.flow.store)
         self._readiness = Readiness(plan, self.cells)
-        self.ledger = Ledger(snapshot.flow, codec, self._readiness)
+        self.ledger: Final = Ledger(snapshot.flow, codec, self._readiness)
         # Those whose turn it is: the highest priority first, then the first in the flow.
         self._ready: list[tuple[int, int]] = []
         self._load(snapshot.atoms, codec)

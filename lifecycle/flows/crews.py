@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lifecycle import hooks
 from lifecycle._context import flow as flow_here
@@ -51,9 +51,9 @@ class Crew:
         self._working: dict[asyncio.Task[Any], Call] = {}
         self.ended: list[Ended] = []
         #: Set when somebody has ended, or something else wants to be looked at.
-        self.news = asyncio.Event()
+        self.news: Final = asyncio.Event()
         #: Set when nothing more is to begin: who only waits for a better time need not.
-        self.hurry = asyncio.Event()
+        self.hurry: Final = asyncio.Event()
         # Whether those at work were asked to stop; and those that did not.
         self._cancelling = False
         self._stubborn: set[asyncio.Task[Any]] = set()

@@ -33,8 +33,8 @@ class Drive:
     """A flow, its engine if there is one, and the task that drives it if one does."""
 
     def __init__(self, plan: Plan, row: FlowRow, keeping: Keeping, driven: Callable[[Any], None]) -> None:
-        self.id = row.id
-        self.name = plan.name
+        self.id: str = row.id
+        self.name: str = plan.name
         self._plan, self._row, self._keeping = plan, row, keeping
         # Told when it begins to be driven, and when it is no more.
         self._driven = driven

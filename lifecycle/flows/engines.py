@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle.flows.bells import Bell
@@ -41,14 +41,16 @@ __all__ = ["Engine"]
 class Engine:
     """Runs ``plan`` from where ``snapshot`` says it is; nothing happens before `prepare` and `run`."""
 
+    plan: Plan
+
     def __init__(  # a plan, where it is, and what it is kept with
         self, plan: Plan, snapshot: Snapshot, *, store: Store, codec: Codec, options: Options, sender: object = None
     ) -> None:
         self.plan, self._store, self._codec, self._options = plan, store, codec, options
-        self.id = snapshot.flow.id
-        self.core = Core(plan, snapshot, codec, options)
+        self.id: str = snapshot.flow.id
+        self.core: Final = Core(plan, snapshot, codec, options)
         #: Rung when something is stored and told.
-        self.bell = Bell()
+        self.bell: Bell = Bell()
         #: Called with each change once it is stored, in order; what one raises ends the engine.
         self.listeners: list[Callable[[Change], object]] = []
         #: Called with each state of the engine, before what is done in it.

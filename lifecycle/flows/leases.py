@@ -27,7 +27,7 @@ class Lease:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.until = job.row.until
+        self.until: float = job.row.until
         #: Done once the claim is lost.
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -23,9 +23,9 @@ class Ledger:
 
     def __init__(self, flow: FlowRow, codec: Codec, readiness: Readiness) -> None:
         self._flow, self._codec, self._readiness = flow, codec, readiness
-        self.state = FlowState(flow.state)
+        self.state: FlowState = FlowState(flow.state)
         #: Seconds since the epoch; set by who has a clock.
-        self.now = 0.0
+        self.now: float = 0.0
         # What is to be written, by the number of the node; and told, in order.
         self._dirty: dict[int, Cell] = {}
         self._changes: list[Change] = []

@@ -38,7 +38,7 @@ class Owners:
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
         self._directory = None if directory is None else _path(directory)
         #: Who we are, anew each time the store is opened; what the file is called.
-        self.name = _name()
+        self.name: str = _name()
         self._lock: FileLock | None = None
         self._bell: int | None = None
         # The writing ends of the others, by name.
@@ -47,7 +47,7 @@ class Owners:
         self._listeners: dict[str, list[Callable[[], object]]] = {}
         self._rest = b""
         #: How many were found gone.
-        self.losses = 0
+        self.losses: int = 0
 
     def __repr__(self) -> str:
         return f"<Owners: {self.name} among {len(self._others) + 1}>"

@@ -38,13 +38,16 @@ class Node:
 
     __slots__ = ("atom", "frame", "kind", "number", "place", "predecessors", "retry", "successors", "votes")
 
+    frame: Frame
+    place: int
+
     def __init__(self, number: int, kind: str, *, frame: Frame, place: int, atom: Atom | None) -> None:
-        self.number = number
+        self.number: int = number
         #: ``task``, ``retry``, ``start`` or ``end``.
-        self.kind = kind
+        self.kind: str = kind
         #: The flow that it is in, and its place among the items there; a retry is before the first.
         self.frame, self.place = frame, place
-        self.atom = atom
+        self.atom: Atom | None = atom
         self.successors: list[int] = []
         self.predecessors: list[int] = []
         #: Who is asked when it fails: the retry of the innermost flow around it that has one.
@@ -58,7 +61,7 @@ class Plan:
 
     def __init__(self, flow: Item) -> None:
         self.flow = flow
-        self.name = flow.name
+        self.name: str = flow.name
         self.nodes: list[Node] = []
         #: The atoms in the order in which they are reset: those of a flow, then its retry.
         self.resets: list[Node] = []

@@ -94,7 +94,7 @@ class Line:
         self._given: dict[str, Any] = _DEFAULTS | {name: value for name, value in given.items() if value is not None}
         self._place = _place(self._given)
         #: By how many seconds the server's clock is ahead of our monotonic one, as it was seen last; and when.
-        self.ahead = 0.0
+        self.ahead: float = 0.0
         self._looked = -math.inf
 
     def __repr__(self) -> str:

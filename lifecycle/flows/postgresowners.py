@@ -72,7 +72,7 @@ class PostgresOwners(Owners):
         Raises:
             JournalError: where the server is gone again.
         """
-        self.name = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(6).hex()}"
+        self.name: str = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(6).hex()}"
         try:
             await self._hang_on()
         except Unreachable as error:

@@ -111,6 +111,10 @@ class Times(_Named):
     ``(first wait, how many times longer the next, longest)``. A flow that is suspended does not wait.
     """
 
+    attempts: int
+    backoff: Backoff | tuple[float, float, float] | float | None
+    revert_all: bool
+
     def __init__(
         self,
         attempts: int = 1,
@@ -142,6 +146,9 @@ class Times(_Named):
 class ForEach(_Named):
     """Try with each of ``values`` in turn, and provide it."""
 
+    revert_all: bool
+    values: Sequence[Any]
+
     def __init__(
         self,
         values: Sequence[Any],
@@ -168,6 +175,9 @@ class ForEach(_Named):
 
 class ParameterizedForEach(_Named):
     """As `ForEach`, with the values that the flow knows under the name ``values``."""
+
+    revert_all: bool
+    values: str
 
     def __init__(
         self,

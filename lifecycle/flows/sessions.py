@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from lifecycle import hooks
@@ -78,11 +78,11 @@ class Flows:
         if store is not None and path is not None:
             raise ValueError(f"Flows({path!r}, store={store!r}) has two stores; give one of them")
         #: Where flows are kept.
-        self.store = store_at(path, durable=durable) if store is None else store
+        self.store: Store = store_at(path, durable=durable) if store is None else store
         #: Who else has the store open.
         self.owners: Owners = self.store.owners()
         #: What others ask of us, and we of them.
-        self.requests = Requests(self.owners)
+        self.requests: Final = Requests(self.owners)
         self._keeping = Keeping(self.store, codec or JSON(), options or Options(), self.owners)
         self._stop_timeout = stop_timeout
         self._open = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lifecycle.flows.owners import Owners
 from lifecycle.flows.records import AtomRow, Change, FlowRow, Snapshot
@@ -103,7 +103,7 @@ class SQLiteStore:
 
     def __init__(self, path: str | os.PathLike[str], *schemas: Schema, durable: bool = False) -> None:
         #: Where it is written; open while the store is entered.
-        self.journal = Journal(path, FLOW_TABLES, JOB_TABLES, OUTBOX_TABLES, *schemas, durable=durable)
+        self.journal: Final = Journal(path, FLOW_TABLES, JOB_TABLES, OUTBOX_TABLES, *schemas, durable=durable)
 
     def __repr__(self) -> str:
         return f"<SQLiteStore {self.journal.path}>"

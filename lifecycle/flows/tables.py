@@ -103,6 +103,12 @@ class Table(Generic[S]):
         reset: States that only a reset leads from to the initial one.
     """
 
+    kind: str
+    moves: Mapping[S, frozenset[S]]
+    cancelled: frozenset[tuple[S, S]]
+    ignored: frozenset[tuple[S, S]]
+    reset: frozenset[S]
+
     def __init__(
         self,
         kind: str,

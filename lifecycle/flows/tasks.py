@@ -52,12 +52,19 @@ class _Known(NamedTuple):
 class Task:
     """A step of a flow; `task` makes them."""
 
+    name: str
+    provides: Provides
+    priority: int
+    timeout: float | None
+    arguments: dict[str, str]
+    optional: frozenset[str]
+
     kind = "task"
 
     def __init__(self, fn: Callable[..., Any], known: _Known) -> None:
         self.fn = fn
         self.name, self.provides = known.name, known.provides
-        self.inject = dict(known.inject)
+        self.inject: dict[str, Any] = dict(known.inject)
         self.priority, self.timeout = known.priority, known.timeout
         self.undo: Callable[..., Any] | None = None
         self._known = known

@@ -40,7 +40,7 @@ class Escalator:
         self._window = window
         self._last = -math.inf
         #: Whether ``fallback`` gets the events now.
-        self.escalated = False
+        self.escalated: bool = False
         when_resumed = getattr(primary, "when_resumed", None)
         if when_resumed is not None:
             when_resumed(self.reset)

@@ -34,7 +34,7 @@ class ShutdownHandler:
     def __init__(self, fn: Callable[..., Any] | None = None) -> None:
         self._fn = None if fn is None else adapted(fn, "a ShutdownHandler's function", "event")
         #: Whether it has been called.
-        self.called = False
+        self.called: bool = False
 
     async def __call__(self, event: Topical) -> None:
         """Shut down, the first time."""

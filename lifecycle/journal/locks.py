@@ -15,7 +15,7 @@ class FileLock:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
+        self.path: str = os.fspath(path)
         self._file: int | None = None
 
     def take(self) -> bool:

@@ -57,7 +57,7 @@ class Journal:
     """
 
     def __init__(self, path: str | os.PathLike[str], *schemas: Schema, durable: bool = True) -> None:
-        self.path = os.fspath(path)
+        self.path: str = os.fspath(path)
         self._database = Database(self.path, schemas, durable=durable)
         self._thread: LoopThread | None = None
         self._pid = 0

@@ -26,7 +26,7 @@ class Onlooker:
     """
 
     #: For `run`: a program whose other mains have ended does not go on for its sake.
-    auxiliary: ClassVar = True
+    auxiliary: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._looking = asyncio.Event()

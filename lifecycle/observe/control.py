@@ -46,11 +46,11 @@ class ControlSocket:
     """
 
     #: For `run`.
-    auxiliary: ClassVar = True
+    auxiliary: ClassVar[bool] = True
 
     def __init__(self, name: str | None = None) -> None:
         #: What it is found by; a number may be added to it when it opens.
-        self.name = _tidy(program_name()) if name is None else _checked(name)
+        self.name: str = _tidy(program_name()) if name is None else _checked(name)
         self._wanted = self.name
         self._path: Path | None = None
         self._listening = asyncio.Event()

@@ -52,13 +52,13 @@ class Dashboard:
     """
 
     #: For `run`.
-    auxiliary: ClassVar = True
+    auxiliary: ClassVar[bool] = True
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         if not 0 <= port <= _LAST_PORT:
             raise ValueError(f"port={port!r} is none; give 1 to {_LAST_PORT}, or 0 for any that is free")
         #: What commands need.
-        self.token = made_token() if token is None else token
+        self.token: str = made_token() if token is None else token
         self._is_made = token is None
         Guard(host, self.token)
         self._host, self._port = host, port

@@ -190,11 +190,10 @@ class Observation:
 
 
 #: All that are announced, but for those that tell of nothing that can be seen.
-_TELLING = tuple(
+_TELLING: tuple[hooks.Hook, ...] = tuple(
     hook
-    for name in hooks.__all__
-    if isinstance(hook := getattr(hooks, name), hooks.Hook)
-    and hook not in (hooks.forced_exit, hooks.hook_finished, hooks.critical_finished)
+    for hook in (getattr(hooks, name) for name in hooks.__all__)
+    if isinstance(hook, hooks.Hook) and hook not in (hooks.forced_exit, hooks.hook_finished, hooks.critical_finished)
 )
 
 #: So that those who watch one lifetime find each other; it holds nothing, and forgets by itself.

@@ -36,8 +36,8 @@ class Background:
     def __init__(self, sender: Lifetime) -> None:
         self._sender = sender
         self._running: set[asyncio.Task[Any]] = set()
-        self.started = 0
-        self.crashed = 0
+        self.started: int = 0
+        self.crashed: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:

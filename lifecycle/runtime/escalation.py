@@ -41,7 +41,7 @@ class Escalation:
         # Whether a router took a SIGINT of this series: it may need two of its own, and the next ones force.
         self._taken = False
         #: Signals in the present series.
-        self.count = 0
+        self.count: int = 0
 
     @property
     def limit(self) -> int:

@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.runtime.adoption import Adopted
 from lifecycle.runtime.alarms import Alarm
@@ -42,29 +42,29 @@ class Life:
     def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop, outer: Life | None = None) -> None:
         self.settings = settings
         self.loop = loop
-        self.lifetime = Lifetime(self)
-        self.escalation = Escalation(settings)
-        self.background = Background(self.lifetime)
-        self.cleanup = Cleanup(self.lifetime, settings.hook_timeout)
+        self.lifetime: Final = Lifetime(self)
+        self.escalation: Final = Escalation(settings)
+        self.background: Final = Background(self.lifetime)
+        self.cleanup: Final = Cleanup(self.lifetime, settings.hook_timeout)
         #: What is done when those have run: what was measured is sent.
-        self.flushes = Cleanup(self.lifetime, settings.hook_timeout, cut=True)
-        self.adopted = Adopted(self)
+        self.flushes: Final = Cleanup(self.lifetime, settings.hook_timeout, cut=True)
+        self.adopted: Final = Adopted(self)
         #: What can be asked for its state.
-        self.components = Components(self)
+        self.components: Final = Components(self)
         self.outer = outer
         #: Lifetimes inside this one: they learn of its end.
         self.inner: list[Life] = []
         #: Whether signals reach it, directly or through an outer one.
         self.hears_signals = False
         #: The routers that run under it, and whatever else drains.
-        self.draining = Draining(self)
+        self.draining: Final = Draining(self)
         #: Called in the loop once the shutdown has begun.
         self.interrupt: Callable[[], None] = _nothing
         #: Whom to tell how it goes, where systemd has asked.
         self.notifier: Notifier | None = None
         #: Whether all mains have started; a block has none.
-        self.is_up = False
-        self.reason = Reason.NONE
+        self.is_up: bool = False
+        self.reason: Reason = Reason.NONE
         self.signum: int | None = None
         # When the process is ended by force, by the loop's clock.
         self._deadline = math.inf
@@ -75,9 +75,9 @@ class Life:
         self._alarms: list[Alarm] = []
         self._over = False
         #: When it began, in seconds since the epoch.
-        self.started_at = time.time()
+        self.started_at: float = time.time()
         #: Where code that the lifetime calls by itself runs.
-        self.context = contextvars.copy_context()
+        self.context: contextvars.Context = contextvars.copy_context()
 
     # -- readiness ------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lifecycle import hooks
 from lifecycle._naming import name_of
@@ -39,7 +39,7 @@ class Main:
         # Whether it was asked to stop: what a cancellation means depends on it.
         self._asked = False
         #: Set once the next main may start.
-        self.started = asyncio.Event()
+        self.started: Final = asyncio.Event()
         #: What it returned, and what it raised.
         self.value: Any = None
         self.error: BaseException | None = None

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from lifecycle.runtime.terminals import Terminal
 
@@ -37,7 +37,7 @@ class Handlers:
         # What stood there before us.
         self._before: dict[int, Any] = {}
         #: The other thing that the system has one of.
-        self.terminal = Terminal()
+        self.terminal: Final = Terminal()
 
     def can_take(self, signum: int) -> bool:
         """Whether a receiver that comes now would be called; outside the main thread only for what is taken."""

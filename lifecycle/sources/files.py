@@ -70,8 +70,8 @@ class FileWatchSource:
         if filter is not None and not callable(filter):
             raise TypeError(f"filter={filter!r} cannot be called; give a function of a change and a path")
         # Absolute from the start: a program may change its directory later.
-        self.paths = tuple(Path(os.path.abspath(path)) for path in paths)  # noqa: PTH100  # links stay as they are named
-        self.name = f"files {', '.join(str(path) for path in paths)}"
+        self.paths: tuple[Path, ...] = tuple(Path(os.path.abspath(path)) for path in paths)  # noqa: PTH100  # links stay as they are named
+        self.name: str = f"files {', '.join(str(path) for path in paths)}"
         self._filter = filter
         self._step = step
         self._poll = poll

@@ -62,7 +62,7 @@ class HealthCheckSource:
         self.name = name
         self.interval = interval
         self.timeout = timeout
-        self.trigger = _trigger(trigger)
+        self.trigger: Trigger = _trigger(trigger)
         self._check = check
         # Results in a row that it takes to leave the state: down needs successes, up needs failures.
         self._needed = {False: successes, True: failures}

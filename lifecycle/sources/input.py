@@ -63,7 +63,7 @@ class InputSource:
         self._fallback = fallback
         self._stream = stream
         #: Lines that have come so far, of whatever kind.
-        self.lines = 0
+        self.lines: int = 0
 
     def __repr__(self) -> str:
         return f"<InputSource: {self.lines} lines so far>"

@@ -65,7 +65,7 @@ class ProbeServer:
     """
 
     #: For `run`.
-    auxiliary: ClassVar = True
+    auxiliary: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ProbeServer:
             raise ValueError(f"port={port!r} is none; give 1 to {_LAST_PORT}, or 0 for any that is free")
         if not 0 <= drain_delay < math.inf:
             raise ValueError(f"drain_delay={drain_delay!r} is no time; give seconds, 0 or more")
-        self.name = f"{host}:{port}"
+        self.name: str = f"{host}:{port}"
         self._host, self._port = host, port
         self._checks = tuple(map(_checked, checks))
         if len({check.name for check in self._checks}) < len(self._checks):

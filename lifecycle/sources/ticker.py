@@ -32,7 +32,7 @@ class TickerSource:
         self.name = name
         self.immediate = immediate
         #: How many ticks were skipped since the source was made.
-        self.missed = 0
+        self.missed: int = 0
 
     def __repr__(self) -> str:
         return f"TickerSource({self.interval!r}, name={self.name!r})"

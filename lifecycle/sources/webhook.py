@@ -132,7 +132,7 @@ class WebhookSource:
                 f"{host!r} can be reached from other machines, so requests must be verified; "
                 "give verify=GitHub(secret), or listen on 127.0.0.1"
             )
-        self.name = f"webhook {host}:{port}" if unix_path(host) is None else f"webhook {host}"
+        self.name: str = f"webhook {host}:{port}" if unix_path(host) is None else f"webhook {host}"
         self._host, self._port = host, port
         self._context = ssl_context
         self._rules = Rules(

@@ -37,6 +37,10 @@ class Ending(Grace):
 
     __slots__ = ("_last_wait", "_name", "_terminate", "_whereabouts", "abandoned", "asked", "forced")
 
+    asked: bool
+    forced: bool
+    abandoned: bool
+
     def __init__(
         self, name: str, terminate: _Terminate, whereabouts: Callable[[], str], *, last_wait: float, asked: bool
     ) -> None:

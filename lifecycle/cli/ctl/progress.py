@@ -151,7 +151,7 @@ class Renewal:
     """Which of those that are to start anew have done so."""
 
     def __init__(self, tree: Tree, name: str) -> None:
-        self.name = name.rpartition("/")[2]
+        self.name: str = name.rpartition("/")[2]
         found = [node for node in tree.of("worker", "supervisor", "pool", "member") if node["name"] == self.name]
         leaves = [leaf for node in found for leaf in tree.below(node)]
         self._old = {leaf["id"]: _life_of(leaf) for leaf in leaves}

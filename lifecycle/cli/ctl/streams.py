@@ -59,9 +59,9 @@ class Stream:
         #: What has come and was not taken yet.
         self._waiting = deque(self._messages.feed(begun))
         #: Whether all has come, or nobody reads it any more.
-        self.ended = False
+        self.ended: bool = False
         #: Whether the latter.
-        self.unread = False
+        self.unread: bool = False
 
     def __enter__(self) -> Self:
         return self

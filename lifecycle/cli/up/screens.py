@@ -50,10 +50,10 @@ class Screen:
             for name, code in zip(names, cycle(_COLOURS), strict=False)
         }
         #: For what we say ourselves.
-        self.voice = voice_of(log_format, prefix=f"{_OURSELVES:<{width}} |")
+        self.voice: Final = voice_of(log_format, prefix=f"{_OURSELVES:<{width}} |")
         self._is_json = log_format == "json"
         #: Whether somebody reads it.
-        self.read = True
+        self.read: bool = True
         self._gone = gone
         self._log_dir = log_dir
         self._logs: dict[str, BinaryIO] = {}

@@ -62,7 +62,7 @@ class LiveReload:
     """A source of nothing: it listens on ``port`` of 127.0.0.1 while the router runs, and says so by ``say``."""
 
     def __init__(self, port: int, say: Callable[[str], object]) -> None:
-        self.name = f"live reload on port {port}"
+        self.name: str = f"live reload on port {port}"
         self._port = port
         self._say = say
         # When the last run became ready, by the loop's clock; set with the next one.

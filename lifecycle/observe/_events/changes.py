@@ -25,15 +25,15 @@ class Changes:
 
     def __init__(self) -> None:
         #: How many there were.
-        self.count = 0
+        self.count: int = 0
         # What changed in the last of them: a record that changed again since stands further behind too.
         self._kept: deque[Record] = deque()
         self._readers: list[Following] = []
         self._waiting: list[asyncio.Future[None]] = []
         #: Whether anybody wants to know.
-        self.is_read = False
+        self.is_read: bool = False
         #: Whether there will be no more.
-        self.is_over = False
+        self.is_over: bool = False
 
     def __len__(self) -> int:
         """How many readers there are."""
@@ -96,7 +96,7 @@ class Following:
 
     def __init__(self, changes: Changes, pattern: Pattern, maxsize: int) -> None:
         #: Changes that it came too late for, whatever their topics.
-        self.dropped = 0
+        self.dropped: int = 0
         self._changes = changes
         self._pattern = None if pattern.segments == (DEEP,) else pattern
         self._maxsize = maxsize

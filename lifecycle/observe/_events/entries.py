@@ -129,28 +129,28 @@ class Record:
 
     def __init__(self, delivery: Delivery, router: str, at: float) -> None:
         parent, route = delivery.parent, delivery.route
-        self.id = delivery.id
-        self.parent = None if parent is None else parent.id
-        self.router = router
-        self.time = time.time()
+        self.id: int = delivery.id
+        self.parent: int | None = None if parent is None else parent.id
+        self.router: str = router
+        self.time: float = time.time()
         #: By the loop's clock: when it came in, when its handler was called, and when that ended.
-        self.at = at
+        self.at: float = at
         self.began: float | None = None
         self.ended: float | None = None
         #: While it is under way; then nothing is kept of it but what stands below.
         self.delivery: Delivery | None = delivery
-        self.what = Fate.QUEUED
-        self.pattern = None if route is None else route.text
+        self.what: Fate = Fate.QUEUED
+        self.pattern: str | None = None if route is None else route.text
         self.handler: str | None = None
-        self.topic = ""
+        self.topic: str = ""
         self.digest: Digest | None = None
         self.into: int | None = None
-        self.merged = 0
-        self.attempt = 1
+        self.merged: int = 0
+        self.attempt: int = 1
         self.error: str | None = None
         self.passed: tuple[str, ...] = ()
         #: The number of its last change, and what is shown once it does not change any more.
-        self.change = 0
+        self.change: int = 0
         self.shown: Entry | None = None
 
     def start(self, pattern: str, at: float) -> None:

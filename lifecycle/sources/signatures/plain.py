@@ -47,7 +47,7 @@ class Hmac:
         self._keys = keys_of(secrets)
         self._header = _header_name(header)
         #: Without this header, `verify` refuses whatever the body is. In lower case.
-        self.credential_header = self._header.lower()
+        self.credential_header: str = self._header.lower()
         self._algorithm = _algorithm(algorithm)
         if encoding not in ("hex", "base64"):
             raise ValueError(f"encoding={encoding!r} is not known; give 'hex' or 'base64'")
@@ -95,7 +95,7 @@ class GitHub:
     """
 
     #: Without this header, `verify` refuses whatever the body is. In lower case.
-    credential_header = "x-hub-signature-256"
+    credential_header: str = "x-hub-signature-256"
 
     def __init__(self, *secrets: str | bytes) -> None:
         self._secrets = len(secrets)
@@ -132,7 +132,7 @@ class GitLab:
     """
 
     #: Without this header, `verify` refuses whatever the body is. In lower case.
-    credential_header = _TOKEN.lower()
+    credential_header: str = _TOKEN.lower()
 
     def __init__(self, *tokens: str | bytes) -> None:
         self._tokens = keys_of(tokens)

@@ -35,7 +35,7 @@ class Stripe:
     """
 
     #: Without this header, `verify` refuses whatever the body is. In lower case.
-    credential_header = _STRIPE.lower()
+    credential_header: str = _STRIPE.lower()
 
     def __init__(self, *secrets: str | bytes, tolerance: float = 300.0) -> None:
         self._keys = keys_of(secrets)
@@ -79,7 +79,7 @@ class Slack:
     """
 
     #: Without this header, `verify` refuses whatever the body is. In lower case.
-    credential_header = _SLACK.lower()
+    credential_header: str = _SLACK.lower()
 
     def __init__(self, *secrets: str | bytes, tolerance: float = 300.0) -> None:
         self._keys = keys_of(secrets)

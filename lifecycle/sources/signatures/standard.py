@@ -37,7 +37,7 @@ class StandardWebhooks:
     """
 
     #: Without this header, `verify` refuses whatever the body is. In lower case.
-    credential_header = _SIGNATURE
+    credential_header: str = _SIGNATURE
 
     def __init__(self, *secrets: str | bytes, tolerance: float = 300.0) -> None:
         self._keys = read_keys(secrets)

@@ -32,7 +32,7 @@ class Move:
     def __init__(self, cgroup: Cgroup, pid: int, cookie: str) -> None:
         self.cgroup = cgroup
         self.pid = pid
-        self.cookie = cookie.encode()
+        self.cookie: bytes = cookie.encode()
         #: Why it was refused.
         self.error: OSError | None = None
         #: Whether all are inside for certain, as far as they can be known at all.

@@ -53,12 +53,12 @@ class Process:
     def __init__(self, pid: int, stat: bytes) -> None:
         # The second field is a name in parentheses, which may hold anything, parentheses too.
         fields = stat[stat.rindex(b")") + 2 :].split()
-        self.pid = pid
-        self.state = fields[0]
-        self.parent = int(fields[1])
-        self.group = int(fields[2])
-        self.flags = int(fields[6])
-        self.born = int(fields[19])
+        self.pid: int = pid
+        self.state: bytes = fields[0]
+        self.parent: int = int(fields[1])
+        self.group: int = int(fields[2])
+        self.flags: int = int(fields[6])
+        self.born: int = int(fields[19])
 
     @property
     def dead(self) -> bool:

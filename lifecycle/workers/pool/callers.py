@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle.errors import WorkerLost
@@ -53,8 +53,8 @@ class Caller:
         self.grace = grace
         self.leavers = leavers
         self.kill = kill
-        self.loop = asyncio.get_running_loop()
-        self.deadlines = Deadlines()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.deadlines: Final = Deadlines()
 
     async def call(self, order: Order, *, idempotent: bool) -> Any:
         """Have ``order`` carried out on some member; once more on another, if it is lost and that does no harm."""
@@ -92,8 +92,8 @@ class Seat:
 
     def __init__(self, caller: Caller, member: Member, session: str | None) -> None:
         self._caller = caller
-        self.member = member
-        self.session = session
+        self.member: Member = member
+        self.session: str | None = session
         self._running = 0
         self._left = False
 

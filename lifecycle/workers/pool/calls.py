@@ -60,13 +60,16 @@ class Call:
         "until",
     )
 
+    seconds: float
+    until: float
+
     def __init__(self, caller: Caller, order: Order, seat: Seat | None = None, *, window: int = 0) -> None:
-        self.order = order
+        self.order: Order = order
         #: Who has it, and what was asked of him; None while it waits.
         self.member: Member | None = None
         self.request: Request | None = None
         #: The span that it is done under, as W3C writes it: sent along. Who is told that it begins may change it.
-        self.traceparent = _context.traceparent.get()
+        self.traceparent: str = _context.traceparent.get()
         self._caller = caller
         self._seat = seat
         self._window = window

@@ -33,9 +33,9 @@ class Codec:
     def __init__(
         self, name: str, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any], *, sealed: bool = False
     ) -> None:
-        self.name = name
-        self.dumps = dumps
-        self.loads = loads
+        self.name: str = name
+        self.dumps: Callable[[Any], bytes] = dumps
+        self.loads: Callable[[bytes], Any] = loads
         self.seal: Callable[[Any], Any] = dumps if sealed else _as_it_is
         self.unseal: Callable[[Any], Any] = loads if sealed else _as_it_is
 

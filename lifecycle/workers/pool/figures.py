@@ -60,7 +60,7 @@ class Figures:
     """How long calls took."""
 
     def __init__(self) -> None:
-        self.calls = 0
+        self.calls: int = 0
         #: Members that were started in place of one that was lost.
         self.restarts = 0
         self._waits: deque[float] = deque(maxlen=_LAST)

@@ -46,12 +46,12 @@ class Waiter(Generic[M]):
     __slots__ = ("future", "member", "number", "session", "use")
 
     def __init__(self, future: asyncio.Future[Any], use: Callable[[M], bool], session: str | None = None) -> None:
-        self.future = future
-        self.use = use
-        self.session = session
+        self.future: asyncio.Future[Any] = future
+        self.use: Callable[[M], bool] = use
+        self.session: str | None = session
         self.member: M | None = None
         #: Who has the smaller one, came first.
-        self.number = -1
+        self.number: int = -1
 
 
 class LeaseBook(Generic[M]):
@@ -70,7 +70,7 @@ class LeaseBook(Generic[M]):
     def __init__(self, capacity: int = 1) -> None:
         self._capacity = capacity
         #: True while no seat is given to anybody.
-        self.paused = False
+        self.paused: bool = False
         # Members with a free seat, in the row of how many they have taken; the last was the last to be used.
         self._free: tuple[dict[M, None], ...] = tuple({} for _ in range(capacity))
         self._offered: set[M] = set()

@@ -59,6 +59,11 @@ class Member(ProcessWorker):
         ours: whether what runs there is this library, which knows our signals.
     """
 
+    busy_until: float
+    idle_since: float
+    most_calls: float
+    most_rss: float
+
     kind: ClassVar[str] = "member"
     governed = True
 
@@ -89,14 +94,14 @@ class Member(ProcessWorker):
         self.generation = generation
         self.link = link
         #: How many calls it has now.
-        self.leases = 0
+        self.leases: int = 0
         #: How many calls it has been given.
         self.calls = 0
         #: Bytes of memory that it had when it last said so; None before.
         self.rss: int | None = None
-        self.health = Health.UNKNOWN
+        self.health: Health = Health.UNKNOWN
         #: How many bad answers it has given in a row.
-        self.failures = 0
+        self.failures: int = 0
         #: Why it goes, if we have decided that it does: it gets no more calls.
         self.going: Reason | None = None
         #: Why it was lost, in words, where the exit code does not say it.
@@ -106,7 +111,7 @@ class Member(ProcessWorker):
         #: Whether it has ever answered a call.
         self.proven = False
         #: When it was ready, by the loop's clock.
-        self.ready_at = math.inf
+        self.ready_at: float = math.inf
         #: When its last call ended, and the latest deadline of those that it has, by the loop's clock.
         self.idle_since = self.busy_until = 0.0
         #: How many calls, and how many bytes of memory, are enough.

@@ -33,20 +33,20 @@ class Order:
         deadline: float,
         patient: bool = False,
     ) -> None:
-        self.pool = pool
-        self.function = function
-        self.args = list(args)
-        self.kwargs = kwargs or {}
-        self.session = session
-        self.deadline = deadline
-        self.patient = patient
+        self.pool: str = pool
+        self.function: str = function
+        self.args: list[Any] = list(args)
+        self.kwargs: dict[str, Any] = kwargs or {}
+        self.session: str | None = session
+        self.deadline: float = deadline
+        self.patient: bool = patient
         self.begin()
 
     def begin(self) -> None:
         """Its time begins now."""
-        self.began = asyncio.get_running_loop().time()
+        self.began: float = asyncio.get_running_loop().time()
         #: When it is up, by the loop's clock.
-        self.until = self.began + self.deadline
+        self.until: float = self.began + self.deadline
 
     def unsendable(self, error: Exception) -> Exception:
         """What to raise when the codec could not carry what it was to be given."""

@@ -108,7 +108,7 @@ class Pool(BaseWorker):
             process=process,
             intensity=intensity,
         )
-        self.stop_timeout = process.stop_timeout
+        self.stop_timeout: float = process.stop_timeout
         # From the start on.
         self._works: Works | None = None
 

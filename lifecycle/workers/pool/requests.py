@@ -82,12 +82,12 @@ class Request:
         future: asyncio.Future[Any] | None = None,
         answered: Callable[[], object] | None = None,
     ) -> None:
-        self.number = number
+        self.number: int = number
         #: What it comes to: the value (None for a stream), or `RemoteError`, `Cancelled` or `LinkClosed`.
         self.future: asyncio.Future[Any] = future or asyncio.get_running_loop().create_future()
         self._on_answer = answered
         #: Whether it was asked to be given up.
-        self.cancelled = False
+        self.cancelled: bool = False
         self._send = send
         self._unseal = unseal
         self._window = window

@@ -23,6 +23,9 @@ class Roster:
         concurrency: how many calls a member has at a time.
     """
 
+    high: int
+    low: int
+
     def __init__(self, size: tuple[int, int], concurrency: int) -> None:
         self.low, self.high = size
         self.concurrency = concurrency

@@ -7,7 +7,7 @@ the two meet, and here a call waits.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle.errors import PoolBusy, SessionLost
@@ -49,7 +49,7 @@ class Seats:
         joined: Callable[[], None],
     ) -> None:
         self.book: LeaseBook[Member] = LeaseBook(capacity)
-        self.sessions = SessionBook(sessions, evicted=self._evicted)
+        self.sessions: Final = SessionBook(sessions, evicted=self._evicted)
         self._pool = pool
         self._mode = sessions.mode
         self._members = members

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.workers.pool.callers import Caller
 from lifecycle.workers.pool.checks import Checks
@@ -32,9 +32,10 @@ class Works:
 
     def __init__(self, pool: object, plan: Plan) -> None:
         self.plan = plan
-        self.figures = Figures()
-        roster = self.roster = Roster(plan.size, plan.concurrency)
-        self.seats = Seats(
+        self.figures: Final = Figures()
+        roster = Roster(plan.size, plan.concurrency)
+        self.roster: Final = roster
+        self.seats: Final = Seats(
             pool,
             plan.sessions,
             capacity=plan.concurrency,
@@ -43,9 +44,9 @@ class Works:
             coming=lambda: plan.concurrency * (roster.high - roster.ready),
             joined=self._adjust,
         )
-        self.leavers = Leavers(plan.recycle, roster, seats=self.seats, adjust=self._adjust)
-        self.checks = Checks(pool, plan.heartbeat, seats=self.seats, leavers=self.leavers)
-        self.keeper = Keeper(
+        self.leavers: Final = Leavers(plan.recycle, roster, seats=self.seats, adjust=self._adjust)
+        self.checks: Final = Checks(pool, plan.heartbeat, seats=self.seats, leavers=self.leavers)
+        self.keeper: Final = Keeper(
             pool,
             plan,
             roster,
@@ -55,7 +56,7 @@ class Works:
             checks=self.checks,
         )
         self.checks.judge = self.keeper
-        self.caller = Caller(
+        self.caller: Final = Caller(
             pool,
             self.seats,
             self.figures,

@@ -41,7 +41,7 @@ class Notice:
     """
 
     def __init__(self) -> None:
-        self.news = ""
+        self.news: str = ""
         self._socket: socket.socket | None = None
         self._ready: asyncio.Future[None] | None = None
         self._ours: Callable[[int], bool] = _nobody
