@@ -6,12 +6,13 @@ from lifecycle.errors import RestartLimitReached as RestartLimitReached
 from lifecycle.errors import StopTree as StopTree
 from lifecycle.errors import WorkerFailed as WorkerFailed
 from lifecycle.workers.base import BaseWorker as BaseWorker
-from lifecycle.workers.children import Worker as Worker
 from lifecycle.workers.containers import ContainerWorker as ContainerWorker
 from lifecycle.workers.gates import Gate as Gate
 from lifecycle.workers.handovers import Handover as Handover
 from lifecycle.workers.handovers import handover as handover
 from lifecycle.workers.process import ProcessWorker as ProcessWorker
+from lifecycle.workers.protocols import Worker as Worker
+from lifecycle.workers.protocols import stop_and_wait as stop_and_wait
 from lifecycle.workers.records import End as End
 from lifecycle.workers.records import Exit as Exit
 from lifecycle.workers.records import ProbeResult as ProbeResult
@@ -23,7 +24,6 @@ from lifecycle.workers.specs import Spec as Spec
 from lifecycle.workers.specs import StopOrder as StopOrder
 from lifecycle.workers.specs import Strategy as Strategy
 from lifecycle.workers.status import Status as Status
-from lifecycle.workers.stopping import stop_and_wait as stop_and_wait
 from lifecycle.workers.supervisor import Supervisor as Supervisor
 from lifecycle.workers.tasks import TaskWorker as TaskWorker
 from lifecycle.workers.threads import ThreadWorker as ThreadWorker

@@ -18,7 +18,7 @@ from lifecycle.workers.settings import check_number
 from lifecycle.workers.tasks import TaskWorker
 
 if TYPE_CHECKING:
-    from lifecycle.workers.children import Worker
+    from lifecycle.workers.protocols import Worker
 
 _E = TypeVar("_E", bound=StrEnum)
 

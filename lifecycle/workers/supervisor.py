@@ -1,7 +1,6 @@
 """`Supervisor`: keeps workers running, in the discipline of Erlang/OTP.
 
-This is what is asked of it from outside; how it decides is in `_owner` (one task with a mailbox), `_policy` (the truth
-tables), `_slots` (a child's place) and `_line` (starts in order). Do not add policy here.
+This is what is asked of it from outside; how it decides is in `lifecycle.workers.supervision`. Do not add policy here.
 """
 
 from __future__ import annotations
@@ -12,24 +11,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from lifecycle.errors import InvalidTransition
 from lifecycle.events import StatusEvent
-from lifecycle.workers import _admin, _health, _suspension
-from lifecycle.workers._owner import Owner
-from lifecycle.workers._rules import Rules
-from lifecycle.workers._slots import Slot
-from lifecycle.workers._watching import Board
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.specs import AutoShutdown, OnLimit, StopOrder, Strategy, chosen
 from lifecycle.workers.status import FINAL, UNSTARTED, Status
+from lifecycle.workers.supervision import admin, probes, suspension
+from lifecycle.workers.supervision.owner import Owner
+from lifecycle.workers.supervision.policy import Rules
+from lifecycle.workers.supervision.slots import Slot
+from lifecycle.workers.supervision.watches import Board
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable
 
     from lifecycle.backoff import Intensity
-    from lifecycle.workers._watching import Watch
-    from lifecycle.workers.children import Worker
+    from lifecycle.workers.protocols import Worker
     from lifecycle.workers.records import End, ProbeResult, WorkerState
     from lifecycle.workers.specs import Spec
+    from lifecycle.workers.supervision.watches import Watch
 
 __all__ = ["Supervisor"]
 
@@ -95,7 +94,7 @@ class Supervisor(BaseWorker):
         Raises:
             KeyError: if there is no such child, or it has not been started yet.
         """
-        worker = _admin.slot_of(self._owner, name).worker
+        worker = admin.slot_of(self._owner, name).worker
         if worker is None:
             raise KeyError(f"{name!r} has no worker yet; it is {self._owner.slots[name].status}")
         return worker
@@ -118,7 +117,7 @@ class Supervisor(BaseWorker):
         if self.status in UNSTARTED:
             self._register(spec)
         else:
-            await self._by_hand(partial(_admin.add, auto_shutdown=self._rules.auto_shutdown), spec)
+            await self._by_hand(partial(admin.add, auto_shutdown=self._rules.auto_shutdown), spec)
 
     async def remove(self, name: str) -> None:
         """Stop the child ``name``, wherever it is, and forget it.
@@ -127,11 +126,11 @@ class Supervisor(BaseWorker):
             KeyError: if there is no such child.
             InvalidTransition: if the supervisor is stopping.
         """
-        _admin.slot_of(self._owner, name)
+        admin.slot_of(self._owner, name)
         if self._idle:
             del self._owner.slots[name]
         else:
-            await self._by_hand(_admin.remove, name)
+            await self._by_hand(admin.remove, name)
 
     async def restart(self, name: str) -> None:
         """Stop the child ``name`` if it is at work, start it, and return when it runs.
@@ -144,10 +143,10 @@ class Supervisor(BaseWorker):
             InvalidTransition: if the supervisor does not run.
             WorkerFailed: if it could not start, or was stopped meanwhile; it is not tried again.
         """
-        _admin.slot_of(self._owner, name)
+        admin.slot_of(self._owner, name)
         if self._idle:
             raise InvalidTransition(f"{self.name!r} is {self.status}; start it before a child of it is restarted")
-        await self._by_hand(_admin.restart, name)
+        await self._by_hand(admin.restart, name)
 
     async def stop_child(self, name: str) -> None:
         """Stop the child ``name``, which stays; only `restart`, or the restart of its group, starts it again.
@@ -156,11 +155,11 @@ class Supervisor(BaseWorker):
             KeyError: if there is no such child.
             InvalidTransition: if the supervisor is stopping.
         """
-        slot = _admin.slot_of(self._owner, name)
+        slot = admin.slot_of(self._owner, name)
         if self._idle:
             await self._owner.closer.close(slot)
         else:
-            await self._by_hand(_admin.stop_child, name)
+            await self._by_hand(admin.stop_child, name)
 
     # -- all of them --------------------------------------------------------------------------------------------------
 
@@ -174,7 +173,7 @@ class Supervisor(BaseWorker):
             WorkerFailed: if a child that can be suspended could not be.
         """
         if self.status is not Status.SUSPENDED:
-            await self._change(Status.SUSPENDED, _suspension.suspend)
+            await self._change(Status.SUSPENDED, suspension.suspend)
 
     async def resume(self) -> None:
         """Let the children go on, the first first, then start what had to wait. Nothing happens if it runs.
@@ -185,7 +184,7 @@ class Supervisor(BaseWorker):
         """
         if self.status is not Status.RUNNING:
             self._machine.require_suspended()
-            await self._change(Status.RUNNING, _suspension.resume)
+            await self._change(Status.RUNNING, suspension.resume)
 
     async def probe(self, name: str | None = None) -> ProbeResult:
         """Ask the child ``name``, or all, after their health; all are as healthy as the one that feels worst.
@@ -194,8 +193,8 @@ class Supervisor(BaseWorker):
             KeyError: if there is no such child.
         """
         if name is not None:
-            return await _health.ask(_admin.slot_of(self._owner, name))
-        return await _health.ask_all(self._owner.slots.values())
+            return await probes.ask(admin.slot_of(self._owner, name))
+        return await probes.ask_all(self._owner.slots.values())
 
     def workers(self) -> tuple[WorkerState, ...]:
         """The state of each child, in the order of their starts."""
@@ -263,7 +262,7 @@ class Supervisor(BaseWorker):
                 started.cancel()
 
     def _register(self, spec: Spec) -> None:
-        _admin.check_new(self._owner, spec, self._rules.auto_shutdown)
+        admin.check_new(self._owner, spec, self._rules.auto_shutdown)
         self._owner.slots[spec.name] = Slot(spec)
 
     async def _change(self, to: Status, operation: Callable[..., Awaitable[None]]) -> None:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.workers.commands import check_program
+from lifecycle.workers.containment.cgroupfs import kill_cgroup, remove_cgroup
 from lifecycle.workers.containment.guards import guards
-from lifecycle.workers.containment.places import kill_cgroup, remove_cgroup
 from lifecycle.workers.containment.sweeps import family
 
 if TYPE_CHECKING:

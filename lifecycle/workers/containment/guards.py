@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from lifecycle.workers import _platform
 from lifecycle.workers.containment import cookies
-from lifecycle.workers.containment.places import remove_cgroup
+from lifecycle.workers.containment.cgroupfs import remove_cgroup
 from lifecycle.workers.containment.sweeps import look
 from lifecycle.workers.stdio import Command, popen
 

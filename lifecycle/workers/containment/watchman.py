@@ -22,11 +22,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lifecycle.workers.containment import places, sweeps
+    from lifecycle.workers.containment import cgroupfs, sweeps
 else:
     # Without site, which would cost megabytes, and without the package around, which would cost more.
     sys.path.append(os.path.dirname(__file__))  # noqa: PTH120  # pathlib costs a megabyte
-    import places
+    import cgroupfs
     import sweeps
 
 _RUNTIME_DIGITS = 32
@@ -79,7 +79,7 @@ class Watchman:
         until = time.monotonic() + _LAST_WAIT
         for place in self._places:
             # It is empty a moment after all in it were killed; on a busy machine, a long one.
-            while not places.remove_cgroup(place) and time.monotonic() < until:
+            while not cgroupfs.remove_cgroup(place) and time.monotonic() < until:
                 select.select([], [], [], _PAUSE)
         _remove_containers(self._engines)
 
@@ -113,7 +113,7 @@ class Watchman:
 
     def _find(self) -> Iterator[sweeps.Known]:
         for place in self._places:
-            places.kill_cgroup(place)
+            cgroupfs.kill_cgroup(place)
         table = sweeps.processes()
         members = [process for process in table.values() if self._is_member(process, table)]
         below = sweeps.descendants((process.pid for process in members), table)

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.errors import PoolFailed, RestartLimitReached, WorkerFailed
-from lifecycle.workers._rules import Budget, Rules
 from lifecycle.workers.pool.losses import cause, loss, warn_unstopped
-from lifecycle.workers.specs import AutoShutdown, OnLimit, StopOrder, Strategy
 from lifecycle.workers.status import AT_WORK, FINAL, UNSTARTED, Status
+from lifecycle.workers.supervision.budgets import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,8 +73,7 @@ class Keeper:
         self._leavers = leavers
         self._checks = checks
         self._loop = asyncio.get_running_loop()
-        rules = Rules(Strategy.ONE_FOR_ONE, plan.intensity, OnLimit.ESCALATE, AutoShutdown.NEVER, StopOrder.PARALLEL)
-        self._budget = Budget(plan.name, rules)
+        self._budget = Budget(plan.name, plan.intensity)
         self._backoff = Backoff()
         self._gate = asyncio.Semaphore(_STARTS)
         self._numbers = count(1)

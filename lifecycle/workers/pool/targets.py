@@ -19,7 +19,7 @@ __all__ = ["Target", "function_name", "read_target"]
 _FORMS: Final = (
     "give 'module:function', 'module:Class', or the command of a program that speaks the protocol, as a list"
 )
-_PROGRAM: Final = os.path.join(os.path.dirname(__file__), "child.py")  # noqa: PTH118, PTH120  # as in child.py itself
+_PROGRAM: Final = os.path.join(os.path.dirname(__file__), "child", "program.py")  # noqa: PTH118, PTH120  # as in the program itself
 
 
 @dataclass(frozen=True, slots=True)

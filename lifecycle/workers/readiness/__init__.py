@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from lifecycle.workers.readiness.conditions import Readiness, wanted
 from lifecycle.workers.readiness.failures import unready
-from lifecycle.workers.readiness.phrases import Line
+from lifecycle.workers.readiness.lines import Line
 
 __all__ = ["Line", "Readiness", "unready", "wanted"]

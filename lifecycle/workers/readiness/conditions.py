@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from lifecycle.workers.readiness.lines import Line
 from lifecycle.workers.readiness.notices import Notice
-from lifecycle.workers.readiness.phrases import Line
 from lifecycle.workers.readiness.ports import Port
 from lifecycle.workers.readiness.urls import Url
 

@@ -6,8 +6,8 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle.workers.readiness.asking import asked
 from lifecycle.workers.readiness.listeners import Listeners
+from lifecycle.workers.readiness.polling import asked
 
 if TYPE_CHECKING:
     from lifecycle.workers.stdio import Command

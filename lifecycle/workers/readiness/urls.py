@@ -7,9 +7,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from lifecycle.workers.readiness.asking import asked
+from lifecycle.workers.exits import told
 from lifecycle.workers.readiness.listeners import Listeners
-from lifecycle.workers.verdicts import told
+from lifecycle.workers.readiness.polling import asked
 
 if TYPE_CHECKING:
     import aiohttp

@@ -54,7 +54,7 @@ async def test_a_function_that_raises_fails_its_call_with_the_traceback_there(
     assert (error.type, error.message, str(error)) == ("ValueError", "bad input", "ValueError: bad input")
     assert isinstance(error.__cause__, RemoteTraceback)
     assert "raise ValueError(message)" in str(error.__cause__)
-    assert "child_" not in error.traceback, "it begins where theirs begins"
+    assert "pool/child" not in error.traceback, "it begins where theirs begins"
     again = pickle.loads(pickle.dumps(error))
     assert (again.type, again.message, again.traceback) == (error.type, error.message, error.traceback)
     assert str(again.__cause__) == str(error.__cause__)

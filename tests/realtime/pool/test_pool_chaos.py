@@ -19,8 +19,8 @@ import pytest
 
 from lifecycle import hooks
 from lifecycle.errors import SessionLost, WorkerLost
-from lifecycle.workers.children import cancelling
 from lifecycle.workers.pool import Heartbeat, Member, Process, Recycle
+from lifecycle.workers.protocols import cancelling
 from tests.realtime.pool.members import LIMIT
 from tests.realtime.pool.pools import gone, pool_of, ready, soon
 

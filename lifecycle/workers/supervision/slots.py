@@ -1,6 +1,6 @@
 """A child's place in its supervisor: it stays while the workers that fill it come and go.
 
-A slot knows and counts; what is done about it is the owner's business (`_owner`).
+A slot knows and counts; what is done about it is the owner's business (`owner`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.exits import as_failure, told
 from lifecycle.workers.handovers import ATTEMPT, PREV_EXIT, RESUME_ID, previous_exit
 from lifecycle.workers.records import WorkerState
 from lifecycle.workers.specs import Restart
 from lifecycle.workers.status import Status
-from lifecycle.workers.verdicts import as_failure, told
 
 if TYPE_CHECKING:
-    from lifecycle.workers.children import Worker
+    from lifecycle.workers.protocols import Worker
     from lifecycle.workers.records import Exit, ProbeResult
     from lifecycle.workers.specs import Spec
 
@@ -122,7 +122,7 @@ class Slot:
 
     # -- its life -------------------------------------------------------------------------------------------------
 
-    def opens(self) -> int:
+    def begin(self) -> int:
         """A start begins: its generation."""
         self.generation += 1
         self._attempt += 1
@@ -133,11 +133,11 @@ class Slot:
         """What the worker that is about to start is handed over."""
         return {RESUME_ID: self._resume_id, PREV_EXIT: previous_exit(self.exit), ATTEMPT: str(self._attempt)}
 
-    def is_up(self, now: float) -> None:
+    def came_up(self, now: float) -> None:
         """The start has succeeded."""
         self.live, self._up_since, self.provisional = True, now, False
 
-    def is_over(self, ended: Exit) -> None:
+    def came_down(self, ended: Exit) -> None:
         """The worker has ended, or could not start."""
         self.live, self.exit, self.rest = False, ended, ended.status
         self.quiet()

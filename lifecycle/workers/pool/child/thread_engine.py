@@ -7,7 +7,7 @@ import ctypes
 import threading
 from _queue import SimpleQueue
 
-from lifecycle.workers.pool.child_calls import Call, Cancelled, perform
+from lifecycle.workers.pool.child.calls import Call, Cancelled, perform
 
 # Checkers know the name; see lifecycle._lazy.
 TYPE_CHECKING = False
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from lifecycle.workers.pool.child_channel import Channel
+    from lifecycle.workers.pool.child.channel import Channel
 
-__all__ = ["InThreads", "ThreadCall"]
+__all__ = ["ThreadCall", "ThreadEngine"]
 
 
 class ThreadCall(Call):
@@ -59,8 +59,8 @@ class ThreadCall(Call):
         self.credits.put(0)
 
 
-class InThreads:
-    """Several calls at a time, each in a thread; it is given what `child_main.InMain` is."""
+class ThreadEngine:
+    """Several calls at a time, each in a thread; it is given what `MainEngine` is."""
 
     kind: type[Call] = ThreadCall
 

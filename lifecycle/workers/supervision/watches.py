@@ -12,7 +12,7 @@ from lifecycle.events import StatusEvent
 if TYPE_CHECKING:
     from typing import Self
 
-    from lifecycle.workers._slots import Slot
+    from lifecycle.workers.supervision.slots import Slot
 
 __all__ = ["Board", "Watch"]
 

@@ -6,7 +6,7 @@ import _thread
 import signal
 from _queue import SimpleQueue
 
-from lifecycle.workers.pool.child_calls import Call, Cancelled, perform
+from lifecycle.workers.pool.child.calls import Call, Cancelled, perform
 
 # Checkers know the name; see lifecycle._lazy.
 TYPE_CHECKING = False
@@ -15,31 +15,36 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from lifecycle.workers.pool.child_channel import Channel
-    from lifecycle.workers.pool.child_ears import Ears
+    from lifecycle.workers.pool.child.channel import Channel
+    from lifecycle.workers.pool.child.readers import SharedReader
 
-__all__ = ["InMain"]
+__all__ = ["MainEngine"]
 
 
-class InMain:
+class MainEngine:
     """One call at a time, in the main thread.
 
     Args:
         find: the function of a name.
         channel: where chunks go.
         done: told of each call and the frame that answers it.
-        ears: read while there is nothing else to do.
+        reader: read while there is nothing else to do.
     """
 
     kind: type[Call] = Call
 
     def __init__(
-        self, find: Callable[[str], Any], channel: Channel, done: Callable[[Call, list[Any]], None], *, ears: Ears
+        self,
+        find: Callable[[str], Any],
+        channel: Channel,
+        done: Callable[[Call, list[Any]], None],
+        *,
+        reader: SharedReader,
     ) -> None:
         self._find = find
         self._channel = channel
         self._done = done
-        self._ears = ears
+        self._reader = reader
         self._waiting: SimpleQueue[Call | None] = SimpleQueue()
         self._current: Call | None = None
         self._thread = _thread.get_ident()
@@ -48,12 +53,12 @@ class InMain:
         """Start, and then do what was submitted, until it is closed."""
         signal.signal(signal.SIGUSR1, self._interrupt)
         start()
-        self._ears.share()
+        self._reader.share()
         try:
             while self._next():
                 pass
         finally:
-            self._ears.give_back()
+            self._reader.give_back()
 
     def submit(self, call: Call) -> None:
         """Do ``call`` in its turn."""
@@ -75,16 +80,16 @@ class InMain:
         self._waiting.put(None)
 
     def _next(self) -> bool:
-        while self._waiting.empty() and self._ears.hear():
+        while self._waiting.empty() and self._reader.hear():
             pass
         call = self._waiting.get()
         if call is None:
             return False
         if call.window:
             # It is to hear of credits at once.
-            self._ears.give_back()
+            self._reader.give_back()
         else:
-            self._ears.turn_away()
+            self._reader.turn_away()
         self._current = call
         frame = perform(call, self._find, self._channel)
         self._current = None

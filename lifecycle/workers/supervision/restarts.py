@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 from lifecycle import hooks
 from lifecycle.errors import RestartLimitReached, WorkerFailed
-from lifecycle.workers._policy import affected
-from lifecycle.workers._rules import Budget
-from lifecycle.workers.specs import Strategy
+from lifecycle.workers.exits import told
+from lifecycle.workers.specs import OnLimit, Strategy
 from lifecycle.workers.status import Status
-from lifecycle.workers.verdicts import told
+from lifecycle.workers.supervision.budgets import Budget
+from lifecycle.workers.supervision.policy import affected
 
 if TYPE_CHECKING:
-    from lifecycle.workers._mailbox import Message
-    from lifecycle.workers._owner import Owner
-    from lifecycle.workers._rules import Rules
-    from lifecycle.workers._slots import Slot
+    from lifecycle.workers.supervision.mailbox import Message
+    from lifecycle.workers.supervision.owner import Owner
+    from lifecycle.workers.supervision.policy import Rules
+    from lifecycle.workers.supervision.slots import Slot
 
 __all__ = ["Restarts"]
 
@@ -34,7 +34,7 @@ class Restarts:
         self.suspended = False
         self._owner = owner
         self._strategy = rules.strategy
-        self._budget = Budget(owner.name, rules)
+        self._budget = Budget(owner.name, rules.intensity, pauses=rules.on_limit is OnLimit.PAUSE)
         # What has to wait for the end of a suspension.
         self._held: list[Message] = []
 
@@ -65,7 +65,7 @@ class Restarts:
             slot.timer = self._owner.mailbox.after(delay, partial(self.due, slot, slot.generation))
             return
         group = affected(self._strategy, list(self._owner.slots.values()), slot)
-        self._owner.line.dissolve()
+        self._owner.queue.clear()
         await self._owner.closer.close_all([each for each in group if each is not slot])
         joining = [each for each in group if each is slot or each.joins]
         for each in group:
@@ -73,8 +73,8 @@ class Restarts:
                 self.defer(each)
             elif each.asked:
                 # A start by hand that came to nothing: its policy does not let it try again.
-                self._owner.refuse(each)
-        self._owner.line.form(joining, delay)
+                self._owner.starts.refuse(each)
+        self._owner.queue.fill(joining, delay)
 
     async def due(self, slot: Slot, generation: int) -> None:
         """The time has come for ``slot`` to be started, unless something else happened to it meanwhile."""
@@ -83,12 +83,12 @@ class Restarts:
         if self.suspended:
             self._held.append(partial(self.due, slot, generation))
         else:
-            self._owner.open(slot)
+            self._owner.starts.open(slot)
 
     def hold(self, slot: Slot) -> None:
         """Start ``slot``, which is empty, once the suspension is over."""
         self.defer(slot)
-        if slot not in self._owner.line:
+        if slot not in self._owner.queue:
             self._held.append(partial(self.due, slot, slot.generation))
 
     async def release(self) -> None:
@@ -110,7 +110,7 @@ class Restarts:
         many = f"more than {backoff.max_restarts} restart{'s'[: backoff.max_restarts != 1]} within {backoff.within:g} s"
         _log.error("%r is given up after %s", name, many)
         slot.rest = Status.FAILED
-        self._owner.line.leave(slot)
+        self._owner.queue.discard(slot)
         self._owner.note(slot)
         hooks.circuit_opened.announce(self._owner.supervisor, child=name, restarts=slot.restarts)
-        self._owner.leave(slot)
+        self._owner.ends.leave(slot)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from lifecycle.workers._slots import Slot
+from lifecycle.workers.exits import stopped_early
 from lifecycle.workers.specs import AutoShutdown, Spec
-from lifecycle.workers.verdicts import stopped_early
+from lifecycle.workers.supervision.slots import Slot
 
 if TYPE_CHECKING:
     import asyncio
 
-    from lifecycle.workers._owner import Owner
+    from lifecycle.workers.supervision.owner import Owner
 
 __all__ = ["add", "check_new", "remove", "restart", "slot_of", "stop_child"]
 
@@ -64,10 +64,10 @@ async def add(owner: Owner, spec: Spec, *, auto_shutdown: AutoShutdown) -> async
         return None
     slot.provisional = True
     outcome = slot.ask()
-    if owner.line.empty:
-        owner.open(slot)
+    if owner.queue.empty:
+        owner.starts.open(slot)
     else:
-        owner.line.join(slot)
+        owner.queue.add(slot)
         if not owner.starting_up:
             # The line is a group that waits to be started again.
             owner.restarts.defer(slot)
@@ -84,7 +84,7 @@ async def remove(owner: Owner, name: str) -> None:
 async def stop_child(owner: Owner, name: str) -> None:
     """Stop the child ``name``, wherever its life or its start has come; it stays, and nothing starts it by itself."""
     slot = slot_of(owner, name)
-    owner.line.leave(slot)
+    owner.queue.discard(slot)
     await owner.closer.close(slot)
     slot.answer(stopped_early(name))
 
@@ -98,5 +98,5 @@ async def restart(owner: Owner, name: str) -> asyncio.Future[None] | None:
         owner.restarts.hold(slot)
         return None
     outcome = slot.ask()
-    owner.open(slot)
+    owner.starts.open(slot)
     return outcome

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Ears"]
+__all__ = ["SharedReader"]
 
 #: Seconds after which the second thread looks what the main thread is about, while calls come and go.
 _MOMENT = 0.002
@@ -27,7 +27,7 @@ class Interrupted(BaseException):
     """Raised in the main thread to have it stop reading."""
 
 
-class Ears:
+class SharedReader:
     """Reads, in one thread at a time.
 
     Args:

@@ -8,14 +8,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
-from lifecycle.workers.children import suspendable
+from lifecycle.workers.protocols import suspendable
 from lifecycle.workers.status import FINAL, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from lifecycle.workers._owner import Owner
-    from lifecycle.workers._slots import Slot
+    from lifecycle.workers.supervision.owner import Owner
+    from lifecycle.workers.supervision.slots import Slot
 
 __all__ = ["resume", "suspend"]
 

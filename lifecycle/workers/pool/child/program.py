@@ -1,7 +1,7 @@
 """The program of a member in Python: what its command line executes, so that ``ps`` shows what it is.
 
 It is executed as a file, with ``-P``: whatever stands beside it or in the directory that it runs in is imported by
-nobody by mistake, and this library is found where the parent found it. All else is in `child_life`.
+nobody by mistake, and this library is found where the parent found it. All else is in `life`.
 """
 
 import gc
@@ -16,11 +16,11 @@ def main() -> None:
     # Nothing of what is imported now is garbage; to look for some would be a tenth of the start.
     gc.disable()
     room = os.path.abspath(__file__)  # noqa: PTH100  # pathlib would be a tenth of the start
-    for _ in range(4):
+    for _ in range(5):
         room = os.path.dirname(room)  # noqa: PTH120  # the same
     sys.path.insert(0, room)
 
-    from lifecycle.workers.pool.child_life import live  # it is found from here on
+    from lifecycle.workers.pool.child.life import live  # it is found from here on
 
     live()
 

@@ -6,14 +6,14 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.workers.children import cancelling
+from lifecycle.workers.protocols import cancelling
 from lifecycle.workers.records import ProbeResult
 from lifecycle.workers.status import AT_WORK, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from lifecycle.workers._slots import Slot
+    from lifecycle.workers.supervision.slots import Slot
 
 __all__ = ["ask", "ask_all", "keep_asking"]
 

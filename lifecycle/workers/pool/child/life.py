@@ -1,7 +1,7 @@
 """In a member: its life, from the greeting to the end, and what it is sent meanwhile.
 
 A second thread reads that, so that pings are answered and cancellations are taken while a call runs; the main thread
-may do so itself while none does, see `child_ears`. At the end of the input, the parent is gone: what runs is cancelled,
+may do so itself while none does, see `readers`. At the end of the input, the parent is gone: what runs is cancelled,
 has a second, and then the whole process group is killed.
 """
 
@@ -18,10 +18,10 @@ import time
 from _queue import SimpleQueue
 from functools import partial
 
-from lifecycle.workers.pool.child_calls import Call, described, send_outcome
-from lifecycle.workers.pool.child_channel import Channel
-from lifecycle.workers.pool.child_ears import Ears
-from lifecycle.workers.pool.child_signals import heed
+from lifecycle.workers.pool.child.calls import Call, described, send_outcome
+from lifecycle.workers.pool.child.channel import Channel
+from lifecycle.workers.pool.child.readers import SharedReader
+from lifecycle.workers.pool.child.signals import heed
 from lifecycle.workers.pool.codecs import codec
 from lifecycle.workers.pool.frames import CODEC, VERSION, ProtocolError
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Engine(Protocol):
-        """Where calls run; see `lifecycle.workers.pool.child_engines`."""
+        """Where calls run; one at a time (`main_engine`), in threads, or in a loop."""
 
         kind: type[Call]
 
@@ -74,7 +74,7 @@ class Life:
         self._channel = channel
         self._setups: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
         self._engine: Engine | None = None
-        self._ears = Ears(self._read, self._heard)
+        self._reader = SharedReader(self._read, self._heard)
         # Those that are not answered yet, the oldest first.
         self._calls: dict[int, Call] = {}
         # The span of the call that comes next.
@@ -119,7 +119,7 @@ class Life:
         sys.path[:] = setup["path"]
         # From here on it is user code that runs.
         gc.enable()
-        from lifecycle.workers.pool.child_targets import Target  # the greeting went first
+        from lifecycle.workers.pool.child.targets import Target  # the greeting went first
 
         target = Target(setup["target"])
         engine = self._engine_for(target.is_async, setup["concurrency"])(target.find, self._channel, self._done)
@@ -147,7 +147,7 @@ class Life:
         self._signal = number
         self._finish()
         self._cancel_all()
-        self._ears.interrupt()
+        self._reader.interrupt()
 
     def end(self) -> None:
         """The last that is done: die of the signal that ended us; leave nothing behind if the parent is gone."""
@@ -162,7 +162,7 @@ class Life:
     def read(self) -> None:
         """Take what comes, to the end of it."""
         try:
-            self._ears.listen()
+            self._reader.listen()
         finally:
             self._depart()
 
@@ -182,7 +182,7 @@ class Life:
             sys.stderr.write(f"lifecycle: {error}\n")
             return False
         if frames and frames[-1][0] == "call":
-            self._ears.lend()
+            self._reader.lend()
         return bool(data)
 
     def _take(self, frames: list[list[Any]]) -> None:
@@ -249,16 +249,16 @@ class Life:
     def _engine_for(self, is_async: bool, concurrency: int) -> Callable[..., Engine]:
         """The kind of engine; each is imported where it is needed only."""
         if is_async:
-            from lifecycle.workers.pool.child_loop import InLoop
+            from lifecycle.workers.pool.child.loop_engine import LoopEngine
 
-            return InLoop
+            return LoopEngine
         if concurrency > 1:
-            from lifecycle.workers.pool.child_threads import InThreads
+            from lifecycle.workers.pool.child.thread_engine import ThreadEngine
 
-            return InThreads
-        from lifecycle.workers.pool.child_main import InMain
+            return ThreadEngine
+        from lifecycle.workers.pool.child.main_engine import MainEngine
 
-        return partial(InMain, ears=self._ears)
+        return partial(MainEngine, reader=self._reader)
 
 
 def _memory() -> int:

@@ -8,19 +8,19 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from lifecycle.workers._mailbox import Mailbox
-    from lifecycle.workers._slots import Slot
+    from lifecycle.workers.supervision.mailbox import Mailbox
+    from lifecycle.workers.supervision.slots import Slot
 
-__all__ = ["Line"]
+__all__ = ["StartQueue"]
 
 
-class Line:
-    """One at a time; a supervisor has one line, at its own start and for the restart of a group."""
+class StartQueue:
+    """One at a time; a supervisor has one queue, at its own start and for the restart of a group."""
 
     def __init__(self, mailbox: Mailbox, begin: Callable[[Slot], None]) -> None:
         self._mailbox = mailbox
         self._begin = begin
-        # Only the first is being started. A later line replaces an earlier one: the number tells their timers apart.
+        # Only the first is being started. A later queue replaces an earlier one: the number tells their timers apart.
         self._slots: list[Slot] = []
         self._number = 0
         self._waiting = False
@@ -34,9 +34,9 @@ class Line:
         """Whether nobody is left in it."""
         return not self._slots
 
-    def form(self, slots: Sequence[Slot], delay: float = 0.0) -> None:
-        """Start ``slots``, which are empty, after ``delay`` seconds; a line before this is forgotten."""
-        self.dissolve()
+    def fill(self, slots: Sequence[Slot], delay: float = 0.0) -> None:
+        """Start ``slots``, which are empty, after ``delay`` seconds; a queue before this is forgotten."""
+        self.clear()
         self._slots = list(slots)
         number, self._waiting = self._number, True
 
@@ -47,11 +47,11 @@ class Line:
 
         self._timer = self._mailbox.after(delay, due)
 
-    def join(self, slot: Slot) -> None:
+    def add(self, slot: Slot) -> None:
         """Go to its end."""
         self._slots.append(slot)
 
-    def leave(self, slot: Slot) -> None:
+    def discard(self, slot: Slot) -> None:
         """Step out, wherever it stands."""
         if slot in self._slots:
             self._slots.remove(slot)
@@ -61,7 +61,7 @@ class Line:
         if self._slots and not self._waiting and self._slots[0].opening is None:
             self._begin(self._slots[0])
 
-    def dissolve(self) -> None:
+    def clear(self) -> None:
         """Start nobody."""
         if self._timer is not None:
             self._timer.cancel()

@@ -7,19 +7,19 @@ import logging
 import math
 from typing import TYPE_CHECKING, Final
 
-from lifecycle.workers._policy import Verdict, cause_of, verdict
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.children import end_of
+from lifecycle.workers.exits import failed
+from lifecycle.workers.protocols import end_of
 from lifecycle.workers.specs import StopOrder
 from lifecycle.workers.status import FINAL, Status
-from lifecycle.workers.verdicts import failed
+from lifecycle.workers.supervision.policy import Verdict, cause_of, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from lifecycle.workers._slots import Slot
-    from lifecycle.workers.children import Worker
+    from lifecycle.workers.protocols import Worker
     from lifecycle.workers.records import Exit
+    from lifecycle.workers.supervision.slots import Slot
 
 __all__ = ["Closer"]
 
@@ -100,7 +100,7 @@ class Closer:
 
     def _over(self, slot: Slot, ended: Exit) -> None:
         """What it did before it was stopped does not count, unless it was to end everything."""
-        slot.is_over(ended)
+        slot.came_down(ended)
         if ended.error is not None and verdict(slot.spec.restart, ended) is Verdict.END_TREE:
             self._fail(cause_of(ended.error))
 

@@ -1,43 +1,35 @@
-"""What a supervisor was told to do about its children, and the budget that it keeps."""
+"""How many restarts are left, of a supervisor or a pool; plain sums, whose clock is an argument."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from lifecycle.backoff import Intensity
 from lifecycle.errors import RestartLimitReached, WorkerFailed
-from lifecycle.workers._policy import room_at
-from lifecycle.workers.specs import AutoShutdown, OnLimit, StopOrder, Strategy
 
-__all__ = ["Budget", "Rules"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
+    from lifecycle.backoff import Intensity
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """How a supervisor deals with its children, as it was told."""
-
-    strategy: Strategy
-    intensity: Intensity | None
-    on_limit: OnLimit
-    auto_shutdown: AutoShutdown
-    stop_order: StopOrder
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.intensity, Intensity | None):
-            raise TypeError(f"intensity={self.intensity!r} is no Intensity; give Intensity(5, within=30)")
+__all__ = ["Budget"]
 
 
 class Budget:
-    """The restarts that a supervisor may still make, and the errors that used them up."""
+    """The restarts that ``name`` may still make, and the errors that used them up.
 
-    def __init__(self, name: str, rules: Rules) -> None:
+    Without an ``intensity`` there is no end to them. When it is used up, one that ``pauses`` says when it is not any
+    more; else that is an error.
+    """
+
+    def __init__(self, name: str, intensity: Intensity | None, *, pauses: bool = False) -> None:
         self._name = name
-        self._intensity = rules.intensity
-        self._pauses = rules.on_limit is OnLimit.PAUSE
+        self._intensity = intensity
+        self._pauses = pauses
         # Newest first; with a pause, some lie in the future.
         self._restarts: tuple[float, ...] = ()
-        kept = 0 if rules.intensity is None else rules.intensity.limit + 1
+        kept = 0 if intensity is None else intensity.limit + 1
         self._errors: deque[Exception] = deque(maxlen=max(10, kept))
 
     def spend(self, now: float, child: str, error: BaseException) -> float:
@@ -50,7 +42,7 @@ class Budget:
             return now
         self._errors.append(_exception(child, error))
         if self._pauses:
-            at = room_at(self._intensity, self._restarts, now)
+            at = _room_at(self._intensity, self._restarts, now)
             self._restarts = self._intensity.add(self._restarts, at)
             return at
         self._restarts = self._intensity.add(self._restarts, now)
@@ -76,3 +68,11 @@ def _exception(child: str, error: BaseException) -> Exception:
     wrapped = WorkerFailed(f"{child!r} was cancelled, and nobody of us asked for it")
     wrapped.__cause__ = error
     return wrapped
+
+
+def _room_at(intensity: Intensity, restarts: Sequence[float], now: float) -> float:
+    """When one more restart fits into the budget; ``restarts``, newest first, may lie in the future."""
+    if len(restarts) < intensity.limit:
+        return now
+    # The window is closed: a restart still counts when it is exactly as old as the window is long.
+    return max(now, math.nextafter(restarts[intensity.limit - 1] + intensity.within, math.inf))

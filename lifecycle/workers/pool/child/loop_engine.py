@@ -6,22 +6,22 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.workers.pool.child_calls import Call, described, refuse_generator
-from lifecycle.workers.pool.child_targets import is_async
-from lifecycle.workers.pool.child_threads import InThreads, ThreadCall
+from lifecycle.workers.pool.child.calls import Call, described, refuse_generator
+from lifecycle.workers.pool.child.targets import is_async
+from lifecycle.workers.pool.child.thread_engine import ThreadCall, ThreadEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lifecycle.workers.pool.child_channel import Channel
+    from lifecycle.workers.pool.child.channel import Channel
 
-__all__ = ["InLoop"]
+__all__ = ["LoopEngine"]
 
 
-class InLoop:
+class LoopEngine:
     """Async functions, any number at a time, in a loop in the main thread; plain ones beside it, in threads.
 
-    It is given what `child_main.InMain` is.
+    It is given what `MainEngine` is.
     """
 
     kind: type[Call] = ThreadCall
@@ -30,7 +30,7 @@ class InLoop:
         self._find = find
         self._channel = channel
         self._done = done
-        self._threads = InThreads(find, channel, done)
+        self._threads = ThreadEngine(find, channel, done)
         self._runner = asyncio.Runner()
         self._loop = self._runner.get_loop()
         self._closed = asyncio.Event()
@@ -96,7 +96,7 @@ class InLoop:
     async def _work(self, call: Call, function: Callable[..., Any], credit: asyncio.Semaphore) -> None:
         call.began = monotonic()
         if call.traceparent:
-            from lifecycle.workers.pool.child_traces import under  # few programs are traced
+            from lifecycle.workers.pool.child.traces import under  # few programs are traced
 
             # The task has a context of its own, and ends with the call.
             under(call.traceparent)

@@ -1,27 +1,46 @@
-"""The truth tables of supervision: who is started again, with whom, and when. Pure; nothing in here waits or acts."""
+"""What a supervisor was told, and its truth tables: who is started again, and with whom.
+
+All is pure; nothing in here waits or acts.
+"""
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from lifecycle.backoff import Intensity
 from lifecycle.errors import DoNotRestart, StopTree
-from lifecycle.workers.specs import AutoShutdown, Restart, Strategy
+from lifecycle.workers.specs import AutoShutdown, OnLimit, Restart, StopOrder, Strategy
 from lifecycle.workers.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lifecycle.backoff import Intensity
     from lifecycle.workers.records import Exit
 
-__all__ = ["STEERING", "Verdict", "affected", "cause_of", "ends_with", "room_at", "verdict"]
+__all__ = ["STEERING", "Rules", "Verdict", "affected", "cause_of", "ends_with", "verdict"]
+
 
 _T = TypeVar("_T")
 
 #: What a child raises to say what is to follow.
 STEERING: Final = (DoNotRestart, StopTree, SystemExit, KeyboardInterrupt)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a supervisor deals with its children, as it was told."""
+
+    strategy: Strategy
+    intensity: Intensity | None
+    on_limit: OnLimit
+    auto_shutdown: AutoShutdown
+    stop_order: StopOrder
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.intensity, Intensity | None):
+            raise TypeError(f"intensity={self.intensity!r} is no Intensity; give Intensity(5, within=30)")
 
 
 class Verdict(Enum):
@@ -77,11 +96,3 @@ def ends_with(auto_shutdown: AutoShutdown, *, significant: bool, others: Iterabl
             return significant
         case AutoShutdown.ALL_SIGNIFICANT:
             return significant and not any(True for _ in others)
-
-
-def room_at(intensity: Intensity, restarts: Sequence[float], now: float) -> float:
-    """When one more restart fits into the budget; ``restarts``, newest first, may lie in the future."""
-    if len(restarts) < intensity.limit:
-        return now
-    # The window is closed: a restart still counts when it is exactly as old as the window is long.
-    return max(now, math.nextafter(restarts[intensity.limit - 1] + intensity.within, math.inf))

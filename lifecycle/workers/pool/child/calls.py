@@ -10,7 +10,7 @@ from __future__ import annotations
 from _queue import SimpleQueue
 from time import monotonic
 
-from lifecycle.workers.pool.child_targets import is_async
+from lifecycle.workers.pool.child.targets import is_async
 
 # Checkers know the name; see lifecycle._lazy.
 TYPE_CHECKING = False
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from lifecycle.workers.pool.child_channel import Channel
+    from lifecycle.workers.pool.child.channel import Channel
 
 __all__ = ["Call", "Cancelled", "described", "perform", "refuse_generator", "send_outcome"]
 
 #: The modules of a member's own; nobody wants to see them in a traceback of theirs.
-_OURS = "lifecycle.workers.pool.child_"
+_OURS = "lifecycle.workers.pool.child."
 
 
 class Cancelled(BaseException):
@@ -90,7 +90,7 @@ def perform(call: Call, find: Callable[[str], Any], channel: Channel) -> list[An
     """Run ``call`` and stream what it streams: the frame that answers it."""
     if not call.traceparent:
         return _perform(call, find, channel)
-    from lifecycle.workers.pool.child_traces import under  # few programs are traced
+    from lifecycle.workers.pool.child.traces import under  # few programs are traced
 
     with under(call.traceparent):
         return _perform(call, find, channel)
