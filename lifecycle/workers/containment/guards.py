@@ -228,7 +228,7 @@ class Guards:
         self._containers = {}
 
 
-guards = Guards()
+guards: Final = Guards()
 """The one of this program."""
 
 if hasattr(os, "register_at_fork"):

@@ -27,8 +27,8 @@ class Port:
     def __init__(self, number: str) -> None:
         if not (number.isascii() and number.isdigit()) or not 0 < int(number) <= _HIGHEST:
             raise ValueError(f"N is a number from 1 to {_HIGHEST}")
-        self.number = int(number)
-        self.news = ""
+        self.number: int = int(number)
+        self.news: str = ""
         self._listeners = Listeners(self.number)
 
     def __str__(self) -> str:

@@ -34,7 +34,7 @@ class Url:
         parts = urlsplit(url)
         if not parts.hostname or any(each.isspace() for each in url):
             raise ValueError("a URL has a host, and no spaces")
-        self.news = ""
+        self.news: str = ""
         self._url = url
         # A password is nobody's business.
         self._told = url.replace(f"{parts.netloc}", parts.netloc.rpartition("@")[2], 1)

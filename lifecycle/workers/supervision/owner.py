@@ -10,7 +10,7 @@ nobody; it does wait for stops, which are bounded. What a message means is the m
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lifecycle.errors import InvalidTransition
 from lifecycle.workers.exits import as_failure, stopped_early
@@ -38,21 +38,21 @@ class Owner:
 
     def __init__(self, supervisor: BaseWorker, rules: Rules, note: Callable[[Slot], None]) -> None:
         self.supervisor = supervisor
-        self.name = supervisor.name
+        self.name: str = supervisor.name
         self.note = note
         #: The children by name, in the order of their starts.
         self.slots: dict[str, Slot] = {}
-        self.mailbox = Mailbox()
-        self.closer = Closer(rules.stop_order, note, self.fail)
-        self.starts = Starts(self)
-        self.ends = Ends(self, rules.auto_shutdown)
-        self.restarts = Restarts(self, rules)
+        self.mailbox: Final = Mailbox()
+        self.closer: Final = Closer(rules.stop_order, note, self.fail)
+        self.starts: Final = Starts(self)
+        self.ends: Final = Ends(self, rules.auto_shutdown)
+        self.restarts: Final = Restarts(self, rules)
         #: Those that are to be started in order.
-        self.queue = StartQueue(self.mailbox, self.starts.open_in_turn)
+        self.queue: Final = StartQueue(self.mailbox, self.starts.open_in_turn)
         #: Set when the supervisor was asked to stop; what may take long gives up then.
-        self.halted = asyncio.Event()
+        self.halted: Final = asyncio.Event()
         #: Whether it is about to end, for whatever reason.
-        self.ending = False
+        self.ending: bool = False
         self._started: asyncio.Future[WorkerFailed | None] | None = None
         self._end = End()
 

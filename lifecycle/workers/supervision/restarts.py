@@ -31,7 +31,7 @@ class Restarts:
 
     def __init__(self, owner: Owner, rules: Rules) -> None:
         #: While it is, nothing is started: not what ended, not what is added.
-        self.suspended = False
+        self.suspended: bool = False
         self._owner = owner
         self._strategy = rules.strategy
         self._budget = Budget(owner.name, rules.intensity, pauses=rules.on_limit is OnLimit.PAUSE)

@@ -35,24 +35,24 @@ class Slot:
         self._resume_id = str(uuid4())
         self._created_at = time.time()
         #: Which worker fills it: whatever reports an earlier number is stale. Grows with every start and every stop.
-        self.generation = 0
+        self.generation: int = 0
         #: The worker that fills it, or did so last; None before the first, and while a new one is made.
         self.worker: Worker | None = None
         #: Whether a worker is at work in it: from the end of its start to its end.
-        self.live = False
+        self.live: bool = False
         #: The start, while it goes on.
         self.opening: asyncio.Task[BaseException | None] | None = None
         #: What it is while no worker is in it.
-        self.rest = Status.CREATED
+        self.rest: Status = Status.CREATED
         #: Whether it was added and has never run: if it cannot, it is no child.
-        self.provisional = False
+        self.provisional: bool = False
         # What was last told of it: its status, whether it was healthy, and whether it was given up.
         self._told: tuple[Status, bool, bool] = (Status.CREATED, True, False)
         #: How the last worker ended.
         self.exit: Exit | None = None
         self.health: ProbeResult | None = None
         #: Given up until it is restarted by hand.
-        self.tripped = False
+        self.tripped: bool = False
         #: What is due later: the end of its backoff; and who asks after its health.
         self.timer: asyncio.TimerHandle | None = None
         self.probing: asyncio.Task[None] | None = None

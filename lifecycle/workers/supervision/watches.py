@@ -26,7 +26,7 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self.dropped = 0
+        self.dropped: int = 0
         self._events: deque[StatusEvent] = deque(maxlen=_SIZE)
         self._closed = False
         self._moved = asyncio.Event()

@@ -57,16 +57,16 @@ class Call:
     def __init__(
         self, number: int, function: str, args: list[Any], kwargs: dict[str, Any], window: int
     ) -> None:  # a frame's items, in their order
-        self.number = number
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs
-        self.window = window
+        self.number: int = number
+        self.function: str = function
+        self.args: list[Any] = args
+        self.kwargs: dict[str, Any] = kwargs
+        self.window: int = window
         self.began: float | None = None
-        self.cancelled = False
-        self.open = False
+        self.cancelled: bool = False
+        self.open: bool = False
         # The span that it is done under, as W3C writes it.
-        self.traceparent = ""
+        self.traceparent: str = ""
         # What is granted besides the first window. A SimpleQueue waits where a signal wakes it.
         self.credits: SimpleQueue[int] = SimpleQueue()
 

@@ -10,6 +10,7 @@ from lifecycle.workers.pool.frames import FROM_PARENT, Decoder, encode
 # Checkers know the name; see lifecycle._lazy.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from lifecycle.workers.pool.codecs import Codec
@@ -29,7 +30,8 @@ class Channel:
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
         #: What a value is put into a frame by, and taken out of it; see `Codec`.
-        self.seal, self.unseal = codec.seal, codec.unseal
+        self.seal: Callable[[Any], Any] = codec.seal
+        self.unseal: Callable[[Any], Any] = codec.unseal
         self._decoder = Decoder(codec, FROM_PARENT)
         self._in, self._out = os.dup(0), os.dup(1)
         # One writer at a time: a frame is whole, or it is not there.
