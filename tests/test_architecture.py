@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -150,3 +151,16 @@ def test_what_a_stub_tells_type_checkers_is_what_the_door_beside_it_imports(stub
         "lifecycle.backoff",
         "lifecycle.errors",
     }
+
+
+def test_the_first_page_shows_forty_names_in_their_rooms() -> None:
+    shown: dict[str, str] = {}
+    for line in str(lifecycle.__doc__).partition("The rooms")[2].splitlines():
+        if named := re.match(r"(lifecycle\.[\w.]+)  +[a-zA-Z]", line):
+            room = named[1]
+            assert room in MODULES
+        elif names := re.match(r" {4}(\w+(?:, \w+)*)", line):
+            shown |= dict.fromkeys(names[1].split(", "), room)
+    assert len(shown) == 40
+    assert set(shown) <= set(lifecycle.__all__)
+    assert [name for name, room in shown.items() if name not in importlib.import_module(room).__all__] == []
