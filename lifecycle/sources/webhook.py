@@ -22,19 +22,12 @@ if TYPE_CHECKING:
     from typing import Self
 
     from lifecycle.control.types import Emit
-    from lifecycle.sources._http.rules import Verify
     from lifecycle.sources._http.server import HttpServer
     from lifecycle.sources._inbox.deliverer import Deliverer
     from lifecycle.sources.inbox import Inbox
-    from lifecycle.sources.signatures import Verifier
+    from lifecycle.sources.signatures.verifiers import Verifier, Verify
 
 __all__ = ["Limits", "WebhookSource"]
-
-#: Seconds that requests under way have to come to their end when the source is closed.
-_GRACE = 3.0
-
-#: The same when it is cancelled: nobody has time then.
-_LAST_GRACE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +150,7 @@ class WebhookSource:
     @property
     def url(self) -> str:
         """Where it listens, without a slash at the end; before the start what was asked for."""
-        host, port = self._host, self._port
-        if self._address is not None:
-            # A name may stand for several addresses, and port 0 gives each a port of its own.
-            host, port = self._address if port == 0 else (host, port)
-        return url_of("http" if self._context is None else "https", host, port)
+        return url_of("http" if self._context is None else "https", *(self._address or (self._host, self._port)))
 
     async def __aenter__(self) -> Self:
         """Listen.
@@ -191,14 +180,39 @@ class WebhookSource:
         """Stop listening; answer what is under way, or refuse it; close."""
         server, self._server, self._address = self._server, None, None
         if server is not None:
-            server.refuse()
             try:
-                await server.wait_rest(_LAST_GRACE)
-                server.give_up()
-                await server.wait_rest(_GRACE if kind is None else 0, handled=True)
+                # Cancelled, nobody has time.
+                await server.aclose(at_once=kind is not None)
             finally:
-                await server.aclose()
                 await self._leave_inbox()
+
+    async def run(self, emit: Emit) -> None:
+        """Send events until closed or cancelled; listens itself where nobody entered it."""
+        if self._server is None:
+            async with self:
+                await self.run(emit)
+            return
+        self._server.open(emit)
+        if self._inbox is not None and not self._closing.is_set():
+            await self._inbox.run(emit)
+        await self._closing.wait()
+        await self._server.drain()
+
+    def suspend(self) -> None:
+        """Answer with 503 and ``Retry-After``; what is under way goes on, and what an inbox holds stays there."""
+        self._suspend(suspended=True)
+
+    def resume(self) -> None:
+        """Take requests again, and go on with what the inbox holds."""
+        self._suspend(suspended=False)
+
+    def close(self) -> None:
+        """Let `run` end: no new requests; those under way get their answers."""
+        self._closing.set()
+        if self._server is not None:
+            self._server.close()
+        if self._inbox is not None:
+            self._inbox.end()
 
     async def settle(self) -> None:
         """Put down what became of everything that is in the inbox, and close that.
@@ -213,42 +227,11 @@ class WebhookSource:
         if self._inbox is not None:
             await self._inbox.leave()
 
-    async def run(self, emit: Emit) -> None:
-        """Send events until closed or cancelled; listens itself where nobody entered it."""
-        if self._server is None:
-            async with self:
-                await self.run(emit)
-            return
-        self._server.open(emit)
-        if self._inbox is not None and not self._closing.is_set():
-            await self._inbox.run(emit)
-        await self._closing.wait()
-        await self._server.hand_over()
-        self._server.refuse()
-        await self._server.wait_rest(_GRACE)
-        self._server.give_up()
-
-    def suspend(self) -> None:
-        """Answer with 503 and ``Retry-After``; what is under way goes on, and what an inbox holds stays there."""
-        self._suspend(suspended=True)
-
-    def resume(self) -> None:
-        """Take requests again, and go on with what the inbox holds."""
-        self._suspend(suspended=False)
-
     def _suspend(self, *, suspended: bool) -> None:
         self._suspended = suspended
         for each in (self._server, self._inbox):
             if each is not None:
                 each.suspend(suspended=suspended)
-
-    def close(self) -> None:
-        """Let `run` end: no new requests; those under way get their answers."""
-        self._closing.set()
-        if self._server is not None:
-            self._server.close()
-        if self._inbox is not None:
-            self._inbox.end()
 
 
 def _verify_of(verify: Verifier | Verify | None) -> Verify | None:

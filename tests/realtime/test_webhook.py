@@ -206,7 +206,7 @@ async def test_a_sender_waits_for_room_and_too_many_of_them_are_refused() -> Non
         assert [(await served.send())[0] for _ in range(2)] == [202, 202]
         waiting = [group.create_task(served.send()) for _ in range(2)]
         requests = served.source._server._requests  # type: ignore[union-attr]
-        await until(lambda: len(requests._waiting) == 2)
+        await until(lambda: requests._under_way.pending == 2)
         status, _, headers = await served.send()
         assert (status, headers["Retry-After"]) == (429, "1")
         assert not any(task.done() for task in waiting)
@@ -244,7 +244,7 @@ async def test_requests_that_wait_for_room_are_accepted_while_the_router_drains(
             assert [(await served.send())[0] for _ in range(2)] == [202, 202]
             waiting = [group.create_task(served.send()) for _ in range(2)]
             requests = served.source._server._requests  # type: ignore[union-attr]
-            await until(lambda: len(requests._waiting) == 2)
+            await until(lambda: requests._under_way.pending == 2)
             served.router.stop()
             await until(lambda: requests._stopping)
             async with aiohttp.ClientSession() as stranger, stranger.post(served.source.url) as answer:
@@ -285,7 +285,7 @@ async def test_a_request_before_the_router_takes_events_waits_for_it() -> None:
     router.handle("webhook", seen)
     async with source, aiohttp.ClientSession() as client, asyncio.TaskGroup() as group:
         sent = group.create_task(_status(client, source.url))
-        await until(lambda: source._server._requests._waiting)  # type: ignore[union-attr]
+        await until(lambda: source._server._requests._under_way.pending)  # type: ignore[union-attr]
         run = group.create_task(source.run(router.emit))
         assert await sent == 202
         run.cancel()

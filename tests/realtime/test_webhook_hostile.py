@@ -375,8 +375,8 @@ async def test_hundreds_of_slow_clients_keep_nobody_out() -> None:
         assert all(await asyncio.gather(*(wire.ends() for wire in wires)))
         server: Any = served.source._server
         await _until(lambda: not server._listener._connections._waiting)
-        await _until(lambda: not server._requests._bodies._slow)
-        assert server._requests._bodies._held == 0
+        await _until(lambda: not server._requests._admission._bodies._slow)
+        assert server._requests._admission._bodies._held == 0
     assert {event.body for event in served.seen.events} == {b"well"}
 
 
@@ -407,7 +407,7 @@ async def test_slow_bodies_share_a_bounded_memory_and_the_oldest_gives_way() -> 
         wires = [await served.connect() for _ in range(4)]
         for wire in wires:
             wire.send(request(b"x" * 1000)[:-200])
-            bodies: Bodies = served.source._server._requests._bodies  # type: ignore[union-attr]
+            bodies: Bodies = served.source._server._requests._admission._bodies  # type: ignore[union-attr]
             await _until(lambda bodies=bodies: any(held > 0 for held in bodies._slow.values()))
             await asyncio.sleep(0.02)
         # 800 bytes each: two fit into 2000.

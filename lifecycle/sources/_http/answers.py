@@ -1,4 +1,4 @@
-"""The answers of a webhook server: small JSON objects.
+"""What a client is told: small JSON objects, and `Refused`, which ends a request with one.
 
 Imports aiohttp, so it is itself imported when a server starts.
 """
@@ -14,12 +14,30 @@ from multidict import CIMultiDict
 if TYPE_CHECKING:
     from lifecycle.events import WebhookEvent
 
-__all__ = ["accepted", "handled", "problem"]
+__all__ = ["STILL_RUNNING", "Refused", "accepted", "handled", "problem"]
+
+#: The status of an answer that does not know the end: the event goes on.
+STILL_RUNNING = 504
 
 #: The name and version of the HTTP library are nobody's business.
 _HEADERS = CIMultiDict({"Content-Type": "application/json", "Server": "lifecycle"})
 
 _quoted = JSONEncoder().encode
+
+
+class Refused(Exception):  # an answer, not a failure of ours
+    """Ends a request with an error status; ``reason`` goes to the client and into the log."""
+
+    def __init__(self, status: int, reason: str, *, headers: dict[str, str] | None = None) -> None:
+        super().__init__(status, reason)
+        self.status = status
+        self.reason = reason
+        self.headers = headers or {}
+
+    @classmethod
+    def for_now(cls, status: int, reason: str, *, after: float = 1.0) -> Refused:
+        """Refused, but worth another try in ``after`` seconds."""
+        return cls(status, reason, headers={"Retry-After": str(max(1, -int(-after // 1)))})
 
 
 def accepted(event: WebhookEvent) -> web.Response:

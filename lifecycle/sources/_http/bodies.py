@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from lifecycle.sources._http.refusals import Refused
+from lifecycle.sources._http.answers import Refused
 
 if TYPE_CHECKING:
     from lifecycle.sources.webhook import Limits

@@ -59,7 +59,7 @@ class Listener:
         self.inherited = False
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Open the socket, or take the one that was inherited for this address; returns the address it got.
+        """Open the socket, or take the one that was inherited for this address; returns the host and port to use.
 
         Raises:
             OSError: saying which address is not to be had, and why.
@@ -77,6 +77,9 @@ class Listener:
             )
         except OSError as error:
             raise _explained(error, host, port) from error
+        if port != 0:
+            return host, port
+        # A name may stand for several addresses, and each has got a port of its own.
         address = self._server.sockets[0].getsockname()
         return address[0], address[1]
 

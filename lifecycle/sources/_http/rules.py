@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from lifecycle.sources.signatures.verifiers import Verify
     from lifecycle.sources.webhook import Limits
 
-__all__ = ["Rules", "Verify"]
-
-
-class Verify(Protocol):
-    """A verifier as a plain function, see ``signatures``."""
-
-    def __call__(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
-        """The id of the delivery, or ``""``; raises `VerificationError`."""
-        ...
+__all__ = ["Rules"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""One HTTP server for webhooks, from its socket to its clean end.
+"""One HTTP server for webhooks, and the order of its end.
 
 Imports aiohttp, so it is itself imported when a server starts.
 """
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpServer"]
 
+#: Seconds that requests under way have to come to their end.
+_GRACE = 3.0
+
+#: The same at the very end, before those that wait for room are refused.
+_LAST_GRACE = 0.3
+
 
 class HttpServer:
     """Listens, and answers with `Requests`."""
@@ -29,7 +35,7 @@ class HttpServer:
         self._listener = Listener(self._requests.answer, header_timeout=rules.limits.header_timeout)
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> tuple[str, int]:
-        """Open the socket, or take the one that was inherited for this address; returns the address it got.
+        """Open the socket, or take the one that was inherited for this address; returns where it listens.
 
         Raises:
             OSError: saying which address is not to be had, and why.
@@ -45,27 +51,24 @@ class HttpServer:
         self._requests.suspended = suspended
 
     def close(self) -> None:
-        """The end has begun: refuse, unless the socket is to be handed over first."""
+        """The end has begun: refuse with 503, unless the socket is to be handed over first."""
         if not self._listener.inherited:
-            self.refuse()
+            self._requests.stop()
 
-    async def hand_over(self) -> None:
-        """Leave an inherited socket to who has it next; requests on connections that are there are still taken."""
+    async def drain(self) -> None:
+        """Leave an inherited socket to who has it next, and bring what is under way into its lanes, or refuse it."""
         await self._listener.hand_over()
-
-    def refuse(self) -> None:
-        """Answer requests with 503 from now on; what is under way goes on, and who connects is told."""
         self._requests.stop()
-
-    def give_up(self) -> None:
-        """Answer with 503 also what waits for room."""
+        await self._requests.wait_rest(_GRACE)
         self._requests.give_up()
 
-    async def wait_rest(self, seconds: float, *, handled: bool = False) -> None:
-        """Wait until no request is under way, at most ``seconds``; with ``handled``, nor its event in a handler."""
-        await self._requests.wait_rest(seconds, handled=handled)
-
-    async def aclose(self) -> None:
-        """Answer what is left, then close every connection."""
-        self._requests.part()
-        await self._listener.aclose()
+    async def aclose(self, *, at_once: bool) -> None:
+        """Answer what is under way, then close every connection; ``at_once``: handlers are not waited for."""
+        self._requests.stop()
+        try:
+            await self._requests.wait_rest(_LAST_GRACE)
+            self._requests.give_up()
+            await self._requests.wait_rest(0 if at_once else _GRACE, handled=True)
+        finally:
+            self._requests.give_up(handled=True)
+            await self._listener.aclose()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Verifier"]
+__all__ = ["Verifier", "Verify"]
 
 
 class Verifier(Protocol):
@@ -24,4 +24,12 @@ class Verifier(Protocol):
         Raises:
             VerificationError: when the request was not made by somebody who knows the secret.
         """
+        ...
+
+
+class Verify(Protocol):
+    """The same as a plain function."""
+
+    def __call__(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
+        """The id of the delivery, or ``""``; raises `VerificationError`."""
         ...
