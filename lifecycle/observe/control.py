@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 import os
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,13 +14,13 @@ from lifecycle._naming import program_name
 from lifecycle._unix import SocketFile
 from lifecycle.observe.console import Console
 from lifecycle.observe.sockets import addressed, check_directory, directory
+from lifecycle.runtime.auxiliaries import Auxiliary
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from contextlib import AsyncExitStack
     from pathlib import Path
     from socket import socket
-    from types import TracebackType
-    from typing import Self
 
 __all__ = ["ControlSocket"]
 
@@ -30,7 +30,7 @@ _log = logging.getLogger("lifecycle.observe")
 _LONGEST = 64
 
 
-class ControlSocket:
+class ControlSocket(Auxiliary):
     """Lets ``lifecycle ctl`` ask and steer this program, for as long as it lives; a main for `run`, best the first.
 
     It answers HTTP at the Unix socket ``NAME.sock`` in ``$XDG_RUNTIME_DIR/lifecycle``, or in ``/tmp/lifecycle-UID``:
@@ -39,22 +39,21 @@ class ControlSocket:
     of the process is added. What a program that has ended left behind is replaced.
 
     As a main it is up before the next one starts, and the last to stop; a program whose other mains have ended does
-    not go on for its sake. ``async with`` does the same inside a lifetime.
+    not go on for its sake. ``async with`` does the same inside a lifetime. Both raise `OSError` when there is no place
+    for the socket, or somebody else owns it, and `LookupError` outside a lifetime.
 
     Raises:
         ValueError: for a name that no file could have.
     """
 
-    #: For `run`.
-    auxiliary: ClassVar[bool] = True
+    _taken: ClassVar[str] = "listens already; make another for another name"
 
     def __init__(self, name: str | None = None) -> None:
+        super().__init__()
         #: What it is found by; a number may be added to it when it opens.
         self.name: str = _tidy(program_name()) if name is None else _checked(name)
         self._wanted = self.name
         self._path: Path | None = None
-        self._listening = asyncio.Event()
-        self._held = AsyncExitStack()
 
     def __repr__(self) -> str:
         return f"<ControlSocket {self.name!r}>"
@@ -64,43 +63,12 @@ class ControlSocket:
         """The socket; None while it is closed."""
         return self._path
 
-    async def __aenter__(self) -> Self:
-        """Listen.
-
-        Raises:
-            LookupError: outside a lifetime.
-            OSError: when there is no place for the socket, or somebody else owns it; the text says what to do.
-            RuntimeError: when it listens already.
-        """
-        if self._listening.is_set():
-            raise RuntimeError(f"{self!r} listens already; make another for another name")
-        async with AsyncExitStack() as held:
-            console = await held.enter_async_context(Console())
-            file = self._opened(held)
-            held.push_async_callback(_ended, asyncio.create_task(_serve(console, file.socket), name=repr(self)))
-            # First of all nobody finds it any more.
-            held.callback(file.remove)
-            self._held = held.pop_all()
-        self._listening.set()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop listening; streams end at once."""
-        self._listening.clear()
-        await self._held.aclose()
-        self._path = None
-        self.name = self._wanted
-
-    async def run(self) -> None:
-        """Answer until cancelled; `run` calls this."""
-        async with self:
-            await asyncio.Event().wait()
-
-    async def wait_running(self) -> None:
-        """Wait until it listens."""
-        await self._listening.wait()
+    async def _open(self, held: AsyncExitStack) -> None:
+        console = await held.enter_async_context(Console())
+        file = self._opened(held)
+        held.push_async_callback(_ended, asyncio.create_task(_serve(console, file.socket), name=repr(self)))
+        # First of all nobody finds it any more.
+        held.callback(file.remove)
 
     def _opened(self, held: AsyncExitStack) -> SocketFile:
         """The socket under the name that was wanted, or under one with a number."""
@@ -117,10 +85,14 @@ class ControlSocket:
                         raise
                     taken = error
                 else:
+                    held.callback(self._forget)
                     held.callback(file.socket.close)
                     self.name, self._path = name, path
                     return file
         raise taken
+
+    def _forget(self) -> None:
+        self.name, self._path = self._wanted, None
 
 
 async def _serve(console: Console, at: socket) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
 import sys
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
 from lifecycle.observe._dashboard.guard import HEADERS, Guard, is_loopback, made_token
 from lifecycle.observe._dashboard.latencies import Latencies
 from lifecycle.observe.console import Console
+from lifecycle.runtime.auxiliaries import Auxiliary
 
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
+    from contextlib import AsyncExitStack
 
 __all__ = ["Dashboard"]
 
@@ -26,7 +24,7 @@ _log = logging.getLogger("lifecycle.observe")
 _LAST_PORT = 65_535
 
 
-class Dashboard:
+class Dashboard(Auxiliary):
     """Serves a page that shows this program as it lives, with buttons for its commands; a main for `run`.
 
     On it are the tree of workers with restarts, health and memory, routes with rates and latencies, events with what
@@ -40,7 +38,8 @@ class Dashboard:
     machine's, or from another page, are refused.
 
     As a main it is up before the next one starts, and the last to stop; a program whose other mains have ended does
-    not go on for its sake. ``async with`` does the same inside a lifetime. A page that nobody looks at costs nothing.
+    not go on for its sake. ``async with`` does the same inside a lifetime. Both raise `OSError` when the address is
+    taken or not to be had, and `LookupError` outside a lifetime. A page that nobody looks at costs nothing.
 
     Args:
         host: The address to listen at. Traffic is not encrypted: for other machines, a tunnel or a proxy is better.
@@ -51,20 +50,18 @@ class Dashboard:
         ValueError: for a port that there cannot be, and a token that no header could carry.
     """
 
-    #: For `run`.
-    auxiliary: ClassVar[bool] = True
+    _taken: ClassVar[str] = "is served already; make another for another port"
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         if not 0 <= port <= _LAST_PORT:
             raise ValueError(f"port={port!r} is none; give 1 to {_LAST_PORT}, or 0 for any that is free")
+        super().__init__()
         #: What commands need.
         self.token: str = made_token() if token is None else token
         self._is_made = token is None
         Guard(host, self.token)
         self._host, self._port = host, port
         self._address = (host, port)
-        self._listening = asyncio.Event()
-        self._held = AsyncExitStack()
 
     def __repr__(self) -> str:
         return f"<Dashboard {self.url}>"
@@ -75,47 +72,18 @@ class Dashboard:
         host, port = self._address
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
-    async def __aenter__(self) -> Self:
-        """Serve the page.
-
-        Raises:
-            LookupError: outside a lifetime.
-            OSError: when the address is taken or not to be had.
-            RuntimeError: when it is served already.
-        """
+    async def _open(self, held: AsyncExitStack) -> None:
         from lifecycle.observe._dashboard.pages import page_app
         from lifecycle.observe._http.servers import serving  # aiohttp is heavy
 
-        if self._listening.is_set():
-            raise RuntimeError(f"{self!r} is served already; make another for another port")
-        async with AsyncExitStack() as held:
-            console = await held.enter_async_context(Console())
-            latencies = held.enter_context(Latencies())
-            at = held.enter_context(_opened(self._host, self._port))
-            self._address = (self._host, at.getsockname()[1])
-            app = page_app(console, latencies, self._host, self.token)
-            await held.enter_async_context(serving(app, console, at, headers=HEADERS))
-            self._held = held.pop_all()
-        self._listening.set()
+        console = await held.enter_async_context(Console())
+        latencies = held.enter_context(Latencies())
+        at = held.enter_context(_opened(self._host, self._port))
+        app = page_app(console, latencies, self._host, self.token)
+        await held.enter_async_context(serving(app, console, at, headers=HEADERS))
+        self._address = (self._host, at.getsockname()[1])
+        held.callback(setattr, self, "_address", (self._host, self._port))
         self._tell()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Serve it no longer; streams end at once."""
-        self._listening.clear()
-        self._address = (self._host, self._port)
-        await self._held.aclose()
-
-    async def run(self) -> None:
-        """Serve until cancelled; `run` calls this."""
-        async with self:
-            await asyncio.Event().wait()
-
-    async def wait_running(self) -> None:
-        """Wait until it is served."""
-        await self._listening.wait()
 
     def _tell(self) -> None:
         """Say where the page is; a token that the user has chosen is known to the user."""

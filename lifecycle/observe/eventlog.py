@@ -99,7 +99,7 @@ class EventLog(Onlooker):
         self._clock: Callable[[], float] = time.monotonic
 
     def __repr__(self) -> str:
-        return f"<EventLog of {self.size}: {len(self._ring)} kept, {'open' if self._looking.is_set() else 'closed'}>"
+        return f"<EventLog of {self.size}: {len(self._ring)} kept, {'open' if self._up.is_set() else 'closed'}>"
 
     @classmethod
     def current(cls) -> EventLog | None:
@@ -178,7 +178,7 @@ class EventLog(Onlooker):
 
     # -- its life ------------------------------------------------------------------------------------------------
 
-    def _open(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:  # noqa: ARG002  # inner ones are found too
+    def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:  # noqa: ARG002  # inner ones are found too
         self._routers = routers = Routers()
         self._clock = asyncio.get_running_loop().time
         if self._path is not None:
@@ -188,8 +188,7 @@ class EventLog(Onlooker):
             held.push_async_callback(self._writer.aclose)
         self._changes.is_over = False
         held.callback(self._changes.end)
-        for hook, receiver in self._receivers(routers):
-            self._connect(held, hook, receiver)
+        self._connect(held, self._receivers(routers))
         held.callback(self._let_go)
         hooks.component_opened.announce(self, component=self)
         held.callback(hooks.component_closed.announce, self, component=self)

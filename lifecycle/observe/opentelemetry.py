@@ -6,10 +6,12 @@ are made in ``_spans``.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.observe._flushing import flush
+from lifecycle.journal.threads import LoopThread
 from lifecycle.observe._meters.readings import Look
 from lifecycle.observe._meters.series import counting, timing
 from lifecycle.observe._meters.tables import BUCKETS, COUNTED, READ, TIMED
@@ -30,31 +32,44 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenTelemetryMetrics", "OpenTelemetryTraces"]
 
+_log = logging.getLogger("lifecycle.observe")
+
 _NAME = "lifecycle"
 
 
-class _Sender(Onlooker):
-    """Has what it saw sent when it looks away."""
+class _Sending:
+    """Has ``provider`` send what it still has, in a thread that nobody waits for longer than ``seconds``."""
 
-    _what: str
-
-    def __init__(self, provider: Any, flush_timeout: float) -> None:
-        super().__init__()
-        if not flush_timeout > 0:
-            raise ValueError(f"flush_timeout={flush_timeout!r} leaves no time to send anything; give seconds above 0")
+    def __init__(self, what: str, provider: Any, seconds: float) -> None:
+        if not seconds > 0:
+            raise ValueError(f"flush_timeout={seconds!r} leaves no time to send anything; give seconds above 0")
+        self._what = what
         self._provider = provider
-        self._flush_timeout = flush_timeout
+        self._seconds = seconds
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} for {self._provider!r}>"
+    async def flush(self) -> None:
+        """Send it; what is not sent in time is given up, and logged."""
+        force = getattr(self._provider, "force_flush", None)
+        if not callable(force):
+            return
+        loop = asyncio.get_running_loop()
+        thread = LoopThread(f"flush {self._what}", loop)
+        try:
+            async with asyncio.timeout(self._seconds):
+                sent = await loop.run_in_executor(thread, force, int(self._seconds * 1000))
+        except TimeoutError:
+            sent = False
+        except Exception as error:  # noqa: BLE001  # an exporter's error is no reason to end otherwise
+            _log.error("%s could not be sent: %r", self._what, error)
+            return
+        finally:
+            thread.shutdown(wait=False)
+        # Some say nothing where all went well.
+        if sent is False:
+            _log.warning("%s were not all sent within %g s", self._what, self._seconds)
 
-    def _open(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
-        del lifetime
-        # What is pushed first is done last.
-        held.push_async_callback(flush, self._what, self._provider, self._flush_timeout)
 
-
-class OpenTelemetryMetrics(_Sender):
+class OpenTelemetryMetrics(Onlooker):
     """Counts and times what the hooks tell of, and reads how things are whenever the SDK collects.
 
     The meters are those of `PrometheusMetrics`. A main of `run`, best the first, or ``async with``. When it is left,
@@ -71,12 +86,12 @@ class OpenTelemetryMetrics(_Sender):
         TypeError: for what is no policy.
     """
 
-    _what = "metrics"
-
     def __init__(
         self, provider: MeterProvider | None = None, *, labels: LabelPolicy | None = None, flush_timeout: float = 5.0
     ) -> None:
-        super().__init__(provider or _api("metrics").get_meter_provider(), flush_timeout)
+        super().__init__()
+        self._provider = provider or _api("metrics").get_meter_provider()
+        self._sending = _Sending("metrics", self._provider, flush_timeout)
         self._policy = policy_of(labels)
         self._look: Look | None = None
         meter: Meter = self._provider.get_meter(_NAME)
@@ -87,12 +102,15 @@ class OpenTelemetryMetrics(_Sender):
         for each in READ:
             meter.create_observable_gauge(each.name, [partial(self._observed, each)], description=each.help)
 
-    def _open(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
-        super()._open(held, lifetime)
+    def __repr__(self) -> str:
+        return f"<OpenTelemetryMetrics for {self._provider!r}>"
+
+    def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
+        # What is pushed first is done last.
+        held.push_async_callback(self._sending.flush)
         self._look = Look(lifetime)
         held.callback(setattr, self, "_look", None)
-        for hook, receiver in self._receivers:
-            self._connect(held, hook, receiver)
+        self._connect(held, self._receivers)
 
     def _timed(self, meter: Meter, each: Timed) -> Callable[..., None]:
         histogram = meter.create_histogram(each.name, "s", each.help, explicit_bucket_boundaries_advisory=BUCKETS)
@@ -109,7 +127,7 @@ class OpenTelemetryMetrics(_Sender):
             yield observation(value, each.attributes(labels))
 
 
-class OpenTelemetryTraces(_Sender):
+class OpenTelemetryTraces(Onlooker):
     """Makes spans of events, of their handlers, of calls of a pool and of tasks of a flow.
 
     An event's span begins when it comes in and ends when it is known what became of it; it is below the handler that
@@ -129,20 +147,24 @@ class OpenTelemetryTraces(_Sender):
         ValueError: for a time that is none.
     """
 
-    _what = "spans"
-
     def __init__(self, provider: TracerProvider | None = None, *, flush_timeout: float = 5.0) -> None:
-        super().__init__(provider or _api("trace").get_tracer_provider(), flush_timeout)
+        super().__init__()
+        self._provider = provider or _api("trace").get_tracer_provider()
+        self._sending = _Sending("spans", self._provider, flush_timeout)
         self._tracer = self._provider.get_tracer(_NAME)
 
-    def _open(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
+    def __repr__(self) -> str:
+        return f"<OpenTelemetryTraces for {self._provider!r}>"
+
+    def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
         from lifecycle.observe._spans import Spans
 
-        super()._open(held, lifetime)
+        del lifetime
+        # What is pushed first is done last.
+        held.push_async_callback(self._sending.flush)
         spans = Spans(self._tracer)
         held.callback(spans.close)
-        for hook, receiver in spans.receivers:
-            self._connect(held, hook, receiver)
+        self._connect(held, spans.receivers)
 
 
 def _api(part: str) -> Any:

@@ -76,14 +76,13 @@ class PrometheusMetrics(Onlooker):
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
-    def _open(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
+    def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
         self._meters.look = Look(lifetime)
         held.callback(setattr, self._meters, "look", None)
         if not self._is_ours:
             self._registry.register(self._meters)
             held.callback(self._registry.unregister, self._meters)
-        for hook, receiver in self._meters.receivers:
-            self._connect(held, hook, receiver)
+        self._connect(held, self._meters.receivers)
 
 
 class _Meters:

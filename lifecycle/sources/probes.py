@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from lifecycle.runtime.auxiliaries import Auxiliary
 from lifecycle.runtime.lifetimes import current_life
 from lifecycle.sources._http.hosts import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
-    from typing import Self
+    from contextlib import AsyncExitStack
 
     from lifecycle.runtime.lives import Life
 
@@ -46,7 +44,7 @@ class Exposed(Protocol):
         ...
 
 
-class ProbeServer:
+class ProbeServer(Auxiliary):
     """Answers probes over HTTP, for as long as a program lives; a main for `run`, best the first.
 
     ``/livez`` is 200 whenever the loop turns: a program that is blocked does not answer in time. ``/readyz`` is 200
@@ -58,14 +56,14 @@ class ProbeServer:
 
     As a main it is up before the next one starts, and the last to stop. A program whose other mains have ended does
     not go on for its sake. ``async with`` listens as well, inside a lifetime or without one: then it is ready at once.
+    Both raise `OSError` when the address is taken or not to be had.
 
     Raises:
         ValueError: for a ``port`` that there cannot be, a ``drain_delay`` that is no time, and two checks of one name.
         TypeError: for what is no check, or exposes nothing.
     """
 
-    #: For `run`.
-    auxiliary: ClassVar[bool] = True
+    _taken: ClassVar[str] = "listens already; make another for another port"
 
     def __init__(
         self,
@@ -80,6 +78,7 @@ class ProbeServer:
             raise ValueError(f"port={port!r} is none; give 1 to {_LAST_PORT}, or 0 for any that is free")
         if not 0 <= drain_delay < math.inf:
             raise ValueError(f"drain_delay={drain_delay!r} is no time; give seconds, 0 or more")
+        super().__init__()
         self.name: str = f"{host}:{port}"
         self._host, self._port = host, port
         self._checks = tuple(map(_checked, checks))
@@ -90,8 +89,6 @@ class ProbeServer:
         self._drain_delay = drain_delay
         self._metrics = metrics
         self._address: tuple[str, int] | None = None
-        self._listening = asyncio.Event()
-        self._held = AsyncExitStack()
         self._life: Life | None = None
 
     def __repr__(self) -> str:
@@ -100,49 +97,19 @@ class ProbeServer:
     @property
     def url(self) -> str:
         """Where it listens, without a slash at the end; before the start what was asked for."""
-        host, port = self._host, self._port
-        if self._address is not None:
-            # A name may stand for several addresses, and port 0 gives each a port of its own.
-            host, port = self._address if port == 0 else (host, port)
-        return url_of("http", host, port)
+        return url_of("http", *(self._address or (self._host, self._port)))
 
-    async def __aenter__(self) -> Self:
-        """Listen.
-
-        Raises:
-            OSError: when the address is taken or not to be had.
-            RuntimeError: when it listens already.
-        """
+    async def _open(self, held: AsyncExitStack) -> None:
         from lifecycle.sources._http.listener import Listener  # aiohttp is heavy
         from lifecycle.sources._http.probes import Probes
 
-        if self._listening.is_set():
-            raise RuntimeError(f"{self!r} listens already; make another for another port")
         self._life = current_life.get(None)
         listener = Listener(Probes(self._readiness, self._checks, self._metrics).answer, header_timeout=_HEADER_TIMEOUT)
         self._address = await listener.listen(self._host, self._port)
-        self._held.push_async_callback(listener.aclose)
+        held.push_async_callback(listener.aclose)
+        held.callback(setattr, self, "_address", None)
         if self._life is not None:
-            self._held.enter_context(self._life.draining.delayed(self._drain_delay))
-        self._listening.set()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop listening."""
-        self._listening.clear()
-        self._address = None
-        await self._held.aclose()
-
-    async def run(self) -> None:
-        """Answer until cancelled; `run` calls this."""
-        async with self:
-            await asyncio.Event().wait()
-
-    async def wait_running(self) -> None:
-        """Wait until it listens."""
-        await self._listening.wait()
+            held.enter_context(self._life.draining.delayed(self._drain_delay))
 
     def _readiness(self) -> str:
         life = self._life
