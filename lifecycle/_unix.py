@@ -10,7 +10,7 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass
 
-__all__ = ["Peer", "SocketFile", "is_forsaken", "peer"]
+__all__ = ["Peer", "SocketFile", "clear", "has_ended", "is_forsaken", "peer"]
 
 #: Who may wait to be accepted; the system may allow less.
 _QUEUE = 4096
@@ -30,7 +30,7 @@ class SocketFile:
         self._path = path
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            _clear(path)
+            clear(path)
             self.socket.bind(path)
             # Nobody can connect before it listens.
             os.chmod(path, _MODE)  # noqa: PTH101  # a path of the system's, as bind has it
@@ -68,18 +68,26 @@ def peer(connection: socket.socket) -> Peer | None:
 def is_forsaken(connection: socket.socket) -> bool:
     """Whether the process that listened has ended: one that it forked holds the socket, and will never answer."""
     listener = peer(connection)
-    if listener is None or listener.pid <= 0:  # one of another namespace has no number here
-        return False
+    # One of another namespace has no number here.
+    return listener is not None and listener.pid > 0 and has_ended(listener.pid)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether there is no process of that number."""
     try:
         with suppress(PermissionError):  # it lives, as somebody else
-            os.kill(listener.pid, 0)
+            os.kill(pid, 0)
     except ProcessLookupError:
         return True
     return False
 
 
-def _clear(path: str) -> None:
-    """Remove the socket of a process that has ended without doing so."""
+def clear(path: str) -> None:
+    """Remove the socket of a process that has ended without doing so; nothing where there is none.
+
+    Raises:
+        OSError: where somebody listens, or it is no socket.
+    """
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:

@@ -6,12 +6,13 @@ import asyncio
 import errno
 import logging
 import os
-from contextlib import contextmanager
+import re
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 from lifecycle._naming import program_name
-from lifecycle._unix import SocketFile
+from lifecycle._unix import SocketFile, clear, has_ended
 from lifecycle.observe.console import Console
 from lifecycle.observe.sockets import addressed, check_directory, directory
 from lifecycle.runtime.auxiliaries import Auxiliary
@@ -29,6 +30,9 @@ _log = logging.getLogger("lifecycle.observe")
 #: Bytes of a name: the address of a socket has about a hundred, with what is added to it.
 _LONGEST = 64
 
+#: That of a process, in the name of a socket.
+_NUMBER = re.compile("[1-9][0-9]{0,8}", re.ASCII)
+
 
 class ControlSocket(Auxiliary):
     """Lets ``lifecycle ctl`` ask and steer this program, for as long as it lives; a main for `run`, best the first.
@@ -36,7 +40,8 @@ class ControlSocket(Auxiliary):
     It answers HTTP at the Unix socket ``NAME.sock`` in ``$XDG_RUNTIME_DIR/lifecycle``, or in ``/tmp/lifecycle-UID``:
     a directory of mode 0700 with a socket of mode 0600, and whoever connects must be our own user or root. ``name`` is
     that of the program where none is given: its file or module. Where another program that lives has it, the number
-    of the process is added. What a program that has ended left behind is replaced.
+    of the process is added. What a program that was killed left behind is replaced, and removed where it
+    had a number.
 
     As a main it is up before the next one starts, and the last to stop; a program whose other mains have ended does
     not go on for its sake. ``async with`` does the same inside a lifetime. Both raise `OSError` when there is no place
@@ -75,6 +80,7 @@ class ControlSocket(Auxiliary):
         where = directory()
         _make(where)
         with _alone(where):
+            _sweep(where)
             for name in (self._wanted, f"{self._wanted}-{os.getpid()}"):
                 path = where / f"{name}.sock"
                 try:
@@ -155,6 +161,16 @@ def _alone(where: Path) -> Generator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _sweep(where: Path) -> None:
+    """Remove what programs left behind that were killed under a name with their number: nobody else takes that."""
+    for path in where.glob("*-*.sock"):
+        number = path.stem.rpartition("-")[2]
+        if _NUMBER.fullmatch(number) and has_ended(int(number)):
+            # It stays where somebody listens, as from another namespace, in which the number is another's.
+            with suppress(OSError), addressed(path) as address:
+                clear(address)
 
 
 def _checked(name: str) -> str:

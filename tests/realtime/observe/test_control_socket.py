@@ -13,7 +13,7 @@ import socket
 import stat
 import subprocess
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +88,23 @@ async def test_what_a_program_that_was_killed_left_behind_is_replaced(runtime: P
     async with opened() as (_, path):
         assert path.name == "api.sock"
         assert (await ask(path, "/api/commands"))[0] == 200
+
+
+async def test_what_a_killed_program_left_under_its_number_is_removed(runtime: Path) -> None:
+    ended = 2**22 + 1  # more than there can be
+    directory = runtime / "lifecycle"
+    directory.mkdir(0o700)
+    held = [f"api-{ended}", f"job-{os.getpid()}", "job-0", f"no-socket-{ended}"]
+    with ExitStack() as sockets_there, socket.socket(socket.AF_UNIX) as elsewhere:
+        for name in held[:-1]:
+            sockets_there.enter_context(socket.socket(socket.AF_UNIX)).bind(str(directory / f"{name}.sock"))
+        (directory / f"{held[-1]}.sock").touch()
+        # As in another namespace, where the number is that of a program which lives.
+        elsewhere.bind(str(directory / f"there-{ended}.sock"))
+        elsewhere.listen()
+        async with opened():
+            left = sorted(path.stem for path in directory.iterdir())
+    assert left == sorted(["api", *held[1:], f"there-{ended}"])
 
 
 async def test_programs_of_one_name_have_their_numbers_added(runtime: Path) -> None:
