@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import os.path
 import sys
 
-__all__ = ["name_of", "program_name"]
+__all__ = ["error_text", "name_of", "program_name"]
 
 
 def name_of(fn: object) -> str:
-    """What people call a function, or an object that is called like one."""
+    """What people call a function; of an object that is called like one, what its class is called."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
     name = getattr(fn, "__qualname__", None)
     # Some objects answer to every name, with anything.
-    return name if isinstance(name, str) and name else repr(fn)
+    return name if isinstance(name, str) and name else type(fn).__qualname__
+
+
+def error_text(error: BaseException) -> str:
+    """The class of an error and what it says, if it says anything."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def program_name() -> str:

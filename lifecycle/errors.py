@@ -99,6 +99,9 @@ class NotHandled(LifecycleError):
 class Dropped(NotHandled):
     """The event was given up on purpose and counted; it is not passed on to another route."""
 
+    #: Whether it was given up for a newer event.
+    superseded: bool = False
+
 
 class InvalidTopic(NotHandled, ValueError):
     """A topic that is empty, too long, or no string; no route can match it."""

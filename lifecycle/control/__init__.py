@@ -1,20 +1,21 @@
 """What an event is and where it goes.
 
 `Router` gives each event to the handler whose pattern fits best; middleware wraps handlers, windows debounce, lanes
-order. The way of an event stands in ``traffic``; which route wins in ``table`` and ``patterns``.
+order. An event goes from a source (``pumps``) through ``traffic``, which asks ``table`` who gets it, by a window
+(``windows``) into a lane (``lanes``), whose task calls the handler; ``outcomes`` says what became of it.
 """
 
 from lifecycle.control.commands import Command, Commands
 from lifecycle.control.deliveries import Delivery, delivery
-from lifecycle.control.lanes import Busy
+from lifecycle.control.lanes import Busy, LaneInfo
 from lifecycle.control.middleware import log, once, recover, timeout
-from lifecycle.control.owners import LaneInfo
+from lifecycle.control.overviews import RouterState
 from lifecycle.control.patterns import Pattern
 from lifecycle.control.pumps import SourceInfo
 from lifecycle.control.queues import notify
 from lifecycle.control.relays import Relay
 from lifecycle.control.router import Router
-from lifecycle.control.routes import Route, RouteInfo, RouterState
+from lifecycle.control.routes import Route, RouteInfo
 from lifecycle.control.taps import Subscription, Tap, TapInfo
 from lifecycle.control.types import AsyncHandler, Emit, Handler, Middleware, Source, SourceObject, Wrapper
 from lifecycle.control.windows import Debounce, debounce, merge_files

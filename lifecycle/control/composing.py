@@ -9,24 +9,17 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._naming import name_of
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from lifecycle.control.types import AsyncHandler, Handler, Middleware
 
-__all__ = ["Chain", "as_async", "is_async", "name_of", "wrap"]
+__all__ = ["Chain", "as_async", "is_async", "wrap"]
 
 #: Marks a plain function that always returns an awaitable, so that it is not wrapped once more.
 _AWAITABLE = "returns_awaitable"
-
-
-def name_of(handler: object) -> str:
-    """What a handler is called in messages and in ``routes()``."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    name = getattr(handler, "__qualname__", None)
-    # Some objects answer to every name, with anything.
-    return name if isinstance(name, str) and name else type(handler).__qualname__
 
 
 def as_async(handler: Handler) -> AsyncHandler:

@@ -12,7 +12,8 @@ from lifecycle.errors import Dropped, NotHandled
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from lifecycle.control.routes import Plan, Route
+    from lifecycle.control.plans import Plan
+    from lifecycle.control.routes import Route
     from lifecycle.events import Topical
 
 __all__ = ["Delivery", "current", "delivery", "taken", "was_cancelled"]

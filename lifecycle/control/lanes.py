@@ -8,24 +8,38 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lifecycle import _context, hooks
 from lifecycle.control.deliveries import current
-from lifecycle.control.owners import LaneInfo
+from lifecycle.control.entrances import Entrance
 from lifecycle.errors import LaneFull
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from lifecycle.control.deliveries import Delivery
-    from lifecycle.control.owners import Owner
+    from lifecycle.control.traffic import Traffic
 
-__all__ = ["Busy", "Lane"]
+__all__ = ["Busy", "Lane", "LaneInfo"]
 
 #: A lane whose handlers never wait gives the loop a turn after that many events.
 _TURN = 500
+
+
+@dataclass(frozen=True, slots=True)
+class LaneInfo:
+    """What can be seen of a lane; one that has never had an event is not there yet."""
+
+    name: str
+    #: Events that wait.
+    waiting: int
+    #: Handlers at work.
+    running: int
+    #: How many may wait before their source has to.
+    limit: int
+    #: How many handlers may be at work at once.
+    concurrency: int
 
 
 class Busy(StrEnum):
@@ -47,23 +61,22 @@ class Lane:
     """A bounded queue and up to ``concurrency`` handlers at work on it; with 1 the order is strict."""
 
     __slots__ = (
-        "_blocked_on",
         "_cancelled",
         "_handling",
-        "_owner",
         "_tasks",
-        "_waiting",
+        "_traffic",
         "concurrency",
+        "entrance",
         "limit",
         "name",
         "queue",
         "users",
     )
 
-    def __init__(self, name: str, concurrency: int, buffer: int, owner: Owner) -> None:
+    def __init__(self, name: str, concurrency: int, buffer: int, traffic: Traffic) -> None:
         self.name: str = name
         self.concurrency: int = concurrency
-        self._owner = owner
+        self._traffic = traffic
         self.queue: deque[Delivery] = deque()
         # How many may wait: the buffer, and those that a free hand will take at once.
         self.limit: int = buffer + concurrency
@@ -73,10 +86,8 @@ class Lane:
         self._handling = 0
         # Tasks that were cancelled for a newer event; they end with what they are doing.
         self._cancelled: set[asyncio.Task[None]] = set()
-        # Called, each once, when there is room; one that has no use for it says so by returning False.
-        self._waiting: deque[Callable[[], bool]] = deque()
-        # The lanes that handlers of this one wait for, one entry a wait.
-        self._blocked_on: list[Lane] = []
+        #: Where those wait for whom there is no room.
+        self.entrance = Entrance(self)
         #: Routes that share it; one that no route uses is forgotten.
         self.users: int = 0
 
@@ -90,6 +101,11 @@ class Lane:
         """Whether the next event would have to wait outside."""
         return len(self.queue) >= self.limit
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its handlers may run; while not, events wait."""
+        return self._traffic.working
+
     def info(self) -> LaneInfo:
         """What can be seen of it now."""
         return LaneInfo(self.name, len(self.queue), self._handling, self.limit, self.concurrency)
@@ -102,8 +118,8 @@ class Lane:
 
     def go_on(self) -> None:
         """Start a task, if there is anything to do and the router works."""
-        if self.queue and len(self._tasks) < self.concurrency and self._owner.working:
-            task = self._owner.start(self._work(), self)
+        if self.queue and len(self._tasks) < self.concurrency and self._traffic.working:
+            task = self._traffic.start(self._work(), self)
             self._tasks[task] = None
             task.add_done_callback(self._ended)
 
@@ -115,12 +131,12 @@ class Lane:
         """
         if busy is Busy.QUEUE:
             if self.is_full:
-                raise LaneFull(self._full(delivery))
+                raise LaneFull(self.refusal(delivery))
             self.put(delivery)
         elif self._handling + len(self.queue) < self.concurrency:
             self.put(delivery)
         elif busy is Busy.DROP:
-            self._owner.drop(delivery, "as many handlers are at work as may be")
+            self._traffic.outcomes.drop(delivery, "as many handlers are at work as may be")
         else:
             self._replace_queued(delivery)
             self._cancel_oldest(delivery)
@@ -129,7 +145,7 @@ class Lane:
         """A newer event of a ``restart`` route takes the place of one that has not begun."""
         for waiting in [each for each in self.queue if each.route is delivery.route]:
             self.queue.remove(waiting)
-            self._owner.drop(waiting, "superseded by a newer event")
+            self._traffic.outcomes.drop(waiting, "superseded by a newer event", superseded=True)
         self.put(delivery)
 
     def _cancel_oldest(self, delivery: Delivery) -> None:
@@ -139,71 +155,8 @@ class Lane:
             self._cancelled.add(running[0])
             running[0].cancel("a newer event restarts the handler")
 
-    async def wait_room(self, delivery: Delivery) -> None:
-        """Wait until there is room for ``delivery``.
-
-        Raises:
-            LaneFull: when the wait would be for itself: the event comes from a handler of this lane, or from one of
-                a lane that this one waits for; or when the router does not run.
-        """
-        home = _home()
-        if home is not None and (home is self or home._would_wait_for_itself(self)):  # noqa: SLF001  # lanes
-            raise LaneFull(f"{self._full(delivery)}, and its own handler would wait for itself")
-        blocked = [] if home is None else home._blocked_on  # noqa: SLF001  # lanes
-        blocked.append(self)
-        place = len(self._waiting)
-        try:
-            while self.is_full:
-                if not self._owner.working:
-                    raise LaneFull(f"{self._full(delivery)}, and the router is not running")
-                await self._room(place)
-                # Somebody may have come in before: then it is first in line again.
-                place = 0
-        finally:
-            blocked.remove(self)
-
-    async def _room(self, place: int) -> None:
-        """Wait for one event to leave; a turn that a cancelled waiter cannot use goes to the next."""
-        room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def wake() -> bool:
-            if not room.done():
-                room.set_result(None)
-                return True
-            return False
-
-        self._waiting.insert(place, wake)
-        try:
-            await room
-        except asyncio.CancelledError:
-            if not room.cancelled():
-                self.room_made()
-            elif wake in self._waiting:
-                self._waiting.remove(wake)
-            raise
-
-    def _would_wait_for_itself(self, target: Lane) -> bool:
-        """Whether one more handler of this lane that waits for ``target`` closes a circle in which nobody moves."""
-        if len(self._blocked_on) + 1 < self.concurrency:
-            return False
-        reached = [target]
-        for lane in reached:
-            blocked = lane._blocked_on  # noqa: SLF001  # lanes
-            if len(blocked) >= lane.concurrency:
-                reached += [each for each in blocked if each not in reached]
-        return self in reached
-
-    def when_room(self, call: Callable[[], bool]) -> None:
-        """Call ``call`` once, when there is room; where it returns False, the next in line has its turn."""
-        self._waiting.append(call)
-
-    def room_made(self) -> None:
-        """Wake the first of those who wait and still want to."""
-        while self._waiting:
-            if self._waiting.popleft()():
-                return
-
-    def _full(self, delivery: Delivery) -> str:
+    def refusal(self, delivery: Delivery) -> str:
+        """Why there is no room for it, for people."""
         return f"no room for {delivery.event.topic!r}: lane {self.name!r} is full with {len(self.queue)} waiting"
 
     def cancel(self) -> None:
@@ -214,12 +167,8 @@ class Lane:
     def clear(self, reason: str) -> None:
         """Give up what waits."""
         while self.queue:
-            self._owner.drop(self.queue.popleft(), reason)
-        # Whoever waited finds room now, or learns that the router has stopped.
-        waiting = list(self._waiting)
-        self._waiting.clear()
-        for wake in waiting:
-            wake()
+            self._traffic.outcomes.drop(self.queue.popleft(), reason)
+        self.entrance.dismiss()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
@@ -230,37 +179,37 @@ class Lane:
         """Handle events until none waits. The hot loop: what is rare is done elsewhere."""
         task = asyncio.current_task()
         assert task is not None
-        queue, tasks, waiting = self.queue, self._tasks, self._waiting
+        queue, tasks, waiting = self.queue, self._tasks, self.entrance.waiting
         # Each is one dictionary for good, and empty while nobody wants to be told.
         started, finished = hooks.handler_started.receivers, hooks.handler_finished.receivers
         ended = hooks.delivery_ended.receivers
-        owner, enter, turn = self._owner, current.set, _TURN
+        traffic, outcomes, enter, turn = self._traffic, self._traffic.outcomes, current.set, _TURN
         _context.leave()
         self._handling += 1
         self.limit -= 1
         try:
-            while queue and owner.working:
+            while queue and traffic.working:
                 delivery = tasks[task] = queue.popleft()
                 if waiting and len(queue) < self.limit:
-                    self.room_made()
+                    self.entrance.admit()
                 route = delivery.route
                 assert route is not None
                 enter(delivery)
-                began = owner.started(delivery, route) if started or finished or ended else None
+                began = outcomes.started(delivery, route) if started or finished or ended else None
                 try:
                     await route.call(delivery.event)
                 except asyncio.CancelledError as error:
                     if self._was_asked(delivery, task):
                         raise
-                    await owner.failed(delivery, error)
-                except Exception as error:  # noqa: BLE001  # the owner logs it and counts it
-                    await owner.failed(delivery, error)
+                    await traffic.failed(delivery, error)
+                except Exception as error:  # noqa: BLE001  # it is logged and counted
+                    await traffic.failed(delivery, error)
                 else:
                     route.handled += 1
                     delivery.end()
                     # Whoever wants to know now: they may have come, or gone, while it ran.
                     if finished or ended:
-                        owner.finished(delivery, route, began)
+                        outcomes.finished(delivery, route, began)
                 if self._cancelled and task in self._cancelled:
                     break
                 turn -= 1
@@ -276,23 +225,15 @@ class Lane:
         self._handling -= 1
         self.limit += 1
         if not self.is_full:
-            self.room_made()
+            self.entrance.admit()
         self._ended(task)
 
     def _was_asked(self, delivery: Delivery, task: asyncio.Task[None]) -> bool:
         """Whether a cancellation was for this task; if so, says what it was. Otherwise it is the handler's error."""
         if task in self._cancelled:
-            self._owner.drop(delivery, "cancelled for a newer event")
+            self._traffic.outcomes.drop(delivery, "cancelled for a newer event", superseded=True)
             return True
         if task.cancelling():
-            self._owner.drop(delivery, "the router was stopped")
+            self._traffic.outcomes.drop(delivery, "the router was stopped")
             return True
         return False
-
-
-def _home() -> Lane | None:
-    """The lane whose handler emits here and now."""
-    emitter = current.get()
-    if emitter is None or emitter.done or emitter.route is None:
-        return None
-    return emitter.route.lane

@@ -8,7 +8,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.control.composing import as_async, name_of
+from lifecycle._naming import name_of
+from lifecycle.control.composing import as_async
 from lifecycle.errors import NotHandled
 
 if TYPE_CHECKING:

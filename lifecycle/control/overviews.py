@@ -5,15 +5,15 @@ Everything is read from where the work is done; nothing is kept here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lifecycle.control.composing import name_of
-from lifecycle.control.routes import RouterState
+from lifecycle._naming import name_of
 from lifecycle.errors import RouteNotFound
 from lifecycle.events import Event
 
 if TYPE_CHECKING:
-    from lifecycle.control.owners import LaneInfo
+    from lifecycle.control.lanes import LaneInfo
     from lifecycle.control.pumps import Pump, SourceInfo
     from lifecycle.control.routes import RouteInfo
     from lifecycle.control.running import Running
@@ -22,7 +22,25 @@ if TYPE_CHECKING:
     from lifecycle.control.traffic import Traffic
     from lifecycle.control.types import Middleware
 
-__all__ = ["Overview"]
+__all__ = ["Overview", "RouterState"]
+
+
+@dataclass(frozen=True, slots=True)
+class RouterState:
+    """What can be seen of a router: how many of each there are, and counts of events that came through lanes."""
+
+    name: str
+    routes: int
+    middlewares: int
+    sources: int
+    running: bool
+    routed: int
+    handled: int
+    failed: int
+    unrouted: int
+    dropped: int
+    #: The handler that has what nobody takes.
+    fallback: str | None = None
 
 
 class Overview:
@@ -72,7 +90,7 @@ class Overview:
             routed=routed,
             handled=handled,
             failed=failed,
-            unrouted=self._traffic.unrouted,
+            unrouted=self._traffic.outcomes.unrouted,
             dropped=dropped,
             fallback=None if fallback is None else name_of(fallback.handler),
         )

@@ -12,7 +12,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from lifecycle import hooks
-from lifecycle.control.composing import name_of
+from lifecycle._naming import error_text, name_of
 from lifecycle.control.deliveries import current, was_cancelled
 from lifecycle.errors import SourceFailed
 
@@ -206,7 +206,7 @@ class Pump:
                 if isinstance(error, asyncio.CancelledError) and was_cancelled():
                     raise
                 if not started:
-                    failure = SourceFailed(f"source {self.name!r} could not start: {_told(error)}")
+                    failure = SourceFailed(f"source {self.name!r} could not start: {error_text(error)}")
                     failure.__cause__ = error
                     self._announce(error, None)
                     ready(failure)
@@ -270,20 +270,16 @@ class Pump:
         once_only = inspect.isasyncgen(self.source)
         delay = None if self._restart == "never" or once_only or spent else self._backoff.delay(retry)
         told = "it is not started again" if delay is None else f"it is started again in {delay:.1f} s"
-        _log.error("source %r failed: %s; %s", self.name, _told(error), told, exc_info=error)
+        _log.error("source %r failed: %s; %s", self.name, error_text(error), told, exc_info=error)
         self._announce(error, delay)
         return delay
 
     def _announce(self, error: BaseException, delay: float | None) -> None:
         self._failed += 1
-        self._error = _told(error)
-        hooks.source_failed.announce(self._traffic.sender, source=self.source, error=error, restart_in=delay)
+        self._error = error_text(error)
+        hooks.source_failed.announce(self._traffic.router, source=self.source, error=error, restart_in=delay)
 
 
 def _suspends(source: object) -> bool:
     methods = [getattr(source, name, None) for name in ("suspend", "resume")]
     return all(callable(each) and not iscoroutinefunction(each) for each in methods)
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -6,7 +6,8 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.control.composing import as_async
-from lifecycle.control.routes import Relayed, Route, caller
+from lifecycle.control.plans import Relayed
+from lifecycle.control.routes import Route, caller
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from lifecycle._naming import name_of
 from lifecycle.backoff import Backoff
 from lifecycle.control.commands import Command, Commands, Completer, help_of
-from lifecycle.control.composing import name_of
 from lifecycle.control.deliveries import taken
 from lifecycle.control.lanes import Busy
 from lifecycle.control.overviews import Overview

@@ -1,29 +1,25 @@
-"""A pattern and its handler, what an event's topic comes to, and what can be seen of both."""
+"""What was registered: a pattern and its handler inside middleware, and what can be seen of both."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from lifecycle.control.composing import Chain, as_async, name_of, wrap
+from lifecycle._naming import name_of
+from lifecycle.control.composing import Chain, as_async, wrap
 from lifecycle.control.lanes import Busy
-from lifecycle.errors import Dropped, NotHandled
+from lifecycle.control.plans import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lifecycle.control.lanes import Lane
     from lifecycle.control.patterns import Pattern
-    from lifecycle.control.taps import Tap
     from lifecycle.control.types import AsyncHandler, Handler, Middleware
     from lifecycle.control.windows import Window
 
-__all__ = ["Place", "Plan", "Relayed", "Route", "RouteInfo", "RouterState", "caller"]
-
-
-class Relayed(NotHandled):
-    """Raised for a relay that took an event and lets it go on; never seen outside this room."""
+__all__ = ["Place", "Route", "RouteInfo", "caller"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +44,6 @@ class RouteInfo:
     debounce: float | None = None
     #: Bursts that its window holds now.
     held: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RouterState:
-    """What can be seen of a router: how many of each there are, and counts of events that came through lanes."""
-
-    name: str
-    routes: int
-    middlewares: int
-    sources: int
-    running: bool
-    routed: int
-    handled: int
-    failed: int
-    unrouted: int
-    dropped: int
-    #: The handler that has what nobody takes.
-    fallback: str | None = None
 
 
 class Route:
@@ -155,98 +133,6 @@ class Route:
             debounce=None if self.window is None else self.window.wait,
             held=0 if self.window is None else len(self.window),
         )
-
-
-class Plan:
-    """What a topic comes to: its relays, its routes, the most specific first, and the taps that look on."""
-
-    __slots__ = ("_steps", "call", "first", "relayed", "routes", "taps", "was_relayed")
-
-    def __init__(
-        self,
-        routes: tuple[Route, ...],
-        taps: tuple[Tap, ...] = (),
-        relays: tuple[Route, ...] = (),
-        *,
-        was_relayed: bool = False,
-    ) -> None:
-        self.routes = routes
-        self._steps = relays + routes
-        self.first = self._steps[0] if self._steps else None
-        self.taps = taps
-        # Whether somebody has the event already, so that it is handled though no route wants it.
-        self.was_relayed = was_relayed
-        # The same for an event that a relay has taken.
-        self.relayed = Plan(routes, relays=relays, was_relayed=True) if relays and not was_relayed else self
-        # The direct way, for `Router.dispatch`: compiled here, with nothing in it that this topic does not need.
-        self.call: AsyncHandler = _direct(routes)
-        for relay in reversed(relays):
-            self.call = _relaying(relay.call, self.call)
-        if taps:
-            self.call = _tapped(self.call, taps)
-
-    def after(self, route: Route) -> Route | None:
-        """Who is next, of those that are still there: another relay, or the next most specific route."""
-        if route not in self._steps:
-            return None
-        later = self._steps[self._steps.index(route) + 1 :]
-        return next((each for each in later if not each.is_retired), None)
-
-
-def _direct(routes: tuple[Route, ...]) -> AsyncHandler:
-    if not routes:
-        return _nobody
-    call = routes[-1].call
-    for route in reversed(routes[:-1]):
-        call = _falling(route.call, call)
-    return call
-
-
-async def _nobody(event: Any) -> None:
-    raise NotHandled(f"no route matches {event.topic!r}; router.routes() lists those that are there")
-
-
-def _falling(first: AsyncHandler, second: AsyncHandler) -> AsyncHandler:
-    async def first_or_next(event: Any) -> None:
-        try:
-            await first(event)
-        except Dropped:
-            raise
-        except NotHandled:
-            await second(event)
-
-    return first_or_next
-
-
-def _relaying(first: AsyncHandler, second: AsyncHandler) -> AsyncHandler:
-    async def relay_and_go_on(event: Any) -> None:
-        taken = False
-        try:
-            await first(event)
-        except Relayed:
-            taken = True
-        except Dropped:
-            raise
-        except NotHandled:
-            pass
-        else:
-            return
-        try:
-            await second(event)
-        except NotHandled as error:
-            if isinstance(error, Dropped) or not taken:
-                raise
-
-    return relay_and_go_on
-
-
-def _tapped(call: AsyncHandler, taps: tuple[Tap, ...]) -> AsyncHandler:
-    async def seen_first(event: Any) -> None:
-        for tap in taps:
-            await tap.look(event)
-        await call(event)
-
-    return seen_first
 
 
 #: File and line.

@@ -56,7 +56,7 @@ class Running:
             raise RouterRunning(f"router {name!r} is running already; stop() it first, or make a second router")
         self._ending = asyncio.get_running_loop().create_future()
         self._context = contextvars.copy_context()
-        router = self._traffic.sender
+        router = self._traffic.router
         self._open()
         try:
             hooks.router_started.announce(router, router=router)
@@ -207,7 +207,7 @@ class Running:
                     route.window.closed = True
                     for call in route.window.discard():
                         given_up += 1
-                        traffic.drop(call, "the router was stopped")
+                        traffic.outcomes.drop(call, "the router was stopped")
             if given_up:
                 _log.warning("the router stopped with %d events undelivered; they are counted as dropped", given_up)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lifecycle.control.composing import as_async
 from lifecycle.control.index import Index
 from lifecycle.control.patterns import Pattern
-from lifecycle.control.routes import Plan
+from lifecycle.control.plans import Plan
 from lifecycle.errors import InvalidTopic, RouteConflict, RouteNotFound
 from lifecycle.events import topics_of
 

@@ -8,7 +8,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from lifecycle.control.composing import is_async, name_of
+from lifecycle._naming import name_of
+from lifecycle.control.composing import is_async
 from lifecycle.control.deliveries import Delivery, was_cancelled
 from lifecycle.control.routes import Route, caller
 

@@ -1,20 +1,20 @@
-"""The way of an event: topic to route, route to window, window to lane, lane to handler, and what became of it.
+"""The way of an event: from topic to route, into a window or a lane, and on to the next where a handler passes it on.
 
-Sources and the life of a router are not here: see ``running``.
+What became of it is said in ``outcomes``; sources and the life of a router are in ``running``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
-from lifecycle.control.composing import name_of
+from lifecycle._naming import name_of
 from lifecycle.control.deliveries import Delivery, current
 from lifecycle.control.lanes import Lane
+from lifecycle.control.outcomes import Outcomes
+from lifecycle.control.plans import Relayed
 from lifecycle.control.rosters import Roster
-from lifecycle.control.routes import Relayed
 from lifecycle.control.windows import Debounce, Window
 from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, NotHandled
 
@@ -27,26 +27,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Traffic"]
 
-_log = logging.getLogger("lifecycle.control")
-
 # Who wants to be told of every event: each is one dictionary for good, and empty while nobody does.
 _ROUTED, _ACCEPTED = hooks.event_routed.receivers, hooks.delivery_accepted.receivers
 
 
 class Traffic:
-    """Moves events through windows and lanes, and counts them; the owner of all lanes of one router."""
+    """Moves events through windows and lanes; the owner of all lanes of one router."""
 
-    def __init__(self, table: Table, buffer: int, sender: object) -> None:
+    def __init__(self, table: Table, buffer: int, router: object) -> None:
         self.table = table
-        # The router: in its name hooks announce.
-        self.sender = sender
+        #: In its name hooks announce.
+        self.router = router
+        self.outcomes = Outcomes(router)
         self._hot = table.hot
         self._buffer = buffer
         # Handlers run only while this is true; until then events wait in their lanes.
         self.working = False
         # While draining, an event that a cancelled source had in its hands is let in over the limit.
         self.draining = False
-        self.unrouted = 0
         # Every task that runs handlers; the router awaits them when it closes.
         self.tasks: set[asyncio.Task[None]] = set()
         self.roster = Roster(table, self.new_lane)
@@ -63,7 +61,7 @@ class Traffic:
             try:
                 lane.offer(call, route.busy)
             except LaneFull:
-                lane.when_room(lambda: window.retry(key))
+                lane.entrance.call(lambda: window.retry(key))
                 return False
             return True
 
@@ -119,49 +117,28 @@ class Traffic:
         return delivery
 
     def _admit(self, event: Topical) -> Delivery:
-        """Resolve the topic, show the event to taps, count it."""
+        """Resolve the topic, show the event to taps, count it; what no route has, the fallback has, or nobody."""
+        outcomes, parent = self.outcomes, current.get()
         try:
             plan = self.table.plan(event)
         except InvalidTopic as error:
-            return self._refuse(self._accepted(Delivery(event, current.get())), error)
+            return outcomes.refused(outcomes.accepted(Delivery(event, parent)), error)
         for tap in plan.taps:
             tap.show(event)
-        route = plan.first
-        if route is None:
-            return self._unrouted(Delivery(event, current.get()))
-        route.routed += 1
-        delivery = self._accepted(Delivery(event, current.get(), route, plan))
-        if hooks.event_routed.receivers:
-            hooks.event_routed.announce(self.sender, event=event, pattern=route.text, delivery=delivery)
-        return delivery
-
-    def _accepted(self, delivery: Delivery) -> Delivery:
-        if hooks.delivery_accepted.receivers:
-            hooks.delivery_accepted.announce(self.sender, delivery=delivery)
+        if plan.first is None:
+            return self._unrouted(outcomes.accepted(Delivery(event, parent, self.roster.fallback)))
+        plan.first.routed += 1
+        delivery = outcomes.accepted(Delivery(event, parent, plan.first, plan))
+        outcomes.routed(delivery, plan.first)
         return delivery
 
     def _unrouted(self, delivery: Delivery) -> Delivery:
         """No route matches: the fallback has it, or it has failed."""
-        delivery.route = self.roster.fallback
-        self._accepted(delivery)
         if delivery.route is None:
             none = NotHandled(f"no route matches {delivery.event.topic!r}, and there is no fallback")
-            return self._refuse(delivery, none)
-        self._count_unrouted(delivery)
+            return self.outcomes.refused(delivery, none)
+        self.outcomes.fell_through(delivery)
         return delivery
-
-    def _refuse(self, delivery: Delivery, error: NotHandled) -> Delivery:
-        """Nobody took it, and nobody will."""
-        _log.debug("nobody took an event: %s", error)
-        delivery.route = None
-        delivery.end(error)
-        self._count_unrouted(delivery)
-        self._tell_end(delivery)
-        return delivery
-
-    def _count_unrouted(self, delivery: Delivery) -> None:
-        self.unrouted += 1
-        hooks.event_unrouted.announce(self.sender, event=delivery.event)
 
     def _place(self, delivery: Delivery, route: Route) -> None:
         """Into the window, or into the lane, which has room."""
@@ -171,28 +148,26 @@ class Traffic:
         try:
             delivery.merge_into(route.window.fold(delivery.event, delivery))
         except Exception as error:  # noqa: BLE001  # of `key` or `merge`: reported as a handler's error is
-            self._report(delivery, route, error)
+            self.outcomes.failed(delivery, route, error)
         else:
-            if hooks.event_merged.receivers:
-                hooks.event_merged.announce(self.sender, event=delivery.event, pattern=route.text, delivery=delivery)
+            self.outcomes.merged(delivery, route)
 
     async def _room(self, lane: Lane, delivery: Delivery, route: Route) -> None:
         try:
-            await lane.wait_room(delivery)
+            await lane.entrance.wait(delivery)
         except LaneFull as error:
             # The emitter still has it: as far as the counts know, it never came.
             route.routed -= 1
-            delivery.end(error)
-            self._tell_end(delivery)
+            self.outcomes.ended(delivery, error)
             raise
         except asyncio.CancelledError:
             if self.draining:
                 lane.put(delivery)
             else:
-                self.drop(delivery, "whoever sent it was cancelled while there was no room")
+                self.outcomes.drop(delivery, "whoever sent it was cancelled while there was no room")
             raise
 
-    # -- what became of it: the lanes call these ---------------------------------------------------------------
+    # -- at work: the lanes call these ------------------------------------------------------------------------------
 
     def start(self, work: Coroutine[object, object, None], lane: Lane) -> asyncio.Task[None]:
         """Run handlers in a task that the router awaits."""
@@ -201,25 +176,12 @@ class Traffic:
         task.add_done_callback(self.tasks.discard)
         return task
 
-    def started(self, delivery: Delivery, route: Route) -> float:
-        """Tell that a handler is about to be called; returns when, by the loop's clock."""
-        if not route.is_tap:
-            hooks.handler_started.announce(self.sender, event=delivery.event, pattern=route.text, delivery=delivery)
-        return asyncio.get_running_loop().time()
-
-    def finished(self, delivery: Delivery, route: Route, began: float | None) -> None:
-        """Tell that a handler returned that had begun then; None: nobody wanted to know, and there is no duration."""
-        if began is not None:
-            duration = asyncio.get_running_loop().time() - began
-            hooks.handler_finished.announce(self.sender, event=delivery.event, pattern=route.text, duration=duration)
-        self._tell_end(delivery, route)
-
     async def failed(self, delivery: Delivery, error: BaseException) -> None:
         """A handler ended with an error: it passed the event on, gave it up, or failed."""
         route = delivery.route
         assert route is not None
         if isinstance(error, Dropped):
-            self._give_up(delivery, route, error)
+            self.outcomes.dropped(delivery, route, error)
         elif isinstance(error, Relayed):
             route.handled += 1
             delivery.plan = delivery.plan and delivery.plan.relayed
@@ -230,25 +192,24 @@ class Traffic:
             # As it is, it would look to whoever awaits the delivery as if they were cancelled themselves.
             unasked = LifecycleError(f"{name_of(route.handler)} raised CancelledError, and nobody had cancelled it")
             unasked.__cause__ = error
-            self._report(delivery, route, unasked)
+            self.outcomes.failed(delivery, route, unasked)
         else:
-            self._report(delivery, route, error)
+            self.outcomes.failed(delivery, route, error)
 
     async def _pass_on(self, delivery: Delivery, route: Route, error: NotHandled) -> None:
-        if hooks.handler_passed.receivers:
-            hooks.handler_passed.announce(self.sender, event=delivery.event, pattern=route.text, delivery=delivery)
+        self.outcomes.passed(delivery, route)
         following = self._next(delivery, route, error)
         if following is None:
             return
         lane = self.roster.lane_of(following)
         try:
             if following.is_plain and lane is not route.lane and lane.is_full:
-                await lane.wait_room(delivery)
+                await lane.entrance.wait(delivery)
         except LaneFull as full:
-            self._report(delivery, following, full)
+            self.outcomes.failed(delivery, following, full)
             return
         except asyncio.CancelledError:
-            self.drop(delivery, "its handler was cancelled while it passed the event on")
+            self.outcomes.drop(delivery, "its handler was cancelled while it passed the event on")
             raise
         delivery.route = following
         if following.is_plain:
@@ -263,38 +224,11 @@ class Traffic:
             following.routed += 1
         elif (relayed := delivery.plan is not None and delivery.plan.was_relayed) or route.is_fallback:
             # A relay has had it; or it was counted as unrouted when it came here.
-            delivery.end(None if relayed else error)
-            self._tell_end(delivery)
+            self.outcomes.ended(delivery, None if relayed else error)
         elif self.roster.fallback is None:
-            self._refuse(delivery, error)
+            self.outcomes.refused(delivery, error)
         else:
-            self._count_unrouted(delivery)
+            self.outcomes.fell_through(delivery)
             delivery.plan = None
             following = self.roster.fallback
         return following
-
-    def _report(self, delivery: Delivery, route: Route, error: BaseException) -> None:
-        """An error of a handler ends its delivery and nothing else."""
-        route.failed += 1
-        topic = delivery.event.topic
-        _log.error("%s failed on %s (route %r)", name_of(route.handler), topic, route.text, exc_info=error)
-        delivery.end(error)
-        hooks.handler_failed.announce(self.sender, event=delivery.event, pattern=route.text, error=error)
-        self._tell_end(delivery)
-
-    def drop(self, delivery: Delivery, reason: str) -> None:
-        """Give an event up, counted."""
-        assert delivery.route is not None
-        self._give_up(delivery, delivery.route, Dropped(f"{delivery.event.topic!r} was dropped: {reason}"))
-
-    def _give_up(self, delivery: Delivery, route: Route, error: Dropped) -> None:
-        route.dropped += 1
-        _log.debug("%s (route %r)", error, route.text)
-        delivery.end(error)
-        hooks.event_dropped.announce(self.sender, event=delivery.event, pattern=route.text, reason=str(error))
-        self._tell_end(delivery, route)
-
-    def _tell_end(self, delivery: Delivery, route: Route | None = None) -> None:
-        # What a tap looks at is no delivery to others.
-        if hooks.delivery_ended.receivers and not (route is not None and route.is_tap):
-            hooks.delivery_ended.announce(self.sender, delivery=delivery)

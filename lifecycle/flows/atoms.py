@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lifecycle._naming import name_of
 from lifecycle.flows.signatures import Wants, wants_of
 from lifecycle.flows.tasks import names_in, names_of
 
@@ -74,7 +73,7 @@ class RetryAtom:
         self.undo_arguments, self.undo_optional, self.undo_specials = _read(self.undo, rebind)
 
     def __repr__(self) -> str:
-        return f"<Retry {self.name!r}: {name_of(self.retry)}>"
+        return f"<Retry {self.name!r}: {self.retry!r}>"
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ import asyncio
 import math
 from typing import TYPE_CHECKING
 
-from lifecycle.control.composing import as_async, name_of
+from lifecycle._naming import name_of
+from lifecycle.control.composing import as_async
 from lifecycle.errors import Dropped, NotHandled
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.control.composing import name_of
+from lifecycle._naming import name_of
 from lifecycle.errors import Dropped, LaneFull, NotHandled
 from lifecycle.observe._events.summaries import digest, error_text, shortened, summary
 
@@ -235,7 +235,7 @@ class Record:
 
 def _fate(error: BaseException, *, began: bool) -> Fate:
     if isinstance(error, Dropped):
-        return Fate.SUPERSEDED if str(error).endswith(" a newer event") else Fate.DROPPED
+        return Fate.SUPERSEDED if error.superseded else Fate.DROPPED
     if isinstance(error, NotHandled):
         return Fate.UNROUTED
     return Fate.REFUSED if isinstance(error, LaneFull) and not began else Fate.FAILED

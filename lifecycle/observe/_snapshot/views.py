@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from lifecycle.control.owners import LaneInfo  # noqa: TC001  # the schema asks for the types
+from lifecycle.control.lanes import LaneInfo  # noqa: TC001  # the schema asks for the types
 from lifecycle.control.pumps import SourceInfo  # noqa: TC001  # the schema asks for the types
 from lifecycle.control.routes import RouteInfo  # noqa: TC001  # the schema asks for the types
 from lifecycle.control.taps import TapInfo  # noqa: TC001  # the schema asks for the types

@@ -9,8 +9,8 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from lifecycle._answers import reply
-from lifecycle._steering_children import children, named
+from lifecycle._steering.answers import reply
+from lifecycle._steering.children import children, named
 from lifecycle.control import Router
 from lifecycle.errors import Dropped, NotHandled
 from lifecycle.events import CommandEvent, Event, ShutdownEvent, SuspendEvent, TerminateEvent, Topical
@@ -142,6 +142,7 @@ def event_of(args: tuple[str, ...]) -> Topical:
 
 
 def refuse_emit(event: CommandEvent) -> None:
+    """What `event_of` could not read."""
     raise _refused(f"emit {' '.join(event.args)}: give a topic, and data as JSON in single quotes: emit a/b '[1, 2]'")
 
 

@@ -1,7 +1,7 @@
 """The commands that a running program has while somebody can steer it from outside.
 
 They are lent to its routers: a command that the program registers under one of these words, before or later, wins.
-What they do stands in ``_steering_words``.
+What they do stands in ``words``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
-from lifecycle._steering_words import Words, event_of, refuse_emit, routers_of
+from lifecycle._steering.words import Words, event_of, refuse_emit, routers_of
 from lifecycle.control import Command
 from lifecycle.control.commands import Commands, lifecycle_commands
 from lifecycle.errors import RouteConflict, RouteNotFound

@@ -1,6 +1,6 @@
 """What the interactive router carries out and says: commands, suspending, quitting, help and status.
 
-What Ctrl+C leads to stands in ``interactive``, with the wiring.
+What Ctrl+C leads to stands in ``ladders``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._answers import reply, say
-from lifecycle._steering_words import status_text
+from lifecycle._steering.answers import reply, say
+from lifecycle._steering.words import status_text
 from lifecycle.control.commands import lifecycle_commands
 from lifecycle.errors import Dropped, NotHandled, RouteNotFound
 from lifecycle.events import ShutdownEvent, Topical
@@ -169,6 +169,7 @@ def _lifetime() -> Lifetime | None:
 
 
 def tell_unknown(event: UnknownCommandEvent) -> None:
+    """A line that is no command, to whoever typed it."""
     word = event.command if len(event.command) <= _SHOWN else f"{event.command[:_SHOWN]}…"
     say(f"Unknown command {word!r}. Try: {', '.join(event.known)}")
 
