@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aiodocker import Docker
     from aiodocker.stream import Stream as Attached
 
-    from lifecycle.workers.receivers import Stream
+    from lifecycle.workers.output import Stream
 
 __all__ = ["Container", "Ended", "Lost", "Refused"]
 

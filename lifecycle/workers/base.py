@@ -12,21 +12,18 @@ from typing import TYPE_CHECKING, ClassVar
 
 from lifecycle import hooks
 from lifecycle.errors import InvalidTransition, WorkerFailed
-from lifecycle.workers.endings import Ending, announce, ask
-from lifecycle.workers.environment import check_env
+from lifecycle.workers.endings import Ending, announce, ask, sooner
 from lifecycle.workers.exits import Circumstances, cannot_start, exit_of, told
-from lifecycle.workers.graces import sooner
-from lifecycle.workers.machines import StatusMachine
 from lifecycle.workers.records import End, ProbeResult, WorkerState
-from lifecycle.workers.settings import check_name, check_seconds
-from lifecycle.workers.status import AT_WORK, FINAL, UNSTARTED, Status
+from lifecycle.workers.settings import check_env, check_name, check_seconds
+from lifecycle.workers.status import AT_WORK, FINAL, UNSTARTED, Status, StatusMachine
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
     from typing import Self
 
-    from lifecycle.workers.machines import Listener
     from lifecycle.workers.records import Exit
+    from lifecycle.workers.status import Listener
 
 __all__ = ["BaseWorker"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lifecycle.workers.stdio import Command
 
-__all__ = ["check_program", "why_not", "words"]
+__all__ = ["check_program", "fault_of", "find_program", "words"]
 
 
 def words(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str, ...]:
@@ -36,13 +36,20 @@ def check_program(command: Command) -> None:
     program = command.argv[0]
     if "=" in program:
         raise OSError(errno.EINVAL, f"env would take {program!r} for a variable; call it by another name")
+    find_program(program, command)
+
+
+def find_program(program: str, command: Command) -> str:
+    """The file of ``program``, where ``command`` runs, on the PATH that it has. Raises OSError as the system would."""
     at = Path(command.cwd or "", program)
-    if _found(at if os.sep in program else program, command) is None:
+    found = _found(at if os.sep in program else program, command)
+    if found is None:
         code = errno.EACCES if os.sep in program and at.exists() else errno.ENOENT
         raise OSError(code, os.strerror(code), program)
+    return str(found)
 
 
-def why_not(command: Command, error: OSError) -> str:
+def fault_of(command: Command, error: OSError) -> str:
     """Which part of the command is at fault, and what to do."""
     if command.cwd is not None and error.filename == command.cwd:
         return f"cwd={command.cwd!r} cannot be entered ({error.strerror}); make it, or give another"

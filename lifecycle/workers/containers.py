@@ -1,7 +1,7 @@
 """A container run as a worker: created, followed and removed at an engine that speaks Docker's API.
 
 What is asked of the engine is in `_container`, where it is found in `engines`, and who sees to the container when this
-program is killed in `containment.wards`.
+program is killed in `containment.holds`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import _platform
 from lifecycle.workers._container import Container, Lost, Refused
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.containment.wards import Ward
+from lifecycle.workers.containment.holds import Ward
 from lifecycle.workers.engines import address_of, check_address, socket_of
-from lifecycle.workers.environment import check_env
 from lifecycle.workers.handovers import RESUME_ID
-from lifecycle.workers.receivers import Receiver
+from lifecycle.workers.output import Receiver
 from lifecycle.workers.records import End
+from lifecycle.workers.settings import check_env
 from lifecycle.workers.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
     from lifecycle.workers._container import Ended
-    from lifecycle.workers.receivers import Output
+    from lifecycle.workers.output import Output
     from lifecycle.workers.records import WorkerState
 
 __all__ = ["ContainerWorker"]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import WorkerFailed
+from lifecycle.workers import _platform
 from lifecycle.workers.records import Exit
 from lifecycle.workers.status import WRONG, Status, final_status
 
 if TYPE_CHECKING:
     from lifecycle.workers.records import End
 
-__all__ = ["Circumstances", "as_failure", "cannot_start", "exit_of", "failed", "stopped_early", "told"]
+__all__ = ["Circumstances", "as_failure", "cannot_start", "exit_of", "failed", "fault_of_exit", "stopped_early", "told"]
 
 
 @dataclass(slots=True)
@@ -52,6 +54,22 @@ def _error(name: str, status: Status, end: End, how: Circumstances) -> BaseExcep
         # For who sees the error alone, in a traceback or in the group that a supervisor gives up with.
         end.error.add_note(f"the last of its stderr:\n{words}")
     return end.error
+
+
+def fault_of_exit(name: str, code: int | None) -> WorkerFailed | None:
+    """What is wrong with an exit code, were it not asked for."""
+    if code == 0:
+        return None
+    if code is None:
+        return WorkerFailed(
+            f"{name!r} ended, and its exit status is lost: somebody else reaped it; don't ignore SIGCHLD, "
+            "and don't wait for children that are not yours"
+        )
+    if code > 0:
+        return WorkerFailed(f"{name!r} exited with status {code}")
+    if code == -signal.SIGKILL:
+        return WorkerFailed(f"{name!r} was killed by signal 9, perhaps out of memory")
+    return WorkerFailed(f"{name!r} was killed by signal {-code} ({_platform.name_of(-code)})")
 
 
 def failed(error: BaseException) -> Exit:

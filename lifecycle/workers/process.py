@@ -13,15 +13,16 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from lifecycle import _context
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import _platform
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.commands import why_not, words
+from lifecycle.workers.commands import fault_of, words
 from lifecycle.workers.containment import Bond, Level
-from lifecycle.workers.environment import carried, check_env
+from lifecycle.workers.exits import fault_of_exit
 from lifecycle.workers.readiness import Line, unready, wanted
 from lifecycle.workers.records import End
-from lifecycle.workers.settings import check_number
+from lifecycle.workers.settings import check_env, check_number
 from lifecycle.workers.status import Status
 from lifecycle.workers.stdio import Audible, Command, Pipes
 
@@ -170,7 +171,7 @@ class ProcessWorker(BaseWorker):
     # -- the life -----------------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End]:
-        command = Command(self._argv, {**os.environ, **carried(), **self._env}, self._cwd, self._inherit)
+        command = Command(self._argv, {**os.environ, **_span(), **self._env}, self._cwd, self._inherit)
         try:
             _platform.require_groups()
             if self._ready is not None:
@@ -180,7 +181,7 @@ class ProcessWorker(BaseWorker):
             self._close()
             await self._bond.clear(started=False)
             if isinstance(error, OSError):
-                raise WorkerFailed(f"{self.name!r} cannot start: {why_not(command, error)}") from error
+                raise WorkerFailed(f"{self.name!r} cannot start: {fault_of(command, error)}") from error
             raise
         try:
             await self._bond.take(self._pid)
@@ -230,7 +231,7 @@ class ProcessWorker(BaseWorker):
             await self._stdio.drain()
         finally:
             self._close()
-        return End(_verdict(self.name, code), code, self._stdio.tail())
+        return End(fault_of_exit(self.name, code), code, self._stdio.tail())
 
     def _close(self) -> None:
         self._stdio.close()
@@ -282,17 +283,7 @@ class ProcessWorker(BaseWorker):
             _platform.signal_group(self._group, signum)
 
 
-def _verdict(name: str, code: int | None) -> WorkerFailed | None:
-    """What is wrong with an exit code, were it not asked for."""
-    if code == 0:
-        return None
-    if code is None:
-        return WorkerFailed(
-            f"{name!r} ended, and its exit status is lost: somebody else reaped it; don't ignore SIGCHLD, "
-            "and don't wait for children that are not yours"
-        )
-    if code > 0:
-        return WorkerFailed(f"{name!r} exited with status {code}")
-    if code == -signal.SIGKILL:
-        return WorkerFailed(f"{name!r} was killed by signal 9, perhaps out of memory")
-    return WorkerFailed(f"{name!r} was killed by signal {-code} ({_platform.name_of(-code)})")
+def _span() -> dict[str, str]:
+    """Under which span it is started, as W3C writes it; OpenTelemetry reads it in many languages."""
+    traceparent = _context.traceparent.get()
+    return {"TRACEPARENT": traceparent} if traceparent else {}

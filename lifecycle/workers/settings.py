@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numbers import Real
 
-__all__ = ["check_name", "check_number", "check_seconds"]
+__all__ = ["check_env", "check_name", "check_number", "check_seconds"]
 
 
 def check_name(name: object) -> None:
@@ -26,3 +26,13 @@ def check_seconds(setting: str, value: float) -> None:
     check_number(setting, value)
     if not value >= 0:
         raise ValueError(f"{setting}={value!r} is no number of seconds; give 0 or more")
+
+
+def check_env(name: object, value: object) -> None:
+    """Raise ValueError for what no environment can hold, TypeError for what is no text."""
+    if not isinstance(name, str) or not isinstance(value, str):
+        raise TypeError(f"{name!r}: {value!r} in the environment is no text; give strings, such as {{'PORT': '8000'}}")
+    if not name or "=" in name or "\0" in name:
+        raise ValueError(f"{name!r} is no name of an environment variable; it must not be empty or have '=' or NUL")
+    if "\0" in value:
+        raise ValueError(f"the value {value!r} of {name!r} has a NUL; no environment can hold that")

@@ -1,20 +1,26 @@
 """The ten states of a worker, the moves between them, and the one rule that says how a worker ended.
 
-Everything here is data and one pure function; what acts on it is in `base`.
+What moves a worker is in `base`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from lifecycle.errors import InvalidTransition
+from lifecycle.states import Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from lifecycle.workers.records import End
 
-__all__ = ["AT_WORK", "FINAL", "TABLE", "UNSTARTED", "WRONG", "Status", "final_status"]
+__all__ = ["AT_WORK", "FINAL", "TABLE", "UNSTARTED", "WRONG", "Listener", "Status", "StatusMachine", "final_status"]
+
+#: Called with the old and the new status, in the turn of the loop in which it moved; it MUST NOT raise.
+Listener: TypeAlias = "Callable[[Status, Status], None]"
 
 
 class Status(StrEnum):
@@ -63,6 +69,37 @@ WRONG: Final = frozenset({Status.FAILED, Status.KILLED})
 
 # Not every system has a name for it, and this is only compared.
 _SIGKILL: Final = 9
+
+
+class StatusMachine(Machine[Status]):
+    """The ten states of one worker, and those who listen to its moves."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, TABLE, Status.CREATED)
+        self._listeners: tuple[Listener, ...] = ()
+
+    def listen(self, listener: Listener) -> None:
+        """Call ``listener`` at every move from now on."""
+        self._listeners = (*self._listeners, listener)
+
+    @property
+    def moved_at(self) -> float | None:
+        """When it changed last, in seconds since the epoch; None before the first change."""
+        return self._history[-1][3] if self._history else None
+
+    def require_suspended(self) -> None:
+        """Raise `InvalidTransition` unless it is suspended: a start, too, may go to RUNNING, but by itself alone."""
+        if self._state is not Status.SUSPENDED:
+            raise InvalidTransition(f"{self.name!r} is {self._state}; only what is suspended can be resumed")
+
+    def to(self, target: Status, reason: str = "") -> bool:
+        """Move as `Machine.to`, and tell who listens."""
+        old = self._state
+        moved = super().to(target, reason)
+        if moved:
+            for listener in self._listeners:
+                listener(old, target)
+        return moved
 
 
 def final_status(end: End, *, asked: bool, forced: bool, sent: int | None = None) -> Status:

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from lifecycle.workers.receivers import Output, Receiver
+from lifecycle.workers.output import Output, Receiver
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Mapping, Sequence
 
-    from lifecycle.workers.receivers import Stream
+    from lifecycle.workers.output import Stream
 
 __all__ = ["DRAIN", "Audible", "Command", "Inherited", "Output", "Pipes", "Reader", "Stdio", "pipe", "popen"]
 

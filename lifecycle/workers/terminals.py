@@ -16,13 +16,13 @@ import asyncio
 import errno
 import logging
 import os
-import shutil
 import signal
 import termios
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lifecycle.workers.lines import Lines, Tail
+from lifecycle.workers.commands import find_program
+from lifecycle.workers.output import Lines, Tail
 from lifecycle.workers.stdio import DRAIN, Reader
 
 if TYPE_CHECKING:
@@ -161,10 +161,10 @@ def _spawn(command: Command, terminal: str) -> int:
     if command.cwd is not None:
         if not os.access(command.cwd, os.X_OK) or not Path(command.cwd).is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), command.cwd)
-        _find(argv[0], command)
+        find_program(argv[0], command)
         argv = ["env", "-C", command.cwd, "--", *argv]
     return os.posix_spawn(
-        _find(argv[0], command),
+        find_program(argv[0], command),
         argv,
         dict(command.env),
         file_actions=[
@@ -178,16 +178,6 @@ def _spawn(command: Command, terminal: str) -> int:
         setsid=True,
         setsigdef=_IGNORED_BY_PYTHON,
     )
-
-
-def _find(program: str, command: Command) -> str:
-    """The file to execute, on the PATH that the child will have; raises FileNotFoundError, or PermissionError."""
-    at = Path(command.cwd or "", program)
-    found = shutil.which(at if os.sep in program else program, path=command.env.get("PATH", os.defpath))
-    if found is not None:
-        return found
-    code = errno.EACCES if os.sep in program and at.exists() else errno.ENOENT
-    raise OSError(code, os.strerror(code), program)
 
 
 def _inheritable() -> list[int]:

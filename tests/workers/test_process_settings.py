@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.workers import ProcessWorker, Spec
-from lifecycle.workers.commands import why_not
+from lifecycle.workers.commands import fault_of
 from lifecycle.workers.readiness import wanted
 from lifecycle.workers.stdio import Command, Inherited
 from lifecycle.workers.terminals import Terminal
@@ -100,5 +100,5 @@ def test_a_place_on_the_path_that_may_not_be_searched_does_not_make_a_program_of
     refused = PermissionError(errno.EACCES, "Permission denied")
     (tmp_path / "plain").touch(mode=0o644)
     env = {"PATH": str(tmp_path)}
-    assert "was not found on PATH" in why_not(Command(["missing"], env), refused)
-    assert "is not executable" in why_not(Command(["plain"], env), refused)
+    assert "was not found on PATH" in fault_of(Command(["missing"], env), refused)
+    assert "is not executable" in fault_of(Command(["plain"], env), refused)

@@ -8,7 +8,7 @@ namespace, which nothing can leave. A `Bond` puts them together for one worker.
 from __future__ import annotations
 
 from lifecycle.workers.containment.bonds import Bond
-from lifecycle.workers.containment.keeping import Keep
+from lifecycle.workers.containment.holds import Keep
 from lifecycle.workers.containment.levels import Level
 
 __all__ = ["Bond", "Keep", "Level"]

@@ -1,17 +1,19 @@
-"""Work beside a loop, a batch at a time: what is wanted while one is at work makes up the next.
+"""Blocking work beside a loop, a batch at a time: what is wanted while one is at work makes up the next.
 
-A look at all processes takes a millisecond or more, and workers often start, or end, together.
+A look at all processes takes a millisecond or more, and workers often start, or end, together. It is done in a thread
+of its own: the loop's may all be busy with work of the program, which the end of a worker must not wait for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from lifecycle.workers.containment.asides import aside
 from lifecycle.workers.rushes import after_the_rush
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class _Queue(Generic[_T]):
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         assert self._waiting is not None, "it is begun when somebody waits"
         (items, done), self._waiting = self._waiting, None
-        run = aside(partial(self._work, items), self._name)
+        run = _in_thread(partial(self._work, items), self._name)
         run.add_done_callback(partial(self._ended, loop, done))
 
     def _ended(self, loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], run: asyncio.Future[None]) -> None:
@@ -71,3 +73,31 @@ class _Queue(Generic[_T]):
         self._busy = self._waiting is not None
         if self._busy:
             self._begin(loop)
+
+
+def _in_thread(call: Callable[[], object], name: str) -> asyncio.Future[None]:
+    """Start ``call`` in a thread ``name``; done when it has returned, with the error that it raised."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+
+    def run() -> None:
+        error = None
+        try:
+            call()
+        except Exception as raised:  # noqa: BLE001  # handed to who waits
+            error = raised
+        # The loop may be closed by now; then nobody waits any more.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(_resolve, done, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return done
+
+
+def _resolve(done: asyncio.Future[None], error: Exception | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

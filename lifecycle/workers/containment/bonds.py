@@ -7,24 +7,27 @@ import logging
 import os
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import _platform
 from lifecycle.workers.containment import cookies, namespaces
+from lifecycle.workers.containment.batches import Batches
 from lifecycle.workers.containment.cgroups import Cgroup
-from lifecycle.workers.containment.guards import guards, why_not
+from lifecycle.workers.containment.guards import guards, why_no_guard
 from lifecycle.workers.containment.levels import Level
 from lifecycle.workers.containment.moves import Move
-from lifecycle.workers.containment.sweepers import swept
-from lifecycle.workers.containment.sweeps import carries, family
+from lifecycle.workers.containment.sweeps import Holders, carries, family, sweep
 from lifecycle.workers.rushes import Rush
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lifecycle.workers.containment.sweeps import Known
     from lifecycle.workers.stdio import Command
+
+    #: Who is to be found: the holders of a cookie, and some who are known already.
+    _Wanted: TypeAlias = tuple[bytes, set[Known]]
 
 __all__ = ["Bond"]
 
@@ -149,7 +152,7 @@ class Bond:
             enclosed = self._enclosed
             removed = self._cgroup is not None and await self._cgroup.remove()
             if self._cookie is not None and started and not (enclosed and removed):
-                await swept(self._cookie, self._seen)
+                await _swept(self._cookie, self._seen)
         finally:
             self._cgroup = self._cookie = None
             if self._holds_guard:
@@ -160,7 +163,7 @@ class Bond:
         """Whether there is to be a guard."""
         if self._wanted is Level.GROUP:
             return False
-        reason = why_not()
+        reason = why_no_guard()
         if reason is not None and self._wanted is not Level.AUTO:
             raise self._refusal(reason)
         return reason is None
@@ -208,3 +211,31 @@ def _part(pids: Sequence[int]) -> None:
 
 # To tell the guard of each end by itself costs more than the end does.
 _partings: Rush[int, None] = Rush(_part)
+
+
+async def _swept(cookie: str, known: Iterable[Known]) -> None:
+    """Return when nobody holds ``cookie`` any more, and ``known`` are gone. If cancelled, it blocks until then."""
+    wanted = (cookie.encode(), set(known))
+    try:
+        await asyncio.wait({_sweeps.ask(wanted)})
+    except asyncio.CancelledError:
+        # The loop is being closed; nobody will wait for a thread any more.
+        _sweep([wanted])
+        raise
+
+
+def _sweep(wanted: Sequence[_Wanted]) -> None:
+    holders = Holders({cookie for cookie, _ in wanted}.__contains__)
+    known = {each for _, some in wanted for each in some}
+
+    def find() -> Iterator[Known]:
+        # The known ones once.
+        yield from known
+        known.clear()
+        yield from holders()
+
+    sweep(find)
+
+
+# Sweeps that are wanted at the same time are one.
+_sweeps: Batches[_Wanted] = Batches(_sweep, "sweep for processes left")

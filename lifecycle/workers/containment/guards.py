@@ -23,7 +23,7 @@ from lifecycle.workers.containment.cgroupfs import remove_cgroup
 from lifecycle.workers.containment.sweeps import look
 from lifecycle.workers.stdio import Command, popen
 
-__all__ = ["Guard", "Guards", "guards", "why_not"]
+__all__ = ["Guard", "Guards", "guards", "why_no_guard"]
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,7 @@ _LINES: Final = 256
 _PROGRAM: Final = Path(__file__).with_name("watchman.py")
 
 
-def why_not() -> str | None:
+def why_no_guard() -> str | None:
     """Why there can be no guard here; None if there can."""
     if sys.platform != "linux":
         return f"a guard needs /proc and pidfds, which {sys.platform} does not have"

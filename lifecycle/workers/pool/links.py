@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.errors import RemoteError
+from lifecycle.workers.output import Receiver
 from lifecycle.workers.pool.frames import CODEC, FROM_MEMBER, VERSION, Decoder, ProtocolError, encode
 from lifecycle.workers.pool.outlets import Outlet
 from lifecycle.workers.pool.requests import Cancelled, Hello, LinkClosed, Pong, Request, fail
-from lifecycle.workers.receivers import Receiver
 from lifecycle.workers.stdio import DRAIN, Reader, pipe, popen
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ There is a module for each way: a port that accepts, a URL that answers, a line 
 
 from __future__ import annotations
 
-from lifecycle.workers.readiness.conditions import Readiness, wanted
-from lifecycle.workers.readiness.failures import unready
+from lifecycle.workers.readiness.conditions import Readiness, unready, wanted
 from lifecycle.workers.readiness.lines import Line
 
 __all__ = ["Line", "Readiness", "unready", "wanted"]

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.workers.readiness.listeners import Listeners
-from lifecycle.workers.readiness.polling import asked
+from lifecycle.workers.readiness.polling import poll
 
 if TYPE_CHECKING:
     from lifecycle.workers.stdio import Command
@@ -41,7 +41,7 @@ class Port:
 
     async def reached(self, ours: Any) -> None:  # noqa: ARG002  # a listener may be somebody whom it asked to be
         """Nothing tells us, so it is asked."""
-        await asked(self._answers)
+        await poll(self._answers)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from lifecycle.workers.exits import told
 from lifecycle.workers.readiness.listeners import Listeners
-from lifecycle.workers.readiness.polling import asked
+from lifecycle.workers.readiness.polling import poll
 
 if TYPE_CHECKING:
     import aiohttp
@@ -57,7 +57,7 @@ class Url:
         connector = aiohttp.TCPConnector(force_close=True)
         patience = aiohttp.ClientTimeout(total=_PATIENCE)
         async with aiohttp.ClientSession(connector=connector, timeout=patience) as session:
-            await asked(lambda: self._answers(session))
+            await poll(lambda: self._answers(session))
 
     def close(self) -> None:
         """Nothing is held."""
