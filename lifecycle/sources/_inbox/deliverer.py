@@ -1,4 +1,4 @@
-"""From the file of an inbox to the handlers, and back to the file with what became of it.
+"""From the file of an inbox to the handlers; what became of a letter is the matter of `outcomes`.
 
 A letter that was accepted here is delivered from memory, after those that were in the file before. The file is looked
 at when the process takes it over, when something that failed is due again, and now and then for what others did to it.
@@ -11,19 +11,17 @@ import logging
 import math
 from collections import deque
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
-from lifecycle.errors import Dropped, JournalError, NotHandled
+from lifecycle.errors import JournalError
 from lifecycle.sources._inbox.figures import Figures, InboxState
-from lifecycle.sources._inbox.keeper import Keeper, Letter, told
+from lifecycle.sources._inbox.keeper import Keeper, Letter
+from lifecycle.sources._inbox.outcomes import Outcomes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from lifecycle.control.deliveries import Delivery
     from lifecycle.control.types import Emit
     from lifecycle.events import WebhookEvent
+    from lifecycle.sources._inbox.outcomes import Step
     from lifecycle.sources.inbox import Inbox
 
 __all__ = ["Deliverer"]
@@ -41,9 +39,6 @@ _PATIENCE = 3
 
 #: Seconds until the next try where the file could not be written.
 _PAUSE = 1.0
-
-#: Seconds in which what was handled is gathered, to be put down at once: nobody waits for it.
-_GATHER = 0.02
 
 #: Seconds that what became of letters has to get to disk at the end.
 _LAST_WRITES = 4.0
@@ -63,11 +58,8 @@ class Deliverer:
         # ends us loses none.
         self._found: deque[Letter] = deque()
         self._ready: deque[Letter] = deque()
-        # Each task waits for the end of a delivery and puts it down.
-        self._under_way: dict[asyncio.Task[None], Delivery] = {}
-        # The numbers of those that were handled, and the task that puts them down while there are any.
-        self._done: list[int] = []
-        self._writing: asyncio.Task[None] | None = None
+        # Of those that the router has.
+        self._outcomes = Outcomes(inbox, write=self._write, retried=self._look_in, is_ending=lambda: self._ending)
         # Whether we are the one who delivers; until then what is accepted goes into the file only.
         self._is_ours = False
         self._ending = False
@@ -87,7 +79,7 @@ class Deliverer:
 
     def state(self) -> InboxState:
         """What can be seen of it now; what is in the file was counted a second ago or less."""
-        depths = self._figures.depths(len(self._under_way))
+        depths = self._figures.depths(len(self._outcomes))
         return InboxState(self._keeper.path, depths, self._is_ours, self._suspended)
 
     async def open(self) -> None:
@@ -143,30 +135,21 @@ class Deliverer:
     async def leave(self) -> None:
         """Nothing is accepted any more; where nothing is under way either, this is the end of all."""
         self._users -= 1
-        if not self._users and not self._under_way:
+        if not self._users and not self._outcomes:
             await self.settle()
 
     async def settle(self) -> None:
         """Deliveries have ended: put down how, and close. What has not ended is delivered again at the next start."""
-        for task, delivery in self._under_way.items():
-            if not delivery.done:
-                task.cancel()
         try:
             with suppress(JournalError, TimeoutError):
                 async with asyncio.timeout(_LAST_WRITES):
-                    await self._written()
+                    await self._outcomes.wait_written()
                     await self._keeper.give_back([letter.id for letter in (*self._found, *self._ready)])
         finally:
             await self._close()
 
-    async def _written(self) -> None:
-        """Wait until what became of letters is on disk."""
-        while tasks := [*self._under_way, *([self._writing] if self._writing else ())]:
-            await asyncio.wait(tasks)
-
     async def _close(self) -> None:
-        for task in [*self._under_way, *([self._writing] if self._writing else ())]:
-            task.cancel()
+        self._outcomes.close()
         self._found.clear()
         self._ready.clear()
         self._is_ours = False
@@ -228,9 +211,7 @@ class Deliverer:
         delivery = await emit(letter.event)
         letters.popleft()
         delivery.again(letter.attempt)
-        task = asyncio.get_running_loop().create_task(self._follow(letter, delivery), name=f"inbox letter {letter.id}")
-        self._under_way[task] = delivery
-        task.add_done_callback(self._under_way.pop)
+        self._outcomes.follow(letter, delivery)
 
     async def _rest(self, seconds: float | None = None) -> None:
         """Wait until something stirs, or ``seconds`` have passed, or it is time to look."""
@@ -240,48 +221,18 @@ class Deliverer:
             async with asyncio.timeout_at(until if until < math.inf else None):
                 await self._stirred.wait()
 
-    # -- and back --------------------------------------------------------------------------------------------------
-
-    async def _follow(self, letter: Letter, delivery: Delivery) -> None:
-        with suppress(Exception):
-            await delivery
-        error = delivery.error
-        if isinstance(error, Dropped) and self._ending:
-            # Not by its route's own rules: it stays for the next start.
-            return
-        if error is None or isinstance(error, Dropped):
-            self._note_done(letter.id)
-        elif isinstance(error, NotHandled) or letter.failures + 1 >= self._inbox.max_attempts:
-            _log.error("%s of the inbox is a dead letter now: %s", letter.event.topic, told(error))
-            await self._put_down(partial(self._keeper.bury, letter.id, told(error)))
-        else:
-            await self._retry(letter, error)
-
-    async def _retry(self, letter: Letter, error: BaseException) -> None:
-        delay = self._inbox.backoff.delay(letter.failures)
-        await self._put_down(partial(self._keeper.retry, letter.id, delay, told(error)))
-        self._look_at = min(self._look_at, asyncio.get_running_loop().time() + delay)
+    def _look_in(self, seconds: float) -> None:
+        """There will be something in the file by then."""
+        self._look_at = min(self._look_at, asyncio.get_running_loop().time() + seconds)
         self._stirred.set()
 
-    def _note_done(self, number: int) -> None:
-        self._done.append(number)
-        if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write_done(), name="inbox letters done")
+    # -- the file --------------------------------------------------------------------------------------------------
 
-    async def _write_done(self) -> None:
-        try:
-            while self._done:
-                await asyncio.sleep(_GATHER)
-                done, self._done = self._done, []
-                await self._put_down(partial(self._keeper.done, done))
-        finally:
-            self._writing = None
-
-    async def _put_down(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Write what became of a letter, as soon as it can be written."""
+    async def _write(self, step: Step) -> None:
+        """Do ``step``, as soon as the file can be written."""
         while True:
             try:
-                await write()
+                await step(self._keeper)
             except JournalError as error:
                 self._say(error)
                 await asyncio.sleep(_PAUSE)
