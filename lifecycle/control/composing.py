@@ -96,7 +96,7 @@ class Chain:
     __slots__ = ("_handler", "_seat", "call")
 
     def __init__(self, handler: AsyncHandler) -> None:
-        self.call = handler
+        self.call: AsyncHandler = handler
         self._handler = handler
         # Puts a handler where the innermost middleware looks for its next.
         self._seat: Callable[[AsyncHandler], None] | None = None

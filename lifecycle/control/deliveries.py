@@ -63,15 +63,15 @@ class Delivery:
         plan: Plan | None = None,
     ) -> None:
         #: Counts up within the process.
-        self.id = next(_numbers)
-        self.event = event
+        self.id: int = next(_numbers)
+        self.event: Topical = event
         #: What was being handled when this was emitted; forefathers beyond a few generations are forgotten.
-        self.parent = parent
+        self.parent: Delivery | None = parent
         #: 1, and more where a durable source delivers again.
-        self.attempt = 1
+        self.attempt: int = 1
         # The router's business: the route whose window or lane has it now, and where it may be passed on to.
-        self.route = route
-        self.plan = plan
+        self.route: Route | None = route
+        self.plan: Plan | None = plan
         # The call that it was merged into: from then on that one's end is this one's.
         self._into: Delivery | None = None
         self._done = False

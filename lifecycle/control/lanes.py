@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lifecycle import _context, hooks
 from lifecycle.control.deliveries import current
@@ -87,7 +87,7 @@ class Lane:
         # Tasks that were cancelled for a newer event; they end with what they are doing.
         self._cancelled: set[asyncio.Task[None]] = set()
         #: Where those wait for whom there is no room.
-        self.entrance = Entrance(self)
+        self.entrance: Final = Entrance(self)
         #: Routes that share it; one that no route uses is forgotten.
         self.users: int = 0
 

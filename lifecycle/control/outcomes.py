@@ -29,7 +29,7 @@ class Outcomes:
     def __init__(self, router: object) -> None:
         self._router = router
         #: Events that nobody took.
-        self.unrouted = 0
+        self.unrouted: int = 0
 
     # -- on the way ------------------------------------------------------------------------------------------------
 

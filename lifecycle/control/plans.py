@@ -6,7 +6,7 @@ through it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.errors import Dropped, NotHandled
 
@@ -35,14 +35,14 @@ class Plan:
         *,
         was_relayed: bool = False,
     ) -> None:
-        self.routes = routes
+        self.routes: tuple[Route, ...] = routes
         self._steps = relays + routes
-        self.first = self._steps[0] if self._steps else None
-        self.taps = taps
+        self.first: Route | None = self._steps[0] if self._steps else None
+        self.taps: tuple[Tap, ...] = taps
         # Whether somebody has the event already, so that it is handled though no route wants it.
-        self.was_relayed = was_relayed
+        self.was_relayed: bool = was_relayed
         # The same for an event that a relay has taken.
-        self.relayed = Plan(routes, relays=relays, was_relayed=True) if relays and not was_relayed else self
+        self.relayed: Final = Plan(routes, relays=relays, was_relayed=True) if relays and not was_relayed else self
         # The direct way, for `Router.dispatch`: compiled here, with nothing in it that this topic does not need.
         self.call: AsyncHandler = _direct(routes)
         for relay in reversed(relays):

@@ -91,7 +91,7 @@ class Pump:
     def __init__(self, source: Source, restart: RestartSource, backoff: Backoff, traffic: Traffic) -> None:
         _check(source, restart)
         self.source = source
-        self.name = source_name(source)
+        self.name: str = source_name(source)
         self._restart = restart
         self._backoff = backoff
         self._traffic = traffic
@@ -107,7 +107,7 @@ class Pump:
         self._failures: list[float] = []
         # What the events of a paused source wait for.
         self._gate: asyncio.Event | None = None
-        self.paused = False
+        self.paused: bool = False
 
     @property
     def running(self) -> bool:

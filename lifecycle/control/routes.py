@@ -71,6 +71,13 @@ class Route:
         "window",
     )
 
+    is_fallback: bool
+    is_retired: bool
+    dropped: int
+    failed: int
+    handled: int
+    routed: int
+
     def __init__(
         self,
         pattern: Pattern,
@@ -81,25 +88,25 @@ class Route:
     ) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency={concurrency!r} would never run a handler; give 1 or more")
-        self.pattern = pattern
-        self.text = pattern.text
-        self.handler = handler
-        self.place = place
+        self.pattern: Pattern = pattern
+        self.text: str = pattern.text
+        self.handler: Handler = handler
+        self.place: Place = place
         # The handler inside this route's own middleware, to be wrapped in the router's.
         self.call: AsyncHandler = wrap(as_async(handler), middleware)
         self.chain: Chain | None = None
         self._plan: Plan | None = None
         # One of its own is made for the first event: most of ten thousand routes never see one.
         self.lane: Lane | None = None
-        self.busy = Busy.QUEUE
-        self.concurrency = concurrency
+        self.busy: Busy = Busy.QUEUE
+        self.concurrency: int = concurrency
         self.window: Window | None = None
         # Whether its way is a queue and nothing else; decided when it is registered.
-        self.is_plain = True
+        self.is_plain: bool = True
         # Whether it has what nobody takes, or was removed and only works off what it had accepted.
         self.is_fallback = self.is_retired = False
         # Whether it only looks on: what it sees is no delivery of its own to others.
-        self.is_tap = False
+        self.is_tap: bool = False
         self.routed = self.handled = self.failed = self.dropped = 0
 
     def __repr__(self) -> str:

@@ -50,7 +50,7 @@ class Tap:
 
     def __init__(self, route: Route, lane: Lane, detach: Callable[[Tap], None]) -> None:
         self.route = route
-        self.missed = 0
+        self.missed: int = 0
         self._lane = lane
         self._detach = detach
         self._call = route.call
@@ -125,7 +125,7 @@ class Subscription:
     def __init__(self, attach: Callable[[Callable[[Any], None]], Tap], maxsize: int) -> None:
         if maxsize < 1:
             raise ValueError(f"subscribe(maxsize={maxsize!r}) could hold nothing; give 1 or more")
-        self.dropped = 0
+        self.dropped: int = 0
         self._attach = attach
         self._tap: Tap | None = None
         self._events: deque[Topical] = deque()

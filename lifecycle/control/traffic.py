@@ -6,7 +6,7 @@ What became of it is said in ``outcomes``; sources and the life of a router are 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lifecycle import hooks
 from lifecycle._naming import name_of
@@ -38,7 +38,7 @@ class Traffic:
         self.table = table
         #: In its name hooks announce.
         self.router = router
-        self.outcomes = Outcomes(router)
+        self.outcomes: Final = Outcomes(router)
         self._hot = table.hot
         self._buffer = buffer
         # Handlers run only while this is true; until then events wait in their lanes.
@@ -47,7 +47,7 @@ class Traffic:
         self.draining = False
         # Every task that runs handlers; the router awaits them when it closes.
         self.tasks: set[asyncio.Task[None]] = set()
-        self.roster = Roster(table, self.new_lane)
+        self.roster: Final = Roster(table, self.new_lane)
 
     def new_lane(self, name: str, concurrency: int) -> Lane:
         """A lane that this router works off."""

@@ -79,6 +79,8 @@ class Window:
 
     __slots__ = ("_bursts", "_first", "_key", "_max_wait", "_merge", "_release", "closed", "wait")
 
+    wait: float
+
     def __init__(self, settings: Debounce, release: Callable[[Hashable, Delivery], bool]) -> None:
         self.wait, self._max_wait = settings.wait, settings.max_wait
         self._merge, self._key = settings.merge, settings.key
@@ -87,7 +89,7 @@ class Window:
         # Open windows by key; one with no key has the key None.
         self._bursts: dict[Hashable, _Burst] = {}
         # Once closed, an event goes straight through.
-        self.closed = False
+        self.closed: bool = False
 
     def __len__(self) -> int:
         return len(self._bursts)
@@ -287,4 +289,4 @@ def _changes(event: FileEvent | FileBatch) -> Mapping[Path, Change]:
 #: Fold `FileEvent`s into one `FileBatch`, in amortised constant time an event: what became of each path in the end.
 #: Added then deleted cancels out; added then modified is added; deleted then added is modified. The pending batch is
 #: used up: go on with what is returned.
-merge_files = _MergeFiles()
+merge_files: _MergeFiles = _MergeFiles()
