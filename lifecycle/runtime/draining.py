@@ -28,6 +28,8 @@ class Draining:
         self._life = life
         # The key is done when it has ended.
         self._running: dict[asyncio.Future[Any], Drainable] = {}
+        #: Whether a router has ever run.
+        self.had_router = False
         # Seconds that those want who tell others that this is not ready any more.
         self._delays: list[float] = []
         # Until when they want it, by the loop's clock; None before the stop.
@@ -41,6 +43,7 @@ class Draining:
     def add(self, drainable: Drainable, ended: asyncio.Future[Any]) -> None:
         """Drain it first of all when the end comes, and, if it is a router, let it hear of signals until then."""
         self._running[ended] = drainable
+        self.had_router |= as_router(drainable) is not None
         ended.add_done_callback(self._running.pop)
 
     @property

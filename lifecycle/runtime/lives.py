@@ -212,6 +212,11 @@ class Life:
         """Those that run under it, and under the lifetimes inside it."""
         return (*self.draining.routers, *(router for inner in self.inner for router in inner.all_routers()))
 
+    @property
+    def had_router(self) -> bool:
+        """Whether one has run under it, or runs in a lifetime inside it."""
+        return self.draining.had_router or any(inner.had_router for inner in self.inner)
+
     def all_components(self) -> tuple[object, ...]:
         """`Lifetime.components`."""
         return (*self.components(), *(each for inner in self.inner for each in inner.all_components()))

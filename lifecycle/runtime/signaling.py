@@ -63,10 +63,11 @@ class _Receiver:
 
     def receive(self, signum: int) -> None:
         life = self._life
-        if signum == _SIGHUP and not self._had_terminal and life.all_routers():
+        stopping = life.reason is not Reason.NONE
+        # Once the routers have ended with the rest, it is still no impatience.
+        if signum == _SIGHUP and not self._had_terminal and (life.all_routers() or (stopping and life.had_router)):
             life.call_soon(self._reload)
             return
-        stopping = life.reason is not Reason.NONE
         routed = signum == signal.SIGINT and not stopping and any(map(wants_interrupt, life.all_routers()))
         verdict = life.escalation.heed(signum, routed=routed, stopping=stopping, now=life.loop.time())
         life.call_soon(self._announce, signum, life.escalation.count)

@@ -263,6 +263,25 @@ def test_hangup_without_a_terminal_reloads(signals: FakeSignals) -> None:
     assert seen.topics == ["lifecycle/reload"] * 2
 
 
+def test_hangup_without_a_terminal_is_no_impatience_once_the_routers_have_ended(signals: FakeSignals) -> None:
+    router, _ = recorded("lifecycle/reload")
+    ended: list[bool] = []
+
+    def late() -> None:
+        ended.append(router.state().running)
+        for _ in range(5):
+            signals.send(SIGHUP)
+
+    async def script() -> None:
+        current().on_shutdown(late)
+        signals.send(SIGTERM)
+        await asyncio.sleep(1000)
+
+    play(router, script)
+    assert ended == [False]
+    assert not signals.exits
+
+
 def test_hangup_with_a_terminal_begins_the_shutdown() -> None:
     router, seen = recorded("lifecycle/reload")
     with FakeSignals(terminal=True) as signals:
