@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 from lifecycle.events import Change, FileEvent
 from lifecycle.sources._files.changes import Polled, Watched
+from lifecycle.sources._files.covers import may_read
 from lifecycle.sources._files.rules import DEFAULT_IGNORES, Rules
 from lifecycle.sources._files.tree import Tree
-from lifecycle.sources._files.unreadable import may_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lifecycle.events import Change
+    from lifecycle.sources._files.folders import Folder
 
-__all__ = ["Folder", "Marks", "mark_of"]
+__all__ = ["STAMP_NS", "Marks", "mark_of"]
 
-# The clock that stamps files moves in steps of up to 10 ms.
-_STAMP_NS = 20_000_000
+#: Nanoseconds within which two writes may have one time: the clock that stamps files moves in steps of up to 10 ms.
+STAMP_NS = 20_000_000
 
 
 def mark_of(found: os.stat_result) -> int:
@@ -28,39 +29,7 @@ def mark_of(found: os.stat_result) -> int:
     """
     mark = hash((found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)) >> 1
     mark = mark if mark >= 0 else ~mark
-    return ~mark if time.time_ns() - found.st_ctime_ns < _STAMP_NS else mark
-
-
-class Folder:
-    """A directory that is known, with its files' marks."""
-
-    __slots__ = ("below", "files", "folders", "identity", "links", "parent", "path", "prefix", "real")
-
-    def __init__(
-        self, path: str, real: str, below: str, *, identity: tuple[int, int] = (0, 0), parent: Folder | None = None
-    ) -> None:
-        #: As the user sees it, and the same with what comes before an entry's name.
-        self.path = path
-        self.prefix = path if path.endswith("/") or not path else f"{path}/"
-        #: Without links: where the system watches it.
-        self.real = real
-        #: From the watched directory on, with a slash at the end; empty for that directory itself.
-        self.below = below
-        self.identity = identity
-        self.parent = parent
-        self.files: dict[str, int] = {}
-        self.folders: dict[str, Folder] = {}
-        #: The names that are links, whatever they lead to.
-        self.links: set[str] = set()
-
-    def leads_back(self, real: str) -> bool:
-        """Whether a link from here to ``real`` would go in a circle."""
-        above: Folder | None = self
-        while above is not None and above.real:
-            if f"{above.real}/".startswith(f"{real.rstrip('/')}/"):
-                return True
-            above = above.parent
-        return False
+    return ~mark if time.time_ns() - found.st_ctime_ns < STAMP_NS else mark
 
 
 class Marks:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from watchfiles import Change as RawChange
 
-    from lifecycle.sources._files.tree import Cover
+    from lifecycle.sources._files.covers import Cover
 
 __all__ = ["Watch", "WatchBroken"]
 
