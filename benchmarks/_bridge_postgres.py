@@ -16,7 +16,7 @@ import psycopg
 
 from benchmarks._measure import interleaved, ratio, report
 from lifecycle.flows import AtomRow, Batch, Board, Change, FlowRow, Flows, linear, task
-from lifecycle.flows.postgresrows import begin, write
+from lifecycle.flows.postgres.flows import begin, write
 from tests import postgres
 
 __all__ = ["figures"]
@@ -89,11 +89,11 @@ def _tasks(server: postgres.Postgres) -> float:
 
 
 def _raw_tasks(server: postgres.Postgres) -> float:
-    asks = [write(_batch(number), number) for number in range(1, TASKS + 1)]
+    statements = [write(_batch(number), number) for number in range(1, TASKS + 1)]
     with psycopg.connect(server.cleared(), autocommit=True) as db:
         db.execute(*begin(FlowRow("x", "flow", epoch=1), 0))
         began = time.perf_counter()
-        for each in asks:
+        for each in statements:
             assert db.execute(*each).fetchone()
         return TASKS / (time.perf_counter() - began)
 

@@ -14,10 +14,10 @@ from lifecycle.flows.failures import Failure
 from lifecycle.flows.sending import Sending
 
 if TYPE_CHECKING:
-    from lifecycle.flows.atoms import Atom
-    from lifecycle.flows.cells import Cell
     from lifecycle.flows.codecs import Codec
-    from lifecycle.flows.cores import Call
+    from lifecycle.flows.core.cells import Cell
+    from lifecycle.flows.core.cores import Call
+    from lifecycle.flows.plans.atoms import Atom
 
 __all__ = ["CANCELLED", "LAST_WORDS", "Crew", "Ended"]
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lifecycle.flows.engines import Engine
-    from lifecycle.flows.keeping import Keeping
-    from lifecycle.flows.plans import Plan
+    from lifecycle.flows.plans.compiling import Plan
     from lifecycle.flows.records import FlowRow, Snapshot
+    from lifecycle.flows.repositories import Repository
 
 __all__ = ["ENDS", "Drive"]
 
@@ -32,10 +32,10 @@ ENDS = (FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
 class Drive:
     """A flow, its engine if there is one, and the task that drives it if one does."""
 
-    def __init__(self, plan: Plan, row: FlowRow, keeping: Keeping, driven: Callable[[Any], None]) -> None:
+    def __init__(self, plan: Plan, row: FlowRow, repository: Repository, driven: Callable[[Any], None]) -> None:
         self.id: str = row.id
         self.name: str = plan.name
-        self._plan, self._row, self._keeping = plan, row, keeping
+        self._plan, self._row, self._repository = plan, row, repository
         # Told when it begins to be driven, and when it is no more.
         self._driven = driven
         self._engine: Engine | None = None
@@ -101,9 +101,9 @@ class Drive:
             # What is in memory may be ahead of what is stored.
             self._engine, self._error = None, None
         if self._engine is None or not self._mine:
-            snapshot, self._mine = await self._keeping.open(self._row)
+            snapshot, self._mine = await self._repository.open(self._row)
             if not self._mine and (anew or snapshot.flow.state not in ENDS):
-                snapshot, self._mine = await self._keeping.take(snapshot), True
+                snapshot, self._mine = await self._repository.take(snapshot), True
             self._use(snapshot)
         return self._engine if self._mine else None
 
@@ -113,7 +113,7 @@ class Drive:
         self._use(snapshot)
 
     def _use(self, snapshot: Snapshot) -> None:
-        self._engine = self._keeping.engine(self._plan, snapshot, self)
+        self._engine = self._repository.engine(self._plan, snapshot, self)
         self._engine.bell = self._bell
         self._engine.watchers.append(self._watch)
 

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any, Final
 from lifecycle import hooks
 from lifecycle.flows.bells import Bell
 from lifecycle.flows.codecs import keep
-from lifecycle.flows.cores import Core
+from lifecycle.flows.core.cores import Core
+from lifecycle.flows.core.endings import error_of
+from lifecycle.flows.core.outcomes import Given, cancelled, ended
 from lifecycle.flows.crews import CANCELLED, Crew
-from lifecycle.flows.endings import error_of
 from lifecycle.flows.failures import Failure
-from lifecycle.flows.outcomes import Given, cancelled, ended
-from lifecycle.flows.scopes import check
+from lifecycle.flows.plans.scopes import check
 from lifecycle.flows.tables import ENGINES, FLOWS, AtomState, EngineState, FlowState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lifecycle.flows.codecs import Codec
-    from lifecycle.flows.cores import Call
+    from lifecycle.flows.core.cores import Call
     from lifecycle.flows.options import Options
-    from lifecycle.flows.plans import Plan
+    from lifecycle.flows.plans.compiling import Plan
     from lifecycle.flows.records import Change, Snapshot
     from lifecycle.flows.stores import Store
     from lifecycle.flows.views import AtomView

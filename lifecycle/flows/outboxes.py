@@ -1,4 +1,4 @@
-"""`Outbox`: the source that delivers what tasks have sent; and `OutboxStore`, which keeps it until then.
+"""`Outbox`: the source that delivers what tasks have sent.
 
 Several may deliver from one store: who takes an event has it for a while, keeps it as long as it is under way, and
 forgets it when it was handled. Whoever dies leaves it to the others, so that it may come twice, with the same id.
@@ -10,7 +10,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lifecycle.backoff import Backoff
 from lifecycle.errors import JournalError
@@ -19,12 +19,12 @@ from lifecycle.flows.failures import words_of
 from lifecycle.flows.stores import clock_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable
 
     from lifecycle.flows.records import OutboxRow
     from lifecycle.flows.sessions import Flows
 
-__all__ = ["SENT", "Outbox", "OutboxStore", "SentEvent"]
+__all__ = ["SENT", "Outbox", "SentEvent"]
 
 _log = logging.getLogger("lifecycle.flows")
 
@@ -47,22 +47,6 @@ class SentEvent:
     data: Any
     #: The same each time that it is delivered.
     id: str
-
-
-class OutboxStore(Protocol):
-    """Events that wait to be delivered, the oldest first. Every method is one transaction."""
-
-    async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
-        """The first that nobody has, ours until then."""
-        ...
-
-    async def hold(self, numbers: Collection[int], *, until: float) -> None:
-        """Have them until another time; until 0 they are anybody's."""
-        ...
-
-    async def forget(self, numbers: Collection[int]) -> None:
-        """They were delivered."""
-        ...
 
 
 class Outbox:

@@ -73,7 +73,7 @@ class Run(Drive):
         seq = 0
         while True:
             rung, over = self._bell.rung, self.ended or self.stopped
-            changes = await self._keeping.changes(self.id, after=seq)
+            changes = await self._repository.changes(self.id, after=seq)
             for change in changes:
                 yield change
                 seq = change.seq
@@ -142,7 +142,7 @@ class Run(Drive):
         """
         self._check_idle()
         if flow is not None:
-            self._plan, self._engine = self._keeping.plan(flow, self.name), None
+            self._plan, self._engine = self._repository.plan(flow, self.name), None
         self.drive(anew=True)
 
     def _check_idle(self) -> None:

@@ -11,14 +11,14 @@ from lifecycle import hooks
 from lifecycle.errors import FlowError
 from lifecycle.flows.codecs import JSON
 from lifecycle.flows.crews import LAST_WORDS
-from lifecycle.flows.keeping import Keeping
 from lifecycle.flows.options import Options
 from lifecycle.flows.outboxes import Outbox
-from lifecycle.flows.plans import compile_flow
+from lifecycle.flows.plans.compiling import compile_flow
+from lifecycle.flows.plans.scopes import asked, check
 from lifecycle.flows.records import FlowRow
+from lifecycle.flows.repositories import Repository
 from lifecycle.flows.requests import Requests
 from lifecycle.flows.runs import Run
-from lifecycle.flows.scopes import asked, check
 from lifecycle.flows.stores import id_for, store_at
 from lifecycle.flows.tables import FlowState
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
     from lifecycle.flows.owners import Owners
     from lifecycle.flows.patterns import Item
-    from lifecycle.flows.plans import Plan
+    from lifecycle.flows.plans.compiling import Plan
     from lifecycle.flows.records import Snapshot
     from lifecycle.flows.stores import Store
     from lifecycle.flows.views import FlowsState
@@ -83,7 +83,7 @@ class Flows:
         self.owners: Owners = self.store.owners()
         #: What others ask of us, and we of them.
         self.requests: Final = Requests(self.owners)
-        self._keeping = Keeping(self.store, codec or JSON(), options or Options(), self.owners)
+        self._repository = Repository(self.store, codec or JSON(), options or Options(), self.owners)
         self._stop_timeout = stop_timeout
         self._open = False
         # Each run by its id, as long as it is not at its end, or somebody has it.
@@ -135,7 +135,7 @@ class Flows:
     @property
     def codec(self) -> Codec:
         """How values become text."""
-        return self._keeping.codec
+        return self._repository.codec
 
     @property
     def stop_timeout(self) -> float:
@@ -177,7 +177,7 @@ class Flows:
                 known.drive()
             return known
         _check_values(plan, store)
-        row = FlowRow(id_for(id), plan.name, store=self._keeping.codec.encode(store))
+        row = FlowRow(id_for(id), plan.name, store=self._repository.codec.encode(store))
         return self._begin(plan, row)
 
     def asks(self, flow: Item) -> frozenset[str]:
@@ -190,7 +190,7 @@ class Flows:
         return frozenset(asked(plan) - plan.providers.keys())
 
     def _begin(self, plan: Plan, row: FlowRow) -> Run:
-        self._runs[row.id] = run = Run(plan, row, self._keeping, self._driven)
+        self._runs[row.id] = run = Run(plan, row, self._repository, self._driven)
         run.drive()
         return run
 
@@ -201,9 +201,9 @@ class Flows:
             FlowError: as `start`.
         """
         self.check_open()
-        plan, row = self._keeping.plan(flow, snapshot.flow.name), snapshot.flow
+        plan, row = self._repository.plan(flow, snapshot.flow.name), snapshot.flow
         _check_values(plan, self.codec.decode(row.store))
-        run = Run(plan, row, self._keeping, self._driven)
+        run = Run(plan, row, self._repository, self._driven)
         run.adopt(snapshot)
         self._runs[row.id] = run
         if not run.ended:
@@ -257,7 +257,7 @@ class Flows:
             _log.warning("what is to begin anew could not be recovered: %s", error)
 
     async def _is_left(self, row: FlowRow) -> bool:
-        return row.id not in self._unfinished and not await self._keeping.is_run_elsewhere(row)
+        return row.id not in self._unfinished and not await self._repository.is_run_elsewhere(row)
 
     async def suspend(self, *, cancel_after: float | None = None) -> None:
         """Suspend all that runs, and wait until nothing is at work; see `Run.suspend`."""

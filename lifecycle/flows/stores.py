@@ -1,4 +1,6 @@
-"""`Store`: what keeps flows. Every method is one transaction; what it is given and gives is rows of text.
+"""`Store`: what keeps flows, and `OutboxStore`, what their tasks have sent; of jobs see `jobs.stores`.
+
+Every method is one transaction; what it is given and gives is rows of text.
 
 A flow belongs to who has taken it last: `Store.take` raises its epoch, and whoever writes with an older one is told
 so by `ClaimLost` and has written nothing.
@@ -18,12 +20,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from lifecycle.flows.outboxes import OutboxStore
+    from lifecycle.flows.jobs.stores import JobStore
     from lifecycle.flows.owners import Owners
-    from lifecycle.flows.postings import JobStore
-    from lifecycle.flows.records import Batch, Change, FlowRow, Snapshot
+    from lifecycle.flows.records import Batch, Change, FlowRow, OutboxRow, Snapshot
 
-__all__ = ["Store", "clock_of", "id_for", "lost", "store_at", "unknown"]
+__all__ = ["OutboxStore", "Store", "clock_of", "id_for", "lost", "store_at", "unknown"]
 
 
 class Store(Protocol):
@@ -93,6 +94,22 @@ class Store(Protocol):
         ...
 
 
+class OutboxStore(Protocol):
+    """Events that wait to be delivered, the oldest first. Every method is one transaction."""
+
+    async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
+        """The first that nobody has, ours until then."""
+        ...
+
+    async def hold(self, numbers: Collection[int], *, until: float) -> None:
+        """Have them until another time; until 0 they are anybody's."""
+        ...
+
+    async def forget(self, numbers: Collection[int]) -> None:
+        """They were delivered."""
+        ...
+
+
 #: Seconds by which the clocks of a loop and of the system differ if the loop has one of its own.
 _APART = 5.0
 
@@ -134,17 +151,17 @@ def store_at(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
         ValueError: for a URL of something else.
     """
     if path is None:
-        from lifecycle.flows.memory import MemoryStore
+        from lifecycle.flows.memory.stores import MemoryStore
 
         return MemoryStore()
     where = str(os.fspath(path))
     if where.startswith(("postgresql://", "postgres://")):
-        from lifecycle.flows.postgres import PostgresStore
+        from lifecycle.flows.postgres.stores import PostgresStore
 
         return PostgresStore(where)
     if "://" in where:
         kind = where.partition("://")[0]
         raise ValueError(f"Flows names a kind of store that is not known, {kind}://; give postgresql://… or a file")
-    from lifecycle.flows.sqlite import SQLiteStore
+    from lifecycle.flows.sqlite.stores import SQLiteStore
 
     return SQLiteStore(path, durable=durable)

@@ -229,9 +229,7 @@ TASKS: Table[AtomState] = Table(
 RETRIES: Table[AtomState] = Table(
     "retry",
     AtomState.PENDING,
-    moves=_rows(
-        AtomState, _ATOM_MOVES.replace("SUCCESS: REVERTING", "SUCCESS: REVERTING RETRYING") + "RETRYING: RUNNING"
-    ),
+    moves=_rows(AtomState, _RETRY_MOVES),
     cancelled=_pairs(AtomState, _ATOM_CANCELLED),
     reset=_ATOM_RESET,
 )

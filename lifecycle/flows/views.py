@@ -10,9 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from lifecycle.flows.atoms import RetryAtom
 from lifecycle.flows.failures import Failure
-from lifecycle.flows.orders import order_of
+from lifecycle.flows.plans.atoms import RetryAtom
+from lifecycle.flows.plans.orders import order_of
 from lifecycle.flows.tables import AtomState, Intention
 from lifecycle.flows.tasks import Task
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lifecycle.errors import InvalidState
 from lifecycle.flows import JSON, AtomState, Batch, Failure, FlowRow, FlowState, MemoryStore, Options, Snapshot
 from lifecycle.flows.engines import Engine
-from lifecycle.flows.plans import compile_flow
+from lifecycle.flows.plans.compiling import compile_flow
 from lifecycle.flows.postgres import PostgresStore
 from lifecycle.flows.sqlite import SQLiteStore
 from tests import postgres

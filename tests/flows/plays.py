@@ -23,9 +23,9 @@ from lifecycle.flows import (
     task,
     unordered,
 )
-from lifecycle.flows.cores import Call, Core
-from lifecycle.flows.outcomes import Given, ended
-from lifecycle.flows.plans import compile_flow
+from lifecycle.flows.core.cores import Call, Core
+from lifecycle.flows.core.outcomes import Given, ended
+from lifecycle.flows.plans.compiling import compile_flow
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lifecycle.flows import JSON, FlowRow, InvalidState, Options, Snapshot, linear, task
-from lifecycle.flows.cores import Core
-from lifecycle.flows.frames import precedes
-from lifecycle.flows.plans import compile_flow
+from lifecycle.flows.core.cores import Core
+from lifecycle.flows.plans.compiling import compile_flow
+from lifecycle.flows.plans.frames import precedes
 from lifecycle.flows.tables import FLOWS, RETRIES, TASKS
 from tests.flows.plays import Kept, Play, plays, run
 
 if TYPE_CHECKING:
-    from lifecycle.flows.cells import Cell
+    from lifecycle.flows.core.cells import Cell
 
 TABLES: dict[str, Any] = {"flow": FLOWS, "task": TASKS, "retry": RETRIES}
 ENDS = {"SUCCESS", "FAILURE", "REVERTED"}

@@ -14,7 +14,7 @@ import pytest
 
 from lifecycle.flows import JSON, FlowRow, MemoryStore, Options, current_task
 from lifecycle.flows.engines import Engine
-from lifecycle.flows.plans import compile_flow
+from lifecycle.flows.plans.compiling import compile_flow
 from tests.flows.legality import illegal
 from tests.flows.recipes import Recipe, left_of
 

@@ -25,8 +25,8 @@ from lifecycle.flows import (
     task,
     unordered,
 )
-from lifecycle.flows.plans import compile_flow
-from lifecycle.flows.scopes import givers
+from lifecycle.flows.plans.compiling import compile_flow
+from lifecycle.flows.plans.scopes import givers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

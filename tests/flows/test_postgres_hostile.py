@@ -11,7 +11,7 @@ import pytest
 
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Board, FlowRow, Flows, PostgresStore, linear, send, task
-from lifecycle.flows.postgreslines import check_version
+from lifecycle.flows.postgres.connectors import check_version
 from tests import postgres
 
 if TYPE_CHECKING:

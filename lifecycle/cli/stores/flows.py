@@ -18,8 +18,8 @@ from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Flows
 from lifecycle.flows.postgres import PostgresStore
 from lifecycle.flows.requests import RECOVER, RESUME, SUSPEND
-from lifecycle.flows.retrying import RETRIED, begin_anew
-from lifecycle.flows.sqlite import FLOW_TABLES
+from lifecycle.flows.resets import RETRIED, begin_anew
+from lifecycle.flows.sqlite.flows import FLOW_TABLES
 from lifecycle.flows.tables import FlowState
 
 if TYPE_CHECKING:

@@ -1,0 +1,169 @@
+"""`Cell`: one node of a plan in one run of it: how far it is, what it gave, and how many others it waits for."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.errors import FlowError
+from lifecycle.flows.failures import Failure
+from lifecycle.flows.records import AtomRow
+from lifecycle.flows.retries import Attempt
+from lifecycle.flows.tables import RETRIES, TASKS, AtomState, Intention
+
+if TYPE_CHECKING:
+    from lifecycle.flows.codecs import Codec
+    from lifecycle.flows.plans.atoms import Atom
+    from lifecycle.flows.plans.compiling import Node
+    from lifecycle.flows.tables import Table
+
+__all__ = ["NOTHING", "Cell"]
+
+#: In the place of a value that there is none of, or that was not decoded yet.
+NOTHING: Any = object()
+
+_SETTLED = frozenset({AtomState.SUCCESS, AtomState.IGNORE})
+_AHEAD = frozenset({Intention.EXECUTE, Intention.IGNORE})
+_QUIET = frozenset({AtomState.PENDING, AtomState.REVERTED, AtomState.IGNORE})
+_ENDED = frozenset({AtomState.SUCCESS, AtomState.FAILURE})
+_BACK = frozenset({Intention.REVERT, Intention.RETRY})
+_READY = frozenset({AtomState.PENDING, AtomState.RETRYING})
+
+
+class Cell:
+    """A node, and its state."""
+
+    __slots__ = (
+        "after",
+        "answered",
+        "atom",
+        "attempt",
+        "before",
+        "failure",
+        "history",
+        "intention",
+        "name",
+        "node",
+        "number",
+        "queued",
+        "quiet",
+        "restart",
+        "result",
+        "revert_failure",
+        "revert_result",
+        "round",
+        "settled",
+        "state",
+        "table",
+        "unquiet",
+        "unsettled",
+        "value",
+    )
+
+    def __init__(self, node: Node) -> None:
+        self.node: Node = node
+        self.number: int = node.number
+        self.atom: Atom | None = node.atom
+        self.name: str = node.atom.name if node.atom else ""
+        self.table: Table[AtomState] = RETRIES if node.kind == "retry" else TASKS
+        self.before: tuple[Cell, ...] = ()
+        self.after: tuple[Cell, ...] = ()
+        self.state: AtomState = AtomState.PENDING
+        self.intention: Intention = Intention.EXECUTE
+        self.attempt: int = 0
+        self.round: int = 0
+        self.result: str | None = None
+        self.value: Any = NOTHING
+        self.failure: Failure | None = None
+        self.revert_result: str | None = None
+        self.revert_failure: Failure | None = None
+        self.history: list[Attempt] = []
+        # Of a retry: what those after it were told because of its last answer, in this process.
+        self.answered: Intention | None = None
+        # How many right before it are not settled, and how many right after it are not quiet.
+        self.unsettled: int = 0
+        self.unquiet: int = 0
+        # It and all before it are done; it and all after it have left nothing to undo.
+        self.settled: bool = False
+        self.quiet: bool = True
+        # Whether it waits among those that are ready, and whether it was at work when the process died.
+        self.queued: bool = False
+        self.restart: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Cell {self.name or self.node.kind!r}: {self.state}/{self.intention}>"
+
+    def is_settled(self) -> bool:
+        """Whether those after it need not wait for it, or for any before it."""
+        return not self.unsettled and (self.atom is None or (self.state in _SETTLED and self.intention in _AHEAD))
+
+    def is_quiet(self) -> bool:
+        """Whether those before it may be undone, as far as it and those after it matter."""
+        return not self.unquiet and (self.atom is None or self.state in _QUIET)
+
+    def can_execute(self) -> bool:
+        """Whether it is its turn."""
+        return not self.unsettled and self.intention is Intention.EXECUTE and self.state in _READY
+
+    def can_revert(self) -> bool:
+        """Whether it is its turn, backwards."""
+        return not self.unquiet and self.intention in _BACK and self.state in _ENDED
+
+    def is_ready(self) -> bool:
+        """Whether there is something to be done with it now."""
+        return self.atom is not None and (self.restart or self.can_execute() or self.can_revert())
+
+    def clear(self) -> None:
+        """Forget what it gave; not how often it was started."""
+        self.result = self.revert_result = None
+        self.value = NOTHING
+        self.failure = self.revert_failure = None
+        self.history = []
+        self.answered = None
+
+    def row(self, codec: Codec) -> AtomRow:
+        """As it is stored."""
+        return AtomRow(
+            self.name,
+            self.node.kind,
+            self.state.value,
+            self.intention.value,
+            self.attempt,
+            self.round,
+            self.result,
+            self.failure.encode() if self.failure else None,
+            self.revert_result,
+            self.revert_failure.encode() if self.revert_failure else None,
+            _history_text(self.history, codec) if self.history else None,
+        )
+
+    def load(self, row: AtomRow, codec: Codec) -> None:
+        """Go on from what is stored.
+
+        Raises:
+            FlowError: when that was a task and this is a retry, or the other way round.
+        """
+        if row.kind != self.node.kind:
+            raise FlowError(
+                f"{self.name!r} is a {self.node.kind} now, and was a {row.kind} when the flow was stored; give it "
+                "another name"
+            )
+        self.state, self.intention = AtomState(row.state), Intention(row.intention)
+        self.attempt, self.round = row.attempt, row.round
+        self.result, self.revert_result = row.result, row.revert_result
+        self.failure = Failure.decode(row.failure) if row.failure else None
+        self.revert_failure = Failure.decode(row.revert_failure) if row.revert_failure else None
+        self.history = _history(row.history, codec) if row.history else []
+
+
+def _history_text(history: list[Attempt], codec: Codec) -> str:
+    return json.dumps(
+        [[codec.encode(each.value), {name: one.encode() for name, one in each.failures.items()}] for each in history]
+    )
+
+
+def _history(text: str, codec: Codec) -> list[Attempt]:
+    return [
+        Attempt(codec.decode(value), {name: Failure.decode(one) for name, one in failures.items()})
+        for value, failures in json.loads(text)
+    ]

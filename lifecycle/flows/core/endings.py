@@ -1,0 +1,43 @@
+"""What a flow has come to when nothing is at work, and what it failed with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lifecycle.flows.failures import joined
+from lifecycle.flows.tables import AtomState, FlowState, Intention
+
+if TYPE_CHECKING:
+    from lifecycle.flows.core.cores import Core
+
+__all__ = ["ending", "error_of"]
+
+_WORKING = frozenset({AtomState.RUNNING, AtomState.REVERTING, AtomState.RETRYING})
+_DONE = frozenset({AtomState.SUCCESS, AtomState.IGNORE})
+
+
+def ending(core: Core) -> FlowState:
+    """The state in which the flow is now.
+
+    FAILURE where something could not be undone, or was not to be; SUSPENDED where something is left to do; SUCCESS
+    where all is done; else it was undone, as far as it was to be.
+    """
+    states = {(cell.state, cell.intention) for cell in core.atoms}
+    unresolved = (AtomState.FAILURE, Intention.EXECUTE) in states
+    if core.errors or unresolved or any(state is AtomState.REVERT_FAILURE for state, _ in states):
+        return FlowState.FAILURE
+    if any(cell.is_ready() or cell.state in _WORKING for cell in core.atoms):
+        return FlowState.SUSPENDED
+    return FlowState.SUCCESS if all(state in _DONE for state, _ in states) else FlowState.REVERTED
+
+
+def error_of(core: Core) -> BaseException | None:
+    """What the flow failed with, one error or a group; None where it did not."""
+    state = core.state
+    if state not in (FlowState.FAILURE, FlowState.REVERTED):
+        return None
+    undone = [(cell.name, cell.revert_failure) for cell in core.atoms if cell.revert_failure]
+    if state is FlowState.FAILURE and (core.errors or undone):
+        return joined(core.plan.name, core.errors or undone)
+    failures = [*core.failures().items(), *undone]
+    return joined(core.plan.name, failures) if failures else None

@@ -1,0 +1,125 @@
+"""`Ledger`: every move of a flow and its atoms goes through here, checked by its table, and is written in batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.flows.records import Batch, Change
+from lifecycle.flows.tables import FLOWS, AtomState, FlowState, Intention
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lifecycle.flows.codecs import Codec
+    from lifecycle.flows.core.cells import Cell
+    from lifecycle.flows.core.readiness import Readiness
+    from lifecycle.flows.records import FlowRow, OutboxRow
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """The state of one flow, and what of it is not stored yet."""
+
+    def __init__(self, flow: FlowRow, codec: Codec, readiness: Readiness) -> None:
+        self._flow, self._codec, self._readiness = flow, codec, readiness
+        self.state: FlowState = FlowState(flow.state)
+        #: Seconds since the epoch; set by who has a clock.
+        self.now: float = 0.0
+        # What is to be written, by the number of the node; and told, in order.
+        self._dirty: dict[int, Cell] = {}
+        self._changes: list[Change] = []
+        self._sent: list[OutboxRow] = []
+        self._seq = flow.seq
+
+    def go(self, state: FlowState, reason: str = "") -> bool:
+        """Move the flow; False where the table says to ignore it.
+
+        Raises:
+            InvalidState: where the table has no such move.
+        """
+        if not FLOWS.check(self._flow.id, self.state, state, reason):
+            return False
+        old, self.state = self.state, state
+        self._tell("flow", self._flow.name, old, state, reason=reason)
+        return True
+
+    def move(  # what a change consists of
+        self,
+        cell: Cell,
+        state: AtomState,
+        *,
+        intention: Intention | None = None,
+        reason: str = "",
+        result: Any = None,
+        text: str | None = None,
+    ) -> None:
+        """Move an atom.
+
+        Raises:
+            InvalidState: where its table has no such move.
+        """
+        old = cell.state
+        cell.table.check(cell.name, old, state, reason)
+        cell.state = state
+        if intention is not None:
+            cell.intention = intention
+        self._tell(cell.node.kind, cell.name, old, state, result, text, reason, cell.attempt)
+        self.touch(cell)
+
+    def intend(self, cell: Cell, intention: Intention) -> None:
+        """Say what is to be done with an atom next."""
+        if cell.intention is not intention:
+            cell.intention = intention
+            self.touch(cell)
+
+    def renew(self, cell: Cell, reason: str = "") -> None:
+        """Back to PENDING, with nothing in it."""
+        cell.clear()
+        if cell.state is AtomState.PENDING:
+            self.intend(cell, Intention.EXECUTE)
+        else:
+            self.move(cell, AtomState.PENDING, intention=Intention.EXECUTE, reason=reason)
+
+    def restarted(self, cell: Cell) -> None:
+        """Note that it is begun again where a crash interrupted it."""
+        self._dirty[cell.number] = cell
+        self._tell(cell.node.kind, cell.name, cell.state, cell.state, reason="restarted", attempt=cell.attempt)
+
+    def touch(self, cell: Cell) -> None:
+        """It is to be written, and others may have to wait for it, or need not any more."""
+        self._dirty[cell.number] = cell
+        self._readiness.changed(cell)
+
+    def add(self, cell: Cell) -> None:
+        """It is new, and is to be written."""
+        self._dirty[cell.number] = cell
+
+    def _tell(  # noqa: PLR0917  # what a change consists of; by position, as it is called twice a task
+        self,
+        kind: str,
+        name: str,
+        old: str,
+        new: str,
+        result: Any = None,
+        text: str | None = None,
+        reason: str = "",
+        attempt: int = 0,
+    ) -> None:
+        self._seq += 1
+        told = Change(kind, name, old, new, result, reason, attempt, self._flow.id, self._seq, self.now, text)
+        self._changes.append(told)
+
+    def send(self, rows: Sequence[OutboxRow]) -> None:
+        """Have them go out with what has changed."""
+        self._sent += rows
+
+    def drain(self) -> Batch | None:
+        """What has changed since the last time, for one transaction; None if nothing has."""
+        if not self._dirty and not self._changes:
+            return None
+        cells, self._dirty = self._dirty.values(), {}
+        changes, self._changes = self._changes, []
+        sent, self._sent = self._sent, []
+        rows = [cell.row(self._codec) for cell in cells]
+        return Batch(self._flow.id, self._flow.epoch, self.state.value, self._seq, self.now, rows, changes, sent=sent)

@@ -1,0 +1,85 @@
+"""What follows from the end of a function: of a task, of a retry, or of what undoes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lifecycle.flows.core.cells import NOTHING
+from lifecycle.flows.core.resolutions import resolve
+from lifecycle.flows.failures import Failure
+from lifecycle.flows.retries import Attempt
+from lifecycle.flows.tables import AtomState
+
+if TYPE_CHECKING:
+    from lifecycle.flows.core.cells import Cell
+    from lifecycle.flows.core.cores import Core
+
+__all__ = ["Given", "answer", "cancelled", "ended"]
+
+
+class Given(NamedTuple):
+    """What a function returned, and how that is kept."""
+
+    text: str
+    value: Any
+
+
+def ended(core: Core, cell: Cell, outcome: Given | Failure, *, back: bool) -> None:
+    """It was executed or, going ``back``, undone; and gave something, or failed."""
+    if isinstance(outcome, Given):
+        (_undone if back else _succeeded)(core, cell, outcome)
+    else:
+        (_not_undone if back else _failed)(core, cell, outcome)
+
+
+def _succeeded(core: Core, cell: Cell, given: Given) -> None:
+    cell.result, cell.value = given
+    if cell.node.kind == "retry":
+        cell.history = [*cell.history, Attempt(given.value, {})]
+    core.ledger.move(cell, AtomState.SUCCESS, result=given.value, text=given.text)
+
+
+def _failed(core: Core, cell: Cell, failure: Failure) -> None:
+    """It was executed and failed; what is done about it is decided here."""
+    cell.failure = failure
+    core.failing[cell.number] = cell
+    core.ledger.move(cell, AtomState.FAILURE, result=failure, text=failure.encode())
+    if core.options.never_resolve:
+        core.errors.append((cell.name, failure))
+    else:
+        answer(core, cell, failure)
+
+
+def answer(core: Core, cell: Cell, failure: Failure) -> None:
+    """Ask the retries around ``cell``, and have done what they say."""
+    try:
+        intentions = resolve(core, cell, failure)
+    except Exception as error:  # noqa: BLE001  # a retry's error ends the flow, and nothing else
+        core.errors.append((cell.name, Failure.of(error)))
+        return
+    for other, intention in intentions:
+        core.ledger.intend(other, intention)
+
+
+def _undone(core: Core, cell: Cell, given: Given) -> None:
+    cell.result, cell.value, cell.revert_result = None, NOTHING, given.text
+    cell.history = []
+    core.ledger.move(cell, AtomState.REVERTED, result=given.value, text=given.text)
+
+
+def _not_undone(core: Core, cell: Cell, failure: Failure) -> None:
+    """Nothing is undone after it any more."""
+    cell.revert_failure = failure
+    core.ledger.move(cell, AtomState.REVERT_FAILURE, result=failure, text=failure.encode())
+    core.errors.append((cell.name, failure))
+
+
+def cancelled(core: Core, cell: Cell) -> None:
+    """It was stopped before it had an end: as if it had not begun."""
+    if cell.state is AtomState.REVERTING:
+        state = AtomState.FAILURE if cell.failure is not None else AtomState.SUCCESS
+    else:
+        state = AtomState.PENDING
+        # What is done then is the same, and not done anew.
+        cell.round -= 1
+    core.ledger.move(cell, state, reason="cancelled")

@@ -1,0 +1,242 @@
+"""`Conductor`: claims jobs and carries them out, until it is cancelled; then it gives back what it has.
+
+One task looks for jobs while there is a free seat; each job has a task of its own; and the claims are kept by a third,
+whatever the jobs are at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from lifecycle import hooks
+from lifecycle.backoff import Backoff
+from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
+from lifecycle.flows.bells import within
+from lifecycle.flows.crews import LAST_WORDS
+from lifecycle.flows.failures import words_of
+from lifecycle.flows.jobs.claims import JOBS_TO_CLAIM
+from lifecycle.flows.jobs.leases import Leases
+from lifecycle.flows.jobs.stores import lost_job
+from lifecycle.flows.owners import GONE
+from lifecycle.flows.plans.compiling import compile_flow
+from lifecycle.flows.records import FlowRow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lifecycle.flows.jobs.boards import Board
+    from lifecycle.flows.jobs.jobs import Job
+    from lifecycle.flows.jobs.leases import Lease
+    from lifecycle.flows.patterns import Item
+    from lifecycle.flows.runs import Run
+
+__all__ = ["Conductor"]
+
+_log = logging.getLogger("lifecycle.flows")
+
+#: How long it waits where the store cannot be read or written.
+_TROUBLE = Backoff(initial=0.1, maximum=30.0)
+#: What another attempt would not change.
+_HOPELESS = (MissingDependencies, AmbiguousDependency)
+
+
+class Conductor:
+    """Carries out jobs of ``flows``, which are known by the names that they were posted with."""
+
+    def __init__(self, board: Board, flows: Mapping[str, Item], *, concurrency: int, lease: float) -> None:
+        if concurrency < 1:
+            raise ValueError(f"work(concurrency={concurrency!r}) could do nothing; give 1 or more")
+        if not flows:
+            raise ValueError("work({}) could do nothing; give flows by their names")
+        for name, flow in flows.items():
+            if (plan := compile_flow(flow)).name != name:
+                raise ValueError(
+                    f"work({{{name!r}: ...}}) names a flow that is called {plan.name!r}; give it its own name"
+                )
+        self._board, self._flows, self._lease = board, dict(flows), lease
+        self._seats = asyncio.Semaphore(concurrency)
+        self._leases = Leases(board, lease)
+        # Set when there may be something to claim.
+        self._news = asyncio.Event()
+        # The tasks that carry out a job, by its id.
+        self._working: dict[str, asyncio.Task[None]] = {}
+        # Done when nothing more is to be begun, and what is at work is to come to rest.
+        self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Work until cancelled.
+
+        Raises:
+            FlowError: once the flows are left.
+        """
+        owners = self._board.flows.owners
+        tally = self._board.tally
+        silences = [owners.listen(news, self._news.set) for news in (JOBS_TO_CLAIM, GONE)]
+        silences.append(owners.listen(JOBS_TO_CLAIM, tally.renew))
+        tally.open()
+        hooks.component_opened.announce(self._board, component=self._board)
+        looking = asyncio.create_task(self._look(), name="look for jobs")
+        keeping = asyncio.create_task(self._leases.keep(), name="keep claims")
+        try:
+            ended, _ = await asyncio.wait([looking, keeping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hooks.component_closed.announce(self._board, component=self._board)
+            for silence in silences:
+                silence()
+            try:
+                await self._stop(looking)
+            finally:
+                keeping.cancel()
+                await asyncio.wait([keeping])
+                await tally.close()
+        for task in ended:
+            task.result()
+
+    async def _stop(self, looking: asyncio.Task[None]) -> None:
+        """Begin nothing more, and wait until those at work have come to rest."""
+        self._stopping.set_result(None)
+        self._news.set()
+        try:
+            async with asyncio.timeout(self._board.flows.stop_timeout + LAST_WORDS):
+                while left := [*self._working.values(), *([] if looking.done() else [looking])]:
+                    await asyncio.wait(left)
+        except TimeoutError:
+            _log.warning("jobs are left as they are, and come back when their claims end: the store takes too long")
+        finally:
+            # Asked again, nobody has any more time.
+            rest = [looking, *self._working.values()]
+            for task in rest:
+                task.cancel()
+            await asyncio.wait(rest)
+
+    # -- finding jobs ---------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Give each free seat a job, until nothing more is to be begun: a claim on its way is not to be cancelled."""
+        failures = 0
+        while not self._stopping.done():
+            await self._seats.acquire()
+            try:
+                job = await self._claim()
+                failures = 0
+            except JournalError as error:
+                job = None
+                _log.warning("jobs cannot be claimed: %s", error)
+                await asyncio.wait([self._stopping], timeout=_TROUBLE.delay(failures))
+                failures += 1
+            if job is None:
+                self._seats.release()
+            else:
+                self._begin(job)
+
+    async def _claim(self) -> Job | None:
+        """The next job, when there is one; None where nothing more is to be begun."""
+        while not self._stopping.done():
+            self._news.clear()
+            job = await self._board.claim(flows=self._flows, lease=self._lease)
+            if job is not None:
+                return job
+            await self._wait()
+        return None
+
+    async def _wait(self) -> None:
+        """Wait until there may be a job: somebody rings, one is due, or a claim ends."""
+        now = self._board.now()
+        then = await self._board.store.next(now=now)
+        wait = self._lease / 3 if then is None else min(self._lease / 3, max(0.0, then - now))
+        await within(wait, self._news)
+        if not self._news.is_set():
+            # Perhaps somebody cannot ring, or has died unheard.
+            self._board.store.doubt()
+
+    def _begin(self, job: Job) -> None:
+        self._board.tally.renew()
+        before = self._working.get(job.id)
+        lease = self._leases.add(job)
+        task = asyncio.create_task(self._carry_out(lease, before), name=f"job {job.id}")
+        self._working[job.id] = task
+        task.add_done_callback(lambda task: self._done(lease, task))
+
+    def _done(self, lease: Lease, task: asyncio.Task[None]) -> None:
+        self._leases.remove(lease)
+        self._board.tally.renew()
+        if self._working.get(lease.job.id) is task:
+            del self._working[lease.job.id]
+        self._seats.release()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("job %s is left as it is, and comes back when its claim ends", lease.job.id, exc_info=error)
+
+    # -- carrying one out -------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, lease: Lease, before: asyncio.Task[None] | None) -> None:
+        job = lease.job
+        try:
+            if before is not None:
+                # We had it and lost it: nobody does it twice at once.
+                await asyncio.wait([before])
+            if self._stopping.done():
+                await self._board.give_back(job)
+                return
+            run = await self._adopt(job)
+            if run is not None:
+                await self._see_through(lease, run)
+        except ClaimLost as error:
+            _log.warning("%s", error)
+        except (FlowError, JournalError) as error:
+            _log.warning("job %s is left as it is, and comes back when its claim ends: %s", job.id, error)
+
+    async def _adopt(self, job: Job) -> Run | None:
+        """The run of its flow; None where there can be none, and then the job is trashed."""
+        board, row = self._board, job.row
+        flow = FlowRow(row.id, row.flow, epoch=1, owner=row.token, store=row.store)
+        snapshot = await board.store.adopt(row, flow, now=board.now())
+        try:
+            return board.flows.adopt(self._flows[row.flow], snapshot)
+        except Exception as error:  # noqa: BLE001  # a codec may raise anything; it is kept with the job
+            await board.trash(job, error=_text(error))
+            return None
+
+    async def _see_through(self, lease: Lease, run: Run) -> None:
+        """Wait until the flow has come to its end, or there is a reason to leave it."""
+        ending = asyncio.create_task(_ending(run), name=f"end of {run.id}")
+        try:
+            reasons: list[asyncio.Future[Any]] = [ending, lease.lost, self._stopping]
+            await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+            if lease.lost.done():
+                raise lost_job(lease.job.row)
+            if not ending.done():
+                await run.suspend(cancel_after=self._board.flows.stop_timeout)
+            await self._finish(lease.job, run, await ending if run.ended or run.stopped else None)
+        finally:
+            if not run.ended:
+                await self._board.flows.leave(run, lost_job(lease.job.row))
+            await ending
+
+    async def _finish(self, job: Job, run: Run, error: BaseException | None) -> None:
+        """Say on the board what has become of it."""
+        text = "" if error is None else _text(error)
+        if run.ended:
+            await self._board.consume(job, outcome=run.state, error=text)
+        elif error is None:
+            await self._board.give_back(job)
+        elif isinstance(error, _HOPELESS):
+            await self._board.trash(job, error=text)
+        elif isinstance(error, ClaimLost):
+            raise error
+        else:
+            await self._board.abandon(job, error=text)
+
+
+async def _ending(run: Run) -> BaseException | None:
+    """What the flow failed with."""
+    try:
+        await run
+    except Exception as error:  # noqa: BLE001  # it is kept with the job
+        return error
+    return None
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {words_of(error)}"

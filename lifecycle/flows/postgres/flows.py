@@ -1,0 +1,104 @@
+"""How rows of flows stand in the tables of a PostgreSQL server, and how they come back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.flows.postgres.connectors import sql
+from lifecycle.flows.records import AtomRow, Change, FlowRow, Snapshot
+
+if TYPE_CHECKING:
+    from lifecycle.flows.postgres.connectors import Row, Statement
+    from lifecycle.flows.records import Batch
+
+__all__ = ["CHANGE", "FLOW", "SNAPSHOT", "begin", "change_of", "printable", "snapshot_of", "write"]
+
+#: The columns of a `FlowRow`.
+FLOW = ", ".join(FlowRow._fields)
+_ATOM = ", ".join(AtomRow._fields)
+_VALUES = ", ".join(f"%({name})s" for name in FlowRow._fields)
+
+_OF_F = ", ".join(f"f.{name}" for name in FlowRow._fields)
+_OF_A = ", ".join(f"a.{name}" for name in AtomRow._fields)
+#: What `snapshot_of` reads, of a flow that is called ``f``.
+SNAPSHOT = f"""{_OF_F}, (
+    SELECT coalesce(json_agg(json_build_array({_OF_A}) ORDER BY a.name), '[]')
+    FROM lifecycle_flow_atoms a WHERE a.flow = f.id)"""  # noqa: S608  # our own columns
+
+_NUMBERS = {"attempt": "integer", "round": "integer", "seq": "bigint", "at": "float8"}
+_CHANGE = ("seq", "at", "kind", "name", "old", "new", "reason", "attempt", "result")
+_SENT = ("id", "topic", "data")
+
+
+def _typed(names: tuple[str, ...]) -> str:
+    return ", ".join(f"{name} {_NUMBERS.get(name, 'text')}" for name in names)
+
+
+_BEGIN = f"INSERT INTO lifecycle_flows ({FLOW}, stamp) VALUES ({_VALUES}, %(stamp)s) ON CONFLICT DO NOTHING RETURNING 1"  # noqa: S608  # our own columns
+# A flow that was taken since has another epoch; and what is sent a second time, and comes after the first, or after
+# what was written since, has an older stamp.
+_HELD = """
+UPDATE lifecycle_flows SET state = %(state)s, seq = greatest(seq, %(seq)s), error = %(error)s, stamp = %(stamp)s,
+    at = CASE WHEN state = %(state)s THEN at ELSE %(at)s END, store = coalesce(%(store)s::text, store)
+WHERE id = %(flow)s AND epoch = %(epoch)s AND stamp < %(stamp)s RETURNING id
+"""
+_ATOMS = f"""
+INSERT INTO lifecycle_flow_atoms (flow, {_ATOM}) SELECT held.id, a.* FROM held,
+    json_to_recordset(%(atoms)s::json) AS a ({_typed(AtomRow._fields)})
+ON CONFLICT (flow, name) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in AtomRow._fields[1:])}
+"""  # noqa: S608  # our own columns
+_CHANGES = f"""
+INSERT INTO lifecycle_flow_changes (flow, {", ".join(_CHANGE)}) SELECT held.id, c.* FROM held,
+    json_to_recordset(%(changes)s::json) AS c ({_typed(_CHANGE)})
+"""  # noqa: S608  # the same
+_SEND = f"""
+INSERT INTO lifecycle_outbox (id, topic, data, until) SELECT s.*, 0 FROM held,
+    json_to_recordset(%(sent)s::json) AS s ({_typed(_SENT)})
+"""  # noqa: S608  # the same
+_WRITE = f"WITH held AS ({_HELD}), atoms AS ({_ATOMS}), changes AS ({_CHANGES}) SELECT 1 FROM held"  # noqa: S608  # the same
+_WRITE_AND_SEND = _WRITE.replace(") SELECT 1", f"), sent AS ({_SEND}) SELECT 1")
+
+
+def begin(flow: FlowRow, stamp: int) -> Statement:
+    """Keeps a flow that is new; gives a row if it was."""
+    return sql(_BEGIN, **flow._asdict(), stamp=stamp)
+
+
+def write(batch: Batch, stamp: int) -> Statement:
+    """Writes ``batch``; gives a row if the flow is still that of who writes."""
+    values: dict[str, Any] = {
+        name: getattr(batch, name) for name in ("flow", "epoch", "state", "seq", "at", "store", "error")
+    }
+    values["error"] = printable(batch.error)
+    values["atoms"] = json.dumps([row._asdict() for row in batch.atoms])
+    values["changes"] = json.dumps([_told(change) for change in batch.changes])
+    if not batch.sent:
+        return sql(_WRITE, **values, stamp=stamp)
+    return sql(_WRITE_AND_SEND, **values, sent=json.dumps([row._asdict() for row in batch.sent]), stamp=stamp)
+
+
+def _told(change: Change) -> dict[str, Any]:
+    row = {name: getattr(change, name) for name in _CHANGE[:-1]}
+    return row | {"result": change.text}
+
+
+def snapshot_of(row: Row) -> Snapshot:
+    """What `SNAPSHOT` gave."""
+    *flow, atoms = row
+    rows = [AtomRow._make(atom) for atom in atoms]
+    return Snapshot(FlowRow._make(flow), {atom.name: atom for atom in rows})
+
+
+#: What `change_of` reads.
+CHANGE = "kind, name, old, new, NULL, reason, attempt, flow, seq, at, result"
+
+
+def change_of(row: Row) -> Change:
+    """What `CHANGE` gave."""
+    return Change._make(row)
+
+
+def printable(text: str) -> str:
+    """An error's words as PostgreSQL can keep them; what it cannot is escaped."""
+    return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()

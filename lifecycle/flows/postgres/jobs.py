@@ -1,0 +1,188 @@
+"""`PostgresJobs`: jobs beside the flows that do them, claimed by conductors on many machines."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from lifecycle.flows.jobs.rows import JobRow
+from lifecycle.flows.jobs.stores import lost_job
+from lifecycle.flows.postgres.connectors import sql
+from lifecycle.flows.postgres.flows import SNAPSHOT, printable, snapshot_of
+from lifecycle.flows.records import FlowRow
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from lifecycle.flows.jobs.rows import Claim
+    from lifecycle.flows.postgres.connectors import Row, Statement
+    from lifecycle.flows.postgres.servers import Server
+    from lifecycle.flows.records import Snapshot
+
+__all__ = ["PostgresJobs"]
+
+_COLUMNS = ", ".join(JobRow._fields)
+_GIVEN = [name for name in JobRow._fields if name != "number"]
+_WRITTEN = _GIVEN[_GIVEN.index("state") :]
+_SELECT = f"SELECT {_COLUMNS} FROM lifecycle_jobs"  # noqa: S608  # our own columns
+_ADD = (
+    f"INSERT INTO lifecycle_jobs ({', '.join(_GIVEN)}, stamp)"  # noqa: S608  # the same
+    f" VALUES ({', '.join(f'%({name})s' for name in _GIVEN)}, 0) ON CONFLICT (id) DO NOTHING RETURNING {_COLUMNS}"
+)
+# What `lapsed` says of a row, for all whose time is over; somebody else may be about it just now, and then he does it.
+_LAPSE = """
+WITH over AS (SELECT number FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until <= %(now)s FOR UPDATE SKIP LOCKED)
+UPDATE lifecycle_jobs j SET
+    state = CASE WHEN attempts >= max_attempts THEN 'COMPLETE' ELSE 'UNCLAIMED' END,
+    outcome = CASE WHEN attempts >= max_attempts THEN 'trashed' ELSE outcome END,
+    ended = CASE WHEN attempts >= max_attempts THEN %(now)s ELSE ended END,
+    owner = '', token = '', until = 0, error = owner || ' claimed it and was gone before it was done'
+FROM over WHERE j.number = over.number
+"""
+_DUE = """
+UPDATE lifecycle_jobs SET due = 0 WHERE number IN (SELECT number FROM lifecycle_jobs
+    WHERE state = 'UNCLAIMED' AND due > 0 AND due <= %(now)s FOR UPDATE SKIP LOCKED)
+"""
+# Who had the job before can write to its flow no more; before the first claim nobody had it.
+_FENCE = """
+UPDATE lifecycle_flows f SET epoch = f.epoch + 1, owner = w.token, stamp = 0
+FROM written w WHERE f.id = w.id AND %(fences)s
+"""
+_CLAIM = f"""
+WITH first AS (
+    SELECT number FROM lifecycle_jobs
+    WHERE state = 'UNCLAIMED' AND due = 0 AND (%(flows)s::text[] IS NULL OR flow = ANY (%(flows)s))
+    ORDER BY rank, number LIMIT 1 FOR UPDATE SKIP LOCKED
+), written AS (
+    UPDATE lifecycle_jobs j SET state = 'CLAIMED', owner = %(owner)s, token = %(token)s, until = %(until)s,
+        epoch = epoch + 1, attempts = attempts + 1, stamp = %(stamp)s
+    FROM first WHERE j.number = first.number RETURNING j.*
+), fenced AS ({_FENCE} AND w.epoch > 1) SELECT {_COLUMNS} FROM written
+"""  # noqa: S608  # our own columns
+_CLAIMED = f"{_SELECT} WHERE state = 'CLAIMED' AND token = %(token)s AND stamp = %(stamp)s"
+_SWAP = f"""
+WITH written AS (
+    UPDATE lifecycle_jobs SET {", ".join(f"{name} = %({name})s" for name in _WRITTEN)}, stamp = %(stamp)s
+    WHERE id = %(id)s AND state = %(old_state)s AND epoch = %(old_epoch)s AND (state != 'CLAIMED' OR until > %(now)s)
+    RETURNING id, token
+), fenced AS ({_FENCE}) SELECT 1 FROM written
+"""  # noqa: S608  # the same
+_RENEW = """
+UPDATE lifecycle_jobs j SET until = %(until)s FROM json_to_recordset(%(claims)s::json) AS c (id text, epoch bigint)
+WHERE j.id = c.id AND j.epoch = c.epoch AND j.state = 'CLAIMED' RETURNING j.id, j.epoch
+"""
+# The flow is ours also where a claim before had fenced it; what is sent a second time does not fence ourselves.
+_ADOPT = f"""
+WITH claim AS (
+    SELECT id FROM lifecycle_jobs WHERE id = %(id)s AND state = 'CLAIMED' AND epoch = %(job_epoch)s FOR SHARE
+), f AS (
+    INSERT INTO lifecycle_flows AS had ({", ".join(FlowRow._fields)}, stamp)
+    SELECT {", ".join(f"%({name})s" for name in FlowRow._fields)}, %(stamp)s FROM claim
+    ON CONFLICT (id) DO UPDATE SET epoch = had.epoch + 1, owner = excluded.owner, stamp = excluded.stamp
+    WHERE NOT (had.owner = excluded.owner AND had.stamp >= excluded.stamp) RETURNING *
+) SELECT {SNAPSHOT} FROM f
+"""  # noqa: S608  # the same
+_ADOPTED = f"SELECT {SNAPSHOT} FROM lifecycle_flows f WHERE id = %(id)s AND owner = %(owner)s AND stamp = %(stamp)s"  # noqa: S608  # the same
+_PURGE = """
+WITH old AS (DELETE FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended < %(before)s RETURNING id),
+atoms AS (DELETE FROM lifecycle_flow_atoms a USING old WHERE a.flow = old.id),
+changes AS (DELETE FROM lifecycle_flow_changes c USING old WHERE c.flow = old.id),
+flows AS (DELETE FROM lifecycle_flows f USING old WHERE f.id = old.id)
+SELECT count(*) FROM old
+"""
+
+
+class PostgresJobs:
+    """A `JobStore` on ``server``. A claim ends with its lease: nothing else tells, from machine to machine."""
+
+    def __init__(self, server: Server, stamps: Iterator[int]) -> None:
+        self._server, self._stamps = server, stamps
+
+    async def add(self, row: JobRow) -> JobRow:
+        """Keep a job that is new; what is kept under its id, which may be another."""
+        added = await self._server.run(sql(_ADD, **row._asdict()))
+        return _first(added or await self._server.run(_one(row.id))) or row
+
+    async def get(self, id: str, *, now: float) -> JobRow | None:  # noqa: A002  # what it is
+        """One job."""
+        return _first(await self._server.run(sql(_LAPSE, now=now), _one(id)))
+
+    async def rows(self, *states: str, now: float) -> list[JobRow]:
+        """The jobs in those states, in order."""
+        wanted = sql(f"{_SELECT} WHERE state = ANY (%(states)s) ORDER BY rank, number", states=list(map(str, states)))
+        return list(map(JobRow._make, await self._server.run(sql(_LAPSE, now=now), wanted)))
+
+    async def take(self, flows: Collection[str] | None, claim: Claim) -> JobRow | None:
+        """Claim the first job that is due and that one of ``flows`` does, or any; None where there is none."""
+        stamp, names = next(self._stamps), None if flows is None else list(flows)
+        taking = sql(_CLAIM, flows=names, stamp=stamp, fences=True, **claim._asdict())
+        done = sql(_CLAIMED, token=claim.token, stamp=stamp)
+        settling = sql(_LAPSE, now=claim.now), sql(_DUE, now=claim.now)
+        return _first(await self._server.run(*settling, taking, done=done))
+
+    async def swap(self, old: JobRow, new: JobRow, *, now: float) -> bool:
+        """Write ``new`` where the job has the state and the epoch of ``old``; False where it has not."""
+        values = {name: getattr(new, name) for name in _WRITTEN} | {"id": old.id, "stamp": next(self._stamps)}
+        values |= {"old_state": old.state, "old_epoch": old.epoch, "now": now, "error": printable(new.error)}
+        fences = bool(old.epoch) and new.epoch != old.epoch
+        done = sql(
+            "SELECT 1 FROM lifecycle_jobs WHERE id = %(id)s AND stamp = %(stamp)s", id=old.id, stamp=values["stamp"]
+        )
+        return bool(await self._server.run(sql(_SWAP, fences=fences, **values), done=done))
+
+    async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
+        """Have those claims end later; gives those that are lost."""
+        claims = json.dumps([{"id": row.id, "epoch": row.epoch} for row in rows])
+        kept = set(await self._server.run(sql(_LAPSE, now=now), sql(_RENEW, claims=claims, until=until)))
+        return [row for row in rows if (row.id, row.epoch) not in kept]
+
+    async def adopt(self, row: JobRow, flow: FlowRow, *, now: float) -> Snapshot:
+        """Take the flow of a job that was claimed, or begin it.
+
+        Raises:
+            ClaimLost: where the claim is lost.
+        """
+        values = flow._asdict() | {"job_epoch": row.epoch, "stamp": next(self._stamps)}
+        done = sql(_ADOPTED, **values)
+        for found in await self._server.run(sql(_LAPSE, now=now), sql(_ADOPT, **values), done=done):
+            return snapshot_of(found)
+        raise lost_job(row)
+
+    async def next(self, *, now: float) -> float | None:
+        """When a job will be due, or a claim may end, without anybody doing something."""
+        ((then,),) = await self._server.run(
+            sql(
+                "SELECT least((SELECT min(due) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > %(now)s),"
+                " (SELECT min(until) FROM lifecycle_jobs WHERE state = 'CLAIMED'))",
+                now=now,
+            )
+        )
+        return None if then is None else float(then)
+
+    async def unfinished(self, ids: Collection[str]) -> set[str]:
+        """Which of those are ids of jobs that are not complete."""
+        asked = "SELECT id FROM lifecycle_jobs WHERE id = ANY (%(ids)s) AND state != 'COMPLETE'"
+        return {id for (id,) in await self._server.run(sql(asked, ids=list(ids)))}  # noqa: A001  # what it is
+
+    async def purge(self, *, before: float) -> int:
+        """Forget the jobs that were completed before then, with their flows; how many that were."""
+        ((count,),) = await self._server.run(sql(_PURGE, before=before))
+        return int(count)
+
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in each state, but for those that are complete."""
+        found = await self._server.run(
+            sql("SELECT state, count(*) FROM lifecycle_jobs WHERE state != 'COMPLETE' GROUP BY state")
+        )
+        return {"UNCLAIMED": 0, "CLAIMED": 0} | {str(state): int(count) for state, count in found}
+
+    def doubt(self) -> None:
+        """Each method looks at the leases anyway."""
+
+
+def _one(id: str) -> Statement:  # noqa: A002  # what it is
+    return sql(f"{_SELECT} WHERE id = %(id)s", id=id)
+
+
+def _first(rows: list[Row]) -> JobRow | None:
+    return JobRow._make(rows[0]) if rows else None

@@ -1,0 +1,113 @@
+"""`Repository`: where the flows of one `Flows` are found, begun and taken, and what an engine gets for one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lifecycle.errors import ClaimLost, FlowError
+from lifecycle.flows.engines import Engine
+from lifecycle.flows.failures import Failure
+from lifecycle.flows.outboxes import SENT
+from lifecycle.flows.plans.compiling import compile_flow
+from lifecycle.flows.records import Snapshot
+from lifecycle.flows.tables import AtomState, FlowState
+
+if TYPE_CHECKING:
+    from lifecycle.flows.codecs import Codec
+    from lifecycle.flows.options import Options
+    from lifecycle.flows.owners import Owners
+    from lifecycle.flows.patterns import Item
+    from lifecycle.flows.plans.compiling import Plan
+    from lifecycle.flows.records import Change, FlowRow
+    from lifecycle.flows.stores import Store
+
+__all__ = ["Repository"]
+
+#: States of a flow that somebody runs, or that somebody ran when he died.
+_RUNS = (FlowState.PENDING, FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
+_FAILED = (AtomState.FAILURE, AtomState.REVERT_FAILURE)
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A store, and all that is needed to run what is kept in it."""
+
+    store: Store
+    codec: Codec
+    options: Options
+    #: Who has the store open: we, who take flows by our token, and others, whose we leave to them.
+    owners: Owners
+
+    def plan(self, flow: Item, name: str) -> Plan:
+        """The plan of ``flow``, which must be called ``name``.
+
+        Raises:
+            FlowError: where it is called otherwise, or cannot be carried out.
+        """
+        plan = compile_flow(flow)
+        if plan.name != name:
+            raise FlowError(f"{flow!r} was given for the flow {name!r}; a flow is known by its name: keep it")
+        return plan
+
+    async def open(self, row: FlowRow) -> tuple[Snapshot, bool]:
+        """What is kept of the flow ``row``, and whether it is new, and so ours.
+
+        Raises:
+            FlowError: where the id is that of another flow.
+        """
+        mine = row._replace(epoch=1, owner=self.owners.token)
+        if not row.epoch and await self.store.create(mine):
+            return Snapshot(mine, {}), True
+        snapshot = await self.store.load(row.id)
+        if snapshot.flow.name != row.name:
+            raise FlowError(
+                f"the id {row.id!r} is that of a flow {snapshot.flow.name!r}, not {row.name!r}; give another id"
+            )
+        return snapshot, False
+
+    async def take(self, snapshot: Snapshot) -> Snapshot:
+        """Take what was looked at.
+
+        Raises:
+            ClaimLost: where somebody else runs it, or was quicker.
+        """
+        flow = snapshot.flow
+        if await self.is_run_elsewhere(flow):
+            raise ClaimLost(
+                f"flow {flow.id!r} is {flow.state} and run by another who has the store open ({flow.owner}); wait for "
+                "it, or suspend it there"
+            )
+        return await self.store.take(flow.id, self.owners.token, seen=flow.epoch)
+
+    async def is_run_elsewhere(self, flow: FlowRow) -> bool:
+        """Whether somebody else who lives is at work on it."""
+        mine = flow.owner in ("", self.owners.token)
+        return not mine and flow.state in _RUNS and await self.owners.lives(flow.owner)
+
+    def engine(self, plan: Plan, snapshot: Snapshot, sender: object) -> Engine:
+        """An engine for what is ours.
+
+        Raises:
+            FlowError: where what is kept does not go with ``plan``, or is damaged.
+        """
+        try:
+            engine = Engine(plan, snapshot, store=self.store, codec=self.codec, options=self.options, sender=sender)
+        except (ValueError, TypeError) as error:
+            raise FlowError(
+                f"what is kept of flow {snapshot.flow.id!r} is damaged, or of another version ({error}); "
+                "restore a copy, or start it under another id"
+            ) from error
+        engine.sent = partial(self.owners.ring, SENT)
+        return engine
+
+    async def changes(self, id: str, *, after: int) -> list[Change]:  # noqa: A002  # what it is
+        """What happened to a flow after the change of that number."""
+        return [self._read(change) for change in await self.store.changes(id, after=after)]
+
+    def _read(self, change: Change) -> Change:
+        if change.text is None:
+            return change
+        result = Failure.decode(change.text) if change.new in _FAILED else self.codec.decode(change.text)
+        return change._replace(result=result)
