@@ -121,124 +121,116 @@ class Hook(Signal):
                 _log.exception("a receiver of hooks.%s failed: %r", self.name, receiver)
 
 
-def _hook(name: str, doc: str) -> Hook:
-    return Hook(name, doc)
-
-
 # -- events: the sender is the router ---------------------------------------------------------------------------
 
-delivery_accepted: Hook = _hook(
+delivery_accepted: Hook = Hook(
     "delivery_accepted",
     "An event came in: it has a route, or the fallback, or has failed. Announced before it can end. ``delivery``.",
 )
-event_routed: Hook = _hook("event_routed", "An event found its route. ``event``, ``pattern``, ``delivery``.")
-event_unrouted: Hook = _hook("event_unrouted", "Nobody took an event. ``event``.")
-event_dropped: Hook = _hook("event_dropped", "An event was given up. ``event``, ``pattern``, ``reason``.")
-event_merged: Hook = _hook("event_merged", "An event went into an open window. ``event``, ``pattern``, ``delivery``.")
-handler_started: Hook = _hook(
+event_routed: Hook = Hook("event_routed", "An event found its route. ``event``, ``pattern``, ``delivery``.")
+event_unrouted: Hook = Hook("event_unrouted", "Nobody took an event. ``event``.")
+event_dropped: Hook = Hook("event_dropped", "An event was given up. ``event``, ``pattern``, ``reason``.")
+event_merged: Hook = Hook("event_merged", "An event went into an open window. ``event``, ``pattern``, ``delivery``.")
+handler_started: Hook = Hook(
     "handler_started",
     "A handler is about to be called, in the task that announces this; context variables that are set here hold for "
     "it, and its end is announced in the same task. ``event``, ``pattern``, ``delivery``.",
 )
-handler_passed: Hook = _hook(
+handler_passed: Hook = Hook(
     "handler_passed", "A handler raised NotHandled: the next may have the event. ``event``, ``pattern``, ``delivery``."
 )
-handler_finished: Hook = _hook(
+handler_finished: Hook = Hook(
     "handler_finished", "A handler returned. ``event``, ``pattern``, ``duration`` in seconds."
 )
-handler_failed: Hook = _hook("handler_failed", "A handler raised. ``event``, ``pattern``, ``error``.")
-delivery_ended: Hook = _hook(
+handler_failed: Hook = Hook("handler_failed", "A handler raised. ``event``, ``pattern``, ``error``.")
+delivery_ended: Hook = Hook(
     "delivery_ended",
     "What became of an event is known: ``delivery.error`` tells. The last that is announced of it, once for each "
     "delivery; of those that were merged, once for the call that they were merged into. ``delivery``.",
 )
-source_failed: Hook = _hook(
-    "source_failed", "A source raised. ``source``, ``error``, ``restart_in`` (seconds or None)."
-)
-router_started: Hook = _hook("router_started", "A router begins to run; its sources start next. ``router``.")
-router_stopped: Hook = _hook("router_stopped", "A router has come to rest. ``router``.")
+source_failed: Hook = Hook("source_failed", "A source raised. ``source``, ``error``, ``restart_in`` (seconds or None).")
+router_started: Hook = Hook("router_started", "A router begins to run; its sources start next. ``router``.")
+router_stopped: Hook = Hook("router_stopped", "A router has come to rest. ``router``.")
 
 # -- what can be asked for its state: the sender is the component -------------------------------------------------
 
-component_opened: Hook = _hook(
+component_opened: Hook = Hook(
     "component_opened",
     "Something with a ``state()`` lives here from now on, such as a worker that starts. ``component``.",
 )
-component_changed: Hook = _hook(
+component_changed: Hook = Hook(
     "component_changed", "Its state says something else, and no other hook tells of it. ``component``."
 )
-component_closed: Hook = _hook("component_closed", "It does not any more. ``component``.")
+component_closed: Hook = Hook("component_closed", "It does not any more. ``component``.")
 
 # -- states: the sender is the machine --------------------------------------------------------------------------
 
-state_changed: Hook = _hook("state_changed", "A state machine moved. ``machine``, ``transition``.")
+state_changed: Hook = Hook("state_changed", "A state machine moved. ``machine``, ``transition``.")
 
 # -- flows: the sender is the run ---------------------------------------------------------------------------------
 
-flow_changed: Hook = _hook(
+flow_changed: Hook = Hook(
     "flow_changed", "A flow, or a task or retry in one, changed its state; it is stored. ``change``."
 )
-flow_ended: Hook = _hook("flow_ended", "A flow came to its end. ``state``, ``error`` (None if it failed with none).")
-flow_task_started: Hook = _hook(
+flow_ended: Hook = Hook("flow_ended", "A flow came to its end. ``state``, ``error`` (None if it failed with none).")
+flow_task_started: Hook = Hook(
     "flow_task_started", "A task, a retry or a revert begins to work; announced where it does. ``task``: what it is."
 )
-flow_task_ended: Hook = _hook(
+flow_task_ended: Hook = Hook(
     "flow_task_ended",
     "It works no more; announced where it did. ``task``, ``error`` (None if it returned; a cancellation too).",
 )
 
 # -- workers: the sender is the worker (or the supervisor that restarted it) --------------------------------------
 
-worker_started: Hook = _hook("worker_started", "A worker runs. ``worker``.")
-worker_failed: Hook = _hook("worker_failed", "A worker ended with an error. ``worker``, ``exit``.")
-worker_killed: Hook = _hook("worker_killed", "A worker was killed after its grace period. ``worker``, ``exit``.")
-worker_restarted: Hook = _hook("worker_restarted", "A worker was started again. ``worker``, ``restarts``.")
-circuit_opened: Hook = _hook("circuit_opened", "A child is given up until restarted by hand. ``child``, ``restarts``.")
+worker_started: Hook = Hook("worker_started", "A worker runs. ``worker``.")
+worker_failed: Hook = Hook("worker_failed", "A worker ended with an error. ``worker``, ``exit``.")
+worker_killed: Hook = Hook("worker_killed", "A worker was killed after its grace period. ``worker``, ``exit``.")
+worker_restarted: Hook = Hook("worker_restarted", "A worker was started again. ``worker``, ``restarts``.")
+circuit_opened: Hook = Hook("circuit_opened", "A child is given up until restarted by hand. ``child``, ``restarts``.")
 
 # -- pools: the sender is the pool; a member and a session are told by their names ---------------------------------
 
-call_started: Hook = _hook(
+call_started: Hook = Hook(
     "call_started",
     "A call begins, before it waits or is sent; announced where it was asked for. ``call``, which has an ``order`` and "
     "a ``traceparent`` that goes with it.",
 )
-call_ended: Hook = _hook("call_ended", "That call has its outcome. ``call``, ``error`` (None if it returned).")
-call_queued: Hook = _hook("call_queued", "A call waits for a member. ``function``, ``session``.")
-call_dispatched: Hook = _hook(
+call_ended: Hook = Hook("call_ended", "That call has its outcome. ``call``, ``error`` (None if it returned).")
+call_queued: Hook = Hook("call_queued", "A call waits for a member. ``function``, ``session``.")
+call_dispatched: Hook = Hook(
     "call_dispatched",
     "A call was given to a member. ``function``, ``session``, ``member``, ``waited`` in seconds.",
 )
-call_finished: Hook = _hook(
+call_finished: Hook = Hook(
     "call_finished",
     "A call has its outcome. ``function``, ``session``, ``member`` (None if it never had one), ``waited`` and ``ran`` "
     "in seconds, ``error`` (None if it returned).",
 )
-pool_saturated: Hook = _hook("pool_saturated", "A call was refused: the queue is full. ``queued``, ``function``.")
-pool_recovered: Hook = _hook(
+pool_saturated: Hook = Hook("pool_saturated", "A call was refused: the queue is full. ``queued``, ``function``.")
+pool_recovered: Hook = Hook(
     "pool_recovered",
     "The pool dealt with a failure. ``action`` (``retry``, ``degrade``, ``remove`` or ``replace``), ``member``, "
     "``reason``, ``error``.",
 )
-member_changed: Hook = _hook("member_changed", "A member went from phase to phase. ``member``, ``change``.")
-health_checked: Hook = _hook(
+member_changed: Hook = Hook("member_changed", "A member went from phase to phase. ``member``, ``change``.")
+health_checked: Hook = Hook(
     "health_checked", "A member was asked after its health. ``member``, ``result``, ``duration`` in seconds."
 )
-session_bound: Hook = _hook("session_bound", "A session has a member now. ``session``, ``member``.")
-session_hit: Hook = _hook("session_hit", "A call went to the member of its session. ``session``, ``member``.")
-session_missed: Hook = _hook(
+session_bound: Hook = Hook("session_bound", "A session has a member now. ``session``, ``member``.")
+session_hit: Hook = Hook("session_hit", "A call went to the member of its session. ``session``, ``member``.")
+session_missed: Hook = Hook(
     "session_missed", "A call's session had no member, or not a free one. ``session``, ``member`` (None if none)."
 )
-session_lost: Hook = _hook("session_lost", "A session's member has ended. ``session``, ``member``.")
-session_evicted: Hook = _hook("session_evicted", "A session was forgotten for newer ones. ``session``, ``member``.")
+session_lost: Hook = Hook("session_lost", "A session's member has ended. ``session``, ``member``.")
+session_evicted: Hook = Hook("session_evicted", "A session was forgotten for newer ones. ``session``, ``member``.")
 
 # -- the runtime: the sender is the lifetime -------------------------------------------------------------------
 
-task_started: Hook = _hook("task_started", "A background task began. ``name``.")
-task_finished: Hook = _hook("task_finished", "A background task ended. ``name``, ``duration``.")
-task_crashed: Hook = _hook("task_crashed", "A background task raised. ``name``, ``error``.")
-critical_finished: Hook = _hook(
-    "critical_finished", "A `do` or `do_detached` ended. ``name``, ``duration``, ``error``."
-)
-hook_finished: Hook = _hook("hook_finished", "A shutdown hook ended. ``hook``, ``duration``, ``error``.")
-signal_received: Hook = _hook("signal_received", "The process got a signal. ``signum``, ``count``.")
-forced_exit: Hook = _hook("forced_exit", "The process is about to be ended by force. ``status``, ``reason``.")
+task_started: Hook = Hook("task_started", "A background task began. ``name``.")
+task_finished: Hook = Hook("task_finished", "A background task ended. ``name``, ``duration``.")
+task_crashed: Hook = Hook("task_crashed", "A background task raised. ``name``, ``error``.")
+critical_finished: Hook = Hook("critical_finished", "A `do` or `do_detached` ended. ``name``, ``duration``, ``error``.")
+hook_finished: Hook = Hook("hook_finished", "A shutdown hook ended. ``hook``, ``duration``, ``error``.")
+signal_received: Hook = Hook("signal_received", "The process got a signal. ``signum``, ``count``.")
+forced_exit: Hook = Hook("forced_exit", "The process is about to be ended by force. ``status``, ``reason``.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lifecycle.control.routes import Route
     from lifecycle.events import Topical
 
-__all__ = ["Delivery", "current", "delivery", "taken", "was_cancelled"]
+__all__ = ["Delivery", "current", "delivery", "taken"]
 
 _numbers = itertools.count(1)
 
@@ -26,12 +26,6 @@ current: ContextVar[Delivery | None] = ContextVar("lifecycle_delivery", default=
 
 #: How many forefathers an ended delivery keeps.
 _GENERATIONS = 16
-
-
-def was_cancelled() -> bool:
-    """Whether somebody cancelled the running task; user code may also raise CancelledError of its own accord."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def delivery() -> Delivery:

@@ -12,8 +12,9 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from lifecycle import hooks
+from lifecycle._cancelling import was_cancelled
 from lifecycle._naming import error_text, name_of
-from lifecycle.control.deliveries import current, was_cancelled
+from lifecycle.control.deliveries import current
 from lifecycle.errors import SourceFailed
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ Do not add behaviour here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from lifecycle._naming import name_of
 from lifecycle.backoff import Backoff
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
     from lifecycle.control.deliveries import Delivery
-    from lifecycle.control.types import Handler, Middleware, Source
+    from lifecycle.control.types import Handler, Middleware, RouteSettings, Source
     from lifecycle.control.windows import Debounce
     from lifecycle.events import Topical
 
@@ -102,30 +102,11 @@ class Router(Overview):
             self._traffic.roster.retire(old)
         return route
 
-    def on(
-        self,
-        pattern: str | Pattern | type,
-        *,
-        debounce: float | Debounce | None = None,
-        busy: Busy | str = Busy.QUEUE,
-        concurrency: int = 1,
-        lane: str | None = None,
-        middleware: Iterable[Middleware] = (),
-        replace: bool = False,
-    ) -> Callable[[_H], _H]:
-        """`handle` as a decorator; the function stays what it is."""
+    def on(self, pattern: str | Pattern | type, **settings: Unpack[RouteSettings]) -> Callable[[_H], _H]:
+        """`handle` as a decorator, with the same settings; the function stays what it is."""
 
         def register(handler: _H) -> _H:
-            self.handle(
-                pattern,
-                handler,
-                debounce=debounce,
-                busy=busy,
-                concurrency=concurrency,
-                lane=lane,
-                middleware=middleware,
-                replace=replace,
-            )
+            self.handle(pattern, handler, **settings)
             return handler
 
         return register

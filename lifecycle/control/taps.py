@@ -8,9 +8,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from lifecycle._cancelling import was_cancelled
 from lifecycle._naming import name_of
 from lifecycle.control.composing import is_async
-from lifecycle.control.deliveries import Delivery, was_cancelled
+from lifecycle.control.deliveries import Delivery
 from lifecycle.control.routes import Route, caller
 
 if TYPE_CHECKING:

@@ -6,14 +6,18 @@ Whatever a user writes fits one of these by its shape alone; nothing has to inhe
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
 
 from lifecycle.events import Topical
 
 if TYPE_CHECKING:
-    from lifecycle.control.deliveries import Delivery
+    from collections.abc import Iterable
 
-__all__ = ["AsyncHandler", "Emit", "Handler", "Middleware", "Source", "SourceObject", "Wrapper"]
+    from lifecycle.control.deliveries import Delivery
+    from lifecycle.control.lanes import Busy
+    from lifecycle.control.windows import Debounce
+
+__all__ = ["AsyncHandler", "Emit", "Handler", "Middleware", "RouteSettings", "Source", "SourceObject", "Wrapper"]
 
 #: What a user registers: ``async def`` or plain, of one argument.
 Handler: TypeAlias = Callable[[Any], Any]
@@ -26,6 +30,17 @@ Middleware: TypeAlias = Callable[[AsyncHandler], Handler]
 
 #: Middleware that may also be called by hand, with any handler: what the library's own is.
 Wrapper: TypeAlias = Callable[[Handler], AsyncHandler]
+
+
+class RouteSettings(TypedDict, total=False):
+    """How a route treats its events; `Router.handle` says what each means, and what it is where it is not given."""
+
+    debounce: float | Debounce | None
+    busy: Busy | str
+    concurrency: int
+    lane: str | None
+    middleware: Iterable[Middleware]
+    replace: bool
 
 
 class Emit(Protocol):

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from lifecycle import hooks
+from lifecycle._cancelling import was_cancelled
 from lifecycle._naming import name_of
 from lifecycle.control.composing import as_async
-from lifecycle.control.deliveries import Delivery, was_cancelled
+from lifecycle.control.deliveries import Delivery
 from lifecycle.errors import NotHandled
 from lifecycle.events import Change, FileBatch, FileEvent
 

@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
+from lifecycle._cancelling import was_cancelled
 from lifecycle._naming import name_of
 from lifecycle.errors import Interrupted
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from lifecycle.runtime.lifetimes import Lifetime
 
-__all__ = ["Background", "call_anywhere"]
+__all__ = ["Background", "call_anywhere", "check_callable"]
 
 _log = logging.getLogger("lifecycle.runtime")
 
@@ -28,6 +29,19 @@ async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
         return await fn(*args)
     result = await asyncio.to_thread(fn, *args)
     return await result if inspect.isawaitable(result) else result
+
+
+def check_callable(fn: object) -> None:
+    """Refuse what is no function, in the words of the mistake that is likely.
+
+    Raises:
+        TypeError: saying what to give.
+    """
+    if inspect.iscoroutine(fn):
+        fn.close()
+        raise TypeError(f"{fn!r} is a call already made; give the function, and its arguments after it")
+    if not callable(fn):
+        raise TypeError(f"{fn!r} cannot be called; give a function, async or plain, and its arguments after it")
 
 
 class Background:
@@ -91,7 +105,7 @@ class Background:
         try:
             return await call_anywhere(fn, *args)
         except asyncio.CancelledError as error:
-            if not _was_cancelled():
+            if not was_cancelled():
                 await self._report(name, error, on_error)
             raise
         except Interrupted:
@@ -122,9 +136,3 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
     """Asyncio is not to complain about an error that has been reported."""
     if not task.cancelled():
         task.exception()
-
-
-def _was_cancelled() -> bool:
-    """Whether somebody cancelled the running task; code can raise CancelledError of its own accord too."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

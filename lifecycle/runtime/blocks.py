@@ -46,7 +46,7 @@ class _Block:
         life.hears_signals = self._signals or (outer is not None and outer.hears_signals)
         self._body = _Body()
         life.interrupt = self._body.cancel
-        self._held.callback(life.close)
+        self._held.callback(life.deadline.close)
         if self._signals and not (outer is not None and outer.hears_signals):
             self._held.enter_context(receiving_signals(life))
         self._held.enter_context(life.as_current())

@@ -39,6 +39,7 @@ class Cleanup:
         # Seconds after which a hook that still runs is named, and cancelled if it is to be cut.
         self._patience, self._cut = patience, cut
         self._hooks: list[tuple[str, Callable[[], object]]] = []
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._hooks)
@@ -47,17 +48,20 @@ class Cleanup:
         """Run ``hook`` before those that were added earlier.
 
         Raises:
+            RuntimeError: once they have run.
             TypeError: for what cannot be called.
         """
+        if self._closed:
+            raise RuntimeError(f"the shutdown hooks have run; {hook!r} came too late to be called")
         given: Any = hook
         call = given if callable(given) else getattr(given, "run", None)
         if not callable(call):
             raise TypeError(f"{hook!r} is no shutdown hook; give a function without arguments, async or plain")
         self._hooks.append((name_of(call), call))
 
-    def discard(self, hook: Callable[[], object]) -> None:
-        """Do not run ``hook``, if it has not run yet."""
-        self._hooks = [each for each in self._hooks if each[1] != hook]
+    def close(self) -> None:
+        """Take no more: they would never run."""
+        self._closed = True
 
     async def run(self, left: Callable[[], float]) -> None:
         """Run all, also those that are added meanwhile; ``left`` says how many seconds the shutdown still has."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lifecycle import hooks
 from lifecycle._naming import name_of
+from lifecycle.runtime.background import check_callable
 from lifecycle.runtime.lifetimes import current_life
-from lifecycle.runtime.records import check_callable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

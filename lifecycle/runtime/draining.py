@@ -3,22 +3,56 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lifecycle import hooks
-from lifecycle.runtime.capture import as_router
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
-    from lifecycle.runtime.capture import Drainable, RouterLike
+    from lifecycle.events import Topical
     from lifecycle.runtime.lives import Life
 
-__all__ = ["Draining"]
+__all__ = ["Drainable", "Draining", "RouterLike"]
 
 _log = logging.getLogger("lifecycle.runtime")
+
+
+class Drainable(Protocol):
+    """What ends by itself when asked to: ``run`` returns after `stop`."""
+
+    async def run(self) -> object:
+        """Run until `stop`."""
+        ...
+
+    def stop(self) -> None:
+        """Let `run` drain and end."""
+        ...
+
+
+class RouterLike(Drainable, Protocol):
+    """What is known of a router here: it can be asked who would get a topic, and be sent events."""
+
+    def explain(self, topic: str) -> Sequence[Any]:
+        """The routes for ``topic``; each has a ``pattern``."""
+        ...
+
+    def emit_nowait(self, event: Topical) -> object:
+        """Send ``event``."""
+        ...
+
+    def state(self) -> Any:
+        """It is ``running`` once its sources have started."""
+        ...
+
+
+def _as_router(thing: Any) -> RouterLike | None:
+    """``thing``, if it is a router by its shape."""
+    shaped = all(callable(getattr(thing, name, None)) for name in ("explain", "emit_nowait", "run", "state", "stop"))
+    return thing if shaped and not inspect.isclass(thing) else None
 
 
 class Draining:
@@ -43,13 +77,13 @@ class Draining:
     def add(self, drainable: Drainable, ended: asyncio.Future[Any]) -> None:
         """Drain it first of all when the end comes, and, if it is a router, let it hear of signals until then."""
         self._running[ended] = drainable
-        self.had_router |= as_router(drainable) is not None
+        self.had_router |= _as_router(drainable) is not None
         ended.add_done_callback(self._running.pop)
 
     @property
     def routers(self) -> tuple[RouterLike, ...]:
         """Those that run."""
-        return tuple(router for each in tuple(self._running.values()) if (router := as_router(each)))
+        return tuple(router for each in tuple(self._running.values()) if (router := _as_router(each)))
 
     @contextmanager
     def delayed(self, seconds: float) -> Generator[None]:

@@ -29,16 +29,16 @@ async def conclude(life: Life, mains: Sequence[Main] = ()) -> None:
 
 
 async def _conclude(life: Life, mains: Sequence[Main]) -> None:
-    await life.draining.drain(life.left_for_work)
+    await life.draining.drain(life.deadline.left_for_work)
     for main in reversed(mains):
-        await main.stop(life.left_for_work)
-        await life.adopted.stop(main, life.left_for_work)
-    await life.adopted.stop(None, life.left_for_work)
-    in_time = life.expect_end()
-    await life.background.cancel(life.left_for_work())
-    await life.cleanup.run(life.left)
+        await main.stop(life.deadline.left_for_work)
+        await life.adopted.stop(main, life.deadline.left_for_work)
+    await life.adopted.stop(None, life.deadline.left_for_work)
+    in_time = life.deadline.expect_end()
+    await life.background.cancel(life.deadline.left_for_work())
+    await life.cleanup.run(life.deadline.left)
     life.end_hooks()
-    await life.flushes.run(life.left)
+    await life.flushes.run(life.deadline.left)
     for main in mains:
         await main.over()
     await life.background.cancel()

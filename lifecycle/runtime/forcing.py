@@ -1,23 +1,53 @@
-"""The end by force: no cleaning up, status 1, whatever state the program is in."""
+"""The end by force: no cleaning up, status 1, whatever state the program is in; and the alarm that sets it off.
+
+Of threads only `_thread` is used: an alarm may be set inside a signal handler, where taking one of `threading`'s locks
+could wait for the very code that was interrupted.
+"""
 
 from __future__ import annotations
 
+import _thread
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
-from lifecycle.runtime.alarms import Alarm
 from lifecycle.runtime.dumps import write_stderr
 from lifecycle.runtime.ownership import owner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lifecycle.runtime.lifetimes import Lifetime
 
-__all__ = ["force_exit"]
+__all__ = ["Alarm", "force_exit"]
 
 #: Seconds that the receivers of `hooks.forced_exit` get at most: they run where anything may be locked.
 _GRACE = 0.25
 
 _STATUS = 1
+
+
+class Alarm:
+    """Calls ``action`` after ``seconds``, in a thread that does not hold the process back, unless cancelled."""
+
+    def __init__(self, seconds: float, action: Callable[[], None]) -> None:
+        # Both are held until: it is cancelled; its thread is done.
+        self._cancelled = _thread.allocate_lock()
+        self._over = _thread.allocate_lock()
+        self._cancelled.acquire()
+        self._over.acquire()
+        _thread.start_new_thread(self._wait, (min(seconds, _thread.TIMEOUT_MAX), action))
+
+    def cancel(self) -> None:
+        """Make sure that it does not go off any more; waits for its thread to end. Call it once."""
+        self._cancelled.release()
+        self._over.acquire()
+
+    def _wait(self, seconds: float, action: Callable[[], None]) -> None:
+        try:
+            if not self._cancelled.acquire(timeout=seconds):
+                action()
+        finally:
+            self._over.release()
 
 
 def force_exit(sender: Lifetime, reason: str) -> None:

@@ -8,8 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._naming import name_of
-from lifecycle.runtime.background import call_anywhere
-from lifecycle.runtime.records import check_callable
+from lifecycle.runtime.background import call_anywhere, check_callable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

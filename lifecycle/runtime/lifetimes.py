@@ -87,7 +87,7 @@ class Lifetime:
         Raises:
             RuntimeError: when the hooks have run already.
         """
-        self._life.add_hook(hook)
+        self._life.cleanup.add(hook)
         return hook
 
     def on_flush(self, hook: _H) -> _H:
@@ -99,7 +99,7 @@ class Lifetime:
         Raises:
             RuntimeError: when the shutdown hooks have run already.
         """
-        self._life.add_flush(hook)
+        self._life.flushes.add(hook)
         return hook
 
     def go(

@@ -1,4 +1,4 @@
-"""The machinery of one lifetime: its first cause, its deadline, and what has to end before it does.
+"""The machinery of one lifetime: its first cause, and what has to end before it does.
 
 `lifetimes.Lifetime` is what users see of it, `signaling` feeds it with signals, `endings` ends it.
 """
@@ -8,28 +8,25 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
-import math
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.runtime.adoption import Adopted
-from lifecycle.runtime.alarms import Alarm
-from lifecycle.runtime.background import Background
+from lifecycle.runtime.background import Background, check_callable
 from lifecycle.runtime.cleanup import Cleanup
 from lifecycle.runtime.components import Components
+from lifecycle.runtime.deadlines import Deadline
 from lifecycle.runtime.draining import Draining
-from lifecycle.runtime.dumps import dump_stacks, tell_terminal
+from lifecycle.runtime.dumps import tell_terminal
 from lifecycle.runtime.escalation import Escalation
-from lifecycle.runtime.forcing import force_exit
 from lifecycle.runtime.lifetimes import Lifetime, current_life
-from lifecycle.runtime.records import LifetimeState, Reason, check_callable
+from lifecycle.runtime.records import LifetimeState, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from lifecycle.runtime.capture import RouterLike
-    from lifecycle.runtime.cleanup import Hook
+    from lifecycle.runtime.draining import RouterLike
     from lifecycle.runtime.records import Settings
     from lifecycle.runtime.systemd import Notifier
 
@@ -48,6 +45,7 @@ class Life:
         self.cleanup: Final = Cleanup(self.lifetime, settings.hook_timeout)
         #: What is done when those have run: what was measured is sent.
         self.flushes: Final = Cleanup(self.lifetime, settings.hook_timeout, cut=True)
+        self.deadline: Final = Deadline(settings, loop, self.lifetime)
         self.adopted: Final = Adopted(self)
         #: What can be asked for its state.
         self.components: Final = Components(self)
@@ -66,13 +64,9 @@ class Life:
         self.is_up: bool = False
         self.reason: Reason = Reason.NONE
         self.signum: int | None = None
-        # When the process is ended by force, by the loop's clock.
-        self._deadline = math.inf
         self._stopping = asyncio.Event()
         # Whoever draws the first number is the first cause; drawing one is atomic, and takes no lock.
         self._causes = itertools.count()
-        self._dumps = itertools.count()
-        self._alarms: list[Alarm] = []
         self._over = False
         #: When it began, in seconds since the epoch.
         self.started_at: float = time.time()
@@ -100,10 +94,9 @@ class Life:
         """Begin the shutdown, if it has not begun."""
         if next(self._causes):
             return
-        self._deadline = self.loop.time() + self.settings.exit_timeout
+        self.deadline.set()
         self.signum = signum
         self.reason = reason
-        self._alarms.append(Alarm(self.settings.exit_timeout, self._last_resort))
         for inner in tuple(self.inner):
             inner.begin(reason, signum)
         self.call_soon(self._begun)
@@ -122,39 +115,11 @@ class Life:
         # A lifetime inside another is ended by whoever owns the code around it, in that one's order.
         if self.outer is None or self.outer.reason is Reason.NONE:
             # After those who wait for the stop: a `sleep` in the block is interrupted rather than cancelled.
-            self.loop.call_soon(self.loop.call_later, self.draining.delay(self.left_for_work), self.interrupt)
+            self.loop.call_soon(self.loop.call_later, self.draining.delay(self.deadline.left_for_work), self.interrupt)
 
     async def wait_stopping(self) -> None:
         """Return when the shutdown has begun."""
         await self._stopping.wait()
-
-    # -- the time that is left ------------------------------------------------------------------------------------
-
-    def left(self) -> float:
-        """Seconds until the process is ended by force."""
-        return max(0.0, self._deadline - self.loop.time())
-
-    def left_for_work(self) -> float:
-        """Seconds that routers, mains, workers and tasks may still take: a fifth of all is kept for the hooks."""
-        whole = self.settings.exit_timeout
-        return math.inf if math.isinf(whole) else max(0.0, self.left() - whole / 5)
-
-    def expect_end(self) -> Callable[[], None]:
-        """From now on it should take ``shutdown_timeout``; then stacks are dumped. Returns what calls that off."""
-        seconds = self.settings.shutdown_timeout
-        timer = self.loop.call_later(seconds, self._dump)
-        # For a loop that is blocked. It also goes on where the loop ends and its threads do not.
-        self._alarms.append(Alarm(seconds, self._dump))
-        return timer.cancel
-
-    def _dump(self) -> None:
-        if next(self._dumps) == 0:
-            seconds = self.settings.shutdown_timeout
-            dump_stacks(self.loop, f"not stopped after {seconds:g} s; what still runs:")
-
-    def _last_resort(self) -> None:
-        seconds = self.settings.exit_timeout
-        force_exit(self.lifetime, f"not stopped within {seconds:g} s")
 
     # -- what runs under it ---------------------------------------------------------------------------------------
 
@@ -169,7 +134,7 @@ class Life:
         try:
             yield
         finally:
-            self._over = True
+            self.end_hooks()
             for each in disconnect:
                 each()
             if self.outer is not None:
@@ -180,11 +145,6 @@ class Life:
     def is_here(self) -> bool:
         """Whether what runs here runs under it, and in its loop."""
         return current_life.get(None) is self and _running_loop() is self.loop
-
-    def close(self) -> None:
-        """Call off what would happen in case it does not end: it has."""
-        while self._alarms:
-            self._alarms.pop().cancel()
 
     def go(
         self,
@@ -221,22 +181,11 @@ class Life:
         """`Lifetime.components`."""
         return (*self.components(), *(each for inner in self.inner for each in inner.all_components()))
 
-    def add_hook(self, hook: Hook) -> None:
-        """`Lifetime.on_shutdown`."""
-        self._add(hook, self.cleanup)
-
-    def add_flush(self, hook: Hook) -> None:
-        """`Lifetime.on_flush`."""
-        self._add(hook, self.flushes)
-
-    def _add(self, hook: Hook, to: Cleanup) -> None:
-        if self._over:
-            raise RuntimeError(f"the shutdown hooks have run; {hook!r} came too late to be called")
-        to.add(hook)
-
     def end_hooks(self) -> None:
-        """From now on nothing can be added: it would never run."""
+        """From now on nothing can be added that would have to run."""
         self._over = True
+        self.cleanup.close()
+        self.flushes.close()
 
     def state(self) -> LifetimeState:
         """`Lifetime.state`."""

@@ -15,7 +15,7 @@ from lifecycle.runtime.adoption import starter, stop_worker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lifecycle.runtime.capture import Drainable
+    from lifecycle.runtime.draining import Drainable
 
 __all__ = ["Main", "as_main"]
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["LifetimeState", "Reason", "Settings", "check_callable"]
+__all__ = ["LifetimeState", "Reason", "Settings"]
 
 
 class Reason(StrEnum):
@@ -76,16 +75,3 @@ class LifetimeState:
     hooks: int
     #: Names of the workers that were started under it and have not ended.
     workers: tuple[str, ...]
-
-
-def check_callable(fn: object) -> None:
-    """Refuse what is no function, in the words of the mistake that is likely.
-
-    Raises:
-        TypeError: saying what to give.
-    """
-    if inspect.iscoroutine(fn):
-        fn.close()
-        raise TypeError(f"{fn!r} is a call already made; give the function, and its arguments after it")
-    if not callable(fn):
-        raise TypeError(f"{fn!r} cannot be called; give a function, async or plain, and its arguments after it")

@@ -76,7 +76,7 @@ def run(  # the settings of a program, each by its name
         life = Life(settings, runner.get_loop())
         life.hears_signals = True
         # Left last first: Ctrl+C still forces, and the deadline still holds, while the loop's threads are joined.
-        held.callback(life.close)
+        held.callback(life.deadline.close)
         held.enter_context(receiving_signals(life))
         held.enter_context(reaping_orphans(runner.get_loop()))
         held.enter_context(notifying(life))

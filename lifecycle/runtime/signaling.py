@@ -6,14 +6,15 @@ the loop whatever can wait.
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
-from lifecycle.events import ReloadEvent
-from lifecycle.runtime.capture import send, send_interrupt, wants_interrupt
+from lifecycle.errors import LifecycleError
+from lifecycle.events import ClearLineEvent, InterruptEvent, ReloadEvent, SignalEvent
 from lifecycle.runtime.escalation import Verdict
 from lifecycle.runtime.forcing import force_exit
 from lifecycle.runtime.ownership import owner
@@ -21,11 +22,15 @@ from lifecycle.runtime.records import Reason
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
 
+    from lifecycle.events import Topical
+    from lifecycle.runtime.draining import RouterLike
     from lifecycle.runtime.lives import Life
 
 __all__ = ["receiving_signals"]
+
+_log = logging.getLogger("lifecycle.runtime")
 
 _SIGHUP: int | None = getattr(signal, "SIGHUP", None)
 
@@ -68,7 +73,7 @@ class _Receiver:
         if signum == _SIGHUP and not self._had_terminal and (life.all_routers() or (stopping and life.had_router)):
             life.call_soon(self._reload)
             return
-        routed = signum == signal.SIGINT and not stopping and any(map(wants_interrupt, life.all_routers()))
+        routed = signum == signal.SIGINT and not stopping and any(map(_wants_interrupt, life.all_routers()))
         verdict = life.escalation.heed(signum, routed=routed, stopping=stopping, now=life.loop.time())
         life.call_soon(self._announce, signum, life.escalation.count)
         if verdict is Verdict.FORCE:
@@ -93,7 +98,34 @@ class _Receiver:
         hooks.signal_received.announce(self._life.lifetime, signum=signum, count=count)
 
     def _capture(self, sent_by_source: bool) -> None:
-        send_interrupt(self._life.all_routers(), sent_by_source=sent_by_source)
+        _send_interrupt(self._life.all_routers(), sent_by_source=sent_by_source)
 
     def _reload(self) -> None:
-        send(self._life.all_routers(), ReloadEvent())
+        _send(self._life.all_routers(), ReloadEvent())
+
+
+def _wants_interrupt(router: RouterLike) -> bool:
+    """Whether it has a route made for Ctrl+C; a catch-all such as ``**`` is none, or a logger would block Ctrl+C."""
+    try:
+        return any(str(info.pattern).startswith("signal/") for info in router.explain("signal/interrupt"))
+    except Exception:  # noqa: BLE001  # called inside a signal handler: whatever fails there must not stop Ctrl+C
+        return False
+
+
+def _send(routers: Iterable[RouterLike], *events: Topical) -> None:
+    """Send ``events`` to each router; that nobody takes one, or has no room, is no error."""
+    for router in routers:
+        for event in events:
+            try:
+                router.emit_nowait(event)
+            except LifecycleError as error:
+                _log.debug("%r was not taken by %r: %s", event, router, error)
+
+
+def _send_interrupt(routers: Iterable[RouterLike], *, sent_by_source: bool) -> None:
+    """Tell the routers of a captured Ctrl+C; where a source makes events of signals, the routes have it already."""
+    takers = [router for router in routers if _wants_interrupt(router)]
+    if not takers:
+        _send(routers, InterruptEvent(), ClearLineEvent())
+    elif not sent_by_source:
+        _send(takers, SignalEvent(signal.SIGINT))
