@@ -1,0 +1,41 @@
+"""``python -m tests.soak --seconds 1800``: soak, report, and exit with 1 and the reasons if something was wrong.
+
+``LIFECYCLE_SEED`` repeats what is done to the program; how it meets what goes on in there is the machine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.soak.storm import Storm
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """As the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=float(os.environ.get("LIFECYCLE_SOAK", "1800")))
+    seconds = parser.parse_args().seconds
+    seed = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
+    print(f"LIFECYCLE_SEED={seed} for {seconds:g} s", flush=True)
+    directory = Path(tempfile.mkdtemp(prefix="soak"))
+    storm = Storm(directory, seconds, seed)
+    asyncio.run(storm.blow())
+    print(*storm.report(), sep="\n")
+    if storm.wrong:
+        print(f"its files are in {directory}")
+    else:
+        shutil.rmtree(directory)
+    return bool(storm.wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

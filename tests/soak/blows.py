@@ -1,0 +1,218 @@
+"""What is thrown at one life of the program, all of it at random moments."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from tests.soak.program import CONFIG, HEALTH, WATCHED
+from tests.soak.routes import OUTCOMES
+from tests.soak.tree import TASKS, THREADS
+
+if TYPE_CHECKING:
+    import random
+    from collections import Counter
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from tests.nats_servers import NatsProcess
+    from tests.soak.ledger import Ledger
+    from tests.soak.lives import Life
+    from tests.soak.steering import Console
+    from tests.soak.wind import Wind
+
+__all__ = ["Blows", "workers_of"]
+
+#: What can be restarted by name, and the sources that can be paused.
+_WORKERS = ("tree/sleeper", "tree/counter", "tree/stubborn", "tree/brittle", "tree/pair", "chain", "link-1", "model")
+_SOURCES = ("ticker", "FileWatchSource", "disk", "QueueSource", "WebhookSource")
+_STREAMS = ("/api/state/stream", "/api/events/stream")
+_FILES = 4
+
+#: Over all lives, so that no two events on the bus, and no two contents, are the same.
+_numbers = count(1)
+
+
+class Blows:
+    """Those who throw; what they expect to see of it is kept, for when there is calm."""
+
+    def __init__(  # a life, how it is reached, and what all lives share
+        self,
+        life: Life,
+        console: Console,
+        *,
+        ledger: Ledger,
+        wind: Wind,
+        chance: random.Random,
+        bus: NatsProcess | None,
+        done: Counter[str],
+    ) -> None:
+        self._life, self._console, self._ledger, self._wind = life, console, ledger, wind
+        self._chance, self._bus, self.done = chance, bus, done
+        #: Content by name, and greetings at the prompt.
+        self.files: dict[str, str] = {}
+        self.hellos = 0
+
+    async def run(self) -> None:
+        """Until cancelled: several at once, each with a pace of its own (seconds, on average)."""
+        acts: list[tuple[Callable[[], Awaitable[None]], float, int]] = [
+            (self.order, 0.3, 2),
+            (self.emit, 0.1, 3),
+            (self.kill, 0.7, 1),
+            (self.edit, 0.3, 1),
+            (self.type, 0.5, 1),
+            (self.hang_up, 1.0, 1),
+            (self.sicken, 1.0, 1),
+            (self.stall, 1.0, 2),
+            (self.scrape, 1.0, 1),
+            (self.look, 0.7, 1),
+        ]
+        if self._bus is not None:
+            acts += [(self.publish, 0.1, 2), (self.shake_the_bus, 20.0, 1)]
+        async with asyncio.TaskGroup() as group:
+            for act, pace, hands in acts:
+                for _ in range(hands):
+                    group.create_task(self._go_on(act, pace))
+
+    async def _go_on(self, act: Callable[[], Awaitable[None]], pace: float) -> None:
+        while True:
+            await asyncio.sleep(self._chance.random() * 2 * pace)
+            async with self._wind.blowing():
+                await self._once(act)
+
+    async def _once(self, act: Callable[[], Awaitable[None]]) -> None:
+        """What the program does not answer is its fault, unless it is about to end."""
+        self.done[act.__name__] += 1
+        try:
+            await act()
+        except (OSError, TimeoutError, aiohttp.ClientError, AssertionError) as error:
+            if not self._life.ending:
+                self._ledger.wrong.append(f"life {self._life.number}: {act.__name__} came to {error!r}")
+
+    # -- orders ------------------------------------------------------------------------------------------------------
+
+    async def order(self) -> None:
+        """A word of those that steer."""
+        word = self._chance.choices(
+            ("restart", "pause", "unpause", "suspend", "resume", "reload", "status", "hello", "nonsense"),
+            (6, 3, 6, 2, 5, 1, 2, 1, 1),
+        )[0]
+        match word:
+            case "restart":
+                word = f"restart {self._chance.choice(_WORKERS)}"
+            case "pause" | "unpause":
+                word = f"{word} {self._chance.choice(_SOURCES)}"
+            case "hello":
+                self.hellos += 1
+        outcome = await self._console.command(word)
+        self.done[f"{word.split()[0]} {outcome}"] += 1
+
+    async def emit(self) -> None:
+        """An event of any kind, by way of the page."""
+        topic = self._chance.choice(list(OUTCOMES))
+        data: object = next(_numbers)
+        if topic == "crash/worker":
+            data = self._chance.choice((*TASKS, *THREADS))
+        outcome = await self._console.emit(topic, data)
+        if outcome not in (*OUTCOMES[topic], "busy") and not self._life.ending:
+            raise AssertionError(f"{topic} was {outcome}")
+
+    async def publish(self) -> None:
+        """An event that goes to the bus and comes back."""
+        number = next(_numbers)
+        if await self._console.emit(f"bus/{number % 7}", number) == "handled":
+            self._ledger.on_the_bus.add(number)
+
+    async def look(self) -> None:
+        """At all of it."""
+        await self._console.state()
+
+    async def scrape(self) -> None:
+        """As Prometheus does."""
+        names = await self._console.scrape()
+        assert "lifecycle_handler_duration_seconds" in names, names
+
+    async def stall(self) -> None:
+        """Open a stream, read a little and then nothing, and go away."""
+        stream = await self._console.stall(self._chance.choice(_STREAMS), page=self._chance.random() < 0.5)
+        try:
+            await stream.content.readany()
+            await asyncio.sleep(self._chance.random() * 4)
+        finally:
+            stream.close()
+
+    # -- violence ----------------------------------------------------------------------------------------------------
+
+    async def kill(self) -> None:
+        """A worker, a member of the pool, or what one of them has started."""
+        pids = [pid for _, pid in workers_of(await self._console.state())]
+        below = [pid for pid, what in self._life.relatives().items() if what.startswith("sleep ")]
+        pid = self._chance.choice((pids or [0]) if self._chance.random() < 0.8 else (below or [0]))
+        if pid and pid != self._life.process.pid and self._life.has(pid):
+            signum = self._chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGABRT))
+            try:
+                os.kill(pid, signum)
+            except ProcessLookupError:
+                return
+
+    async def shake_the_bus(self) -> None:
+        """Its server dies, and comes back; who publishes meanwhile waits."""
+        assert self._bus is not None
+        await asyncio.to_thread(self._bus.kill)
+        await asyncio.sleep(self._chance.random())
+        await asyncio.to_thread(self._bus.start)
+
+    # -- files, lines and signals ------------------------------------------------------------------------------------
+
+    async def edit(self) -> None:
+        """A file is written, in place or by another that takes its place, once or many times, or removed."""
+        path = self._life.directory / WATCHED / f"file-{self._chance.randrange(_FILES)}"
+        for _ in range(self._chance.choice((1, 1, 1, 20))):
+            content = str(next(_numbers))
+            if self._chance.random() < 0.5:
+                path.write_text(content)
+            else:
+                new = path.with_name(f".{path.name}.new")
+                new.write_text(content)
+                new.rename(path)
+            self.files[path.name] = content
+        if self._chance.random() < 0.1:
+            path.unlink()
+            del self.files[path.name]
+
+    async def type(self) -> None:
+        """A line at its prompt."""
+        line = self._chance.choice(("hello", "hello", "status", "help", "no such word"))
+        self.hellos += line == "hello"
+        self._life.type(line)
+
+    async def hang_up(self) -> None:
+        """SIGHUP, by which it reads its configuration again: one that is good, or not."""
+        content = json.dumps({"number": next(_numbers)})
+        (self._life.directory / CONFIG).write_text(content if self._chance.random() < 0.7 else content[:-3])
+        # When `run` has returned it is not heard any more, and ends the process.
+        if not self._life.ending:
+            self._life.send(signal.SIGHUP)
+
+    async def sicken(self) -> None:
+        """What is asked after its health becomes ill, or well."""
+        path = self._life.directory / HEALTH
+        path.unlink() if path.exists() else path.touch()
+
+
+def workers_of(state: Any) -> Iterator[tuple[Any, int]]:
+    """The workers in a snapshot that have a process now, with its number; members of pools as well."""
+
+    def below(worker: Any) -> Iterator[tuple[Any, int]]:
+        if worker["pid"] is not None and worker["status"] in ("running", "suspended"):
+            yield worker, worker["pid"]
+        for child in worker["children"]:
+            yield from below(child)
+
+    for root in (*state["workers"], *(pool["worker"] for pool in state["pools"])):
+        yield from below(root)

@@ -1,0 +1,206 @@
+"""What has to be true when nothing is thrown at the program any more, and everything has come to rest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema  # type: ignore[import-untyped]  # it has no stubs
+import psutil
+
+from lifecycle.flows import Change
+from tests.flows.legality import illegal
+from tests.guarded import is_guard
+from tests.soak.blows import workers_of
+from tests.soak.lives import LIMIT, Broken
+from tests.soak.pooling import SIZE
+from tests.soak.program import CONFIG, HEALTH
+from tests.soak.works import ENDS, FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.soak.blows import Blows
+    from tests.soak.ledger import Ledger
+    from tests.soak.lives import Life
+    from tests.soak.steering import Console
+
+__all__ = ["Calm", "check_file"]
+
+_SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "snapshot.schema.json").read_text())
+_RESTLESS = ("created", "pending", "starting", "stopping", "suspended")
+#: Given up on purpose; a word brings it back.
+_BRITTLE = "brittle"
+#: Loops that a suspension holds.
+_HELD = ("counter", "pair-task", "link-2", "brittle")
+
+
+class Calm:
+    """Looks at one life, which nobody disturbs meanwhile."""
+
+    def __init__(self, life: Life, console: Console, blows: Blows, ledger: Ledger) -> None:
+        self._life, self._console, self._blows, self._ledger = life, console, blows, ledger
+        self._config = 0
+
+    async def check(self) -> None:
+        """All of it.
+
+        Raises:
+            Broken: saying what is not as it has to be.
+        """
+        await self._undo()
+        await self._until_true()
+        await self._check_suspension()
+
+    async def _undo(self) -> None:
+        """Take back what would keep it from coming to rest."""
+        state = await self._console.state()
+        for source in {source["name"] for router in state["routers"] for source in router["sources"]}:
+            await self._console.command(f"unpause {source}")
+        await self._console.command("resume")
+        await self._console.command(f"restart tree/{_BRITTLE}")
+        self._config += 1
+        (self._life.directory / CONFIG).write_text(json.dumps({"number": -self._config}))
+        self._life.send(signal.SIGHUP)
+
+    async def _until_true(self) -> None:
+        """What was begun a moment ago takes its time; what is wrong stays wrong."""
+        until = time.monotonic() + LIMIT
+        while lies := await self._lies():
+            if not self._life.alive:
+                raise Broken(f"it has ended by itself, with {self._life.process.returncode}")
+            if time.monotonic() > until:
+                raise Broken(f"after {LIMIT:g} s of calm: {'; '.join(lies)}")
+            await asyncio.sleep(0.2)
+
+    async def _lies(self) -> list[str]:
+        self._ledger.read()
+        state = await self._console.state()
+        return [
+            *self._ledger.lacking(),
+            *self._unseen(),
+            *_restless(state),
+            *self._unlike(state),
+            *check_file(self._life.directory, at_rest=True),
+            *([] if await self._console.ready() else ["it is not ready"]),
+        ]
+
+    def _unseen(self) -> Iterator[str]:
+        """What was thrown at it in this life and has not come through."""
+        ledger, directory = self._ledger, self._life.directory
+        for name, content in self._blows.files.items():
+            if ledger.files.get(name) != content:
+                yield f"{name} is {content!r}, and was last seen as {ledger.files.get(name)!r}"
+        if ledger.health is not (directory / HEALTH).exists():
+            yield f"health is {not ledger.health}, and was last told as {ledger.health}"
+        if ledger.config != -self._config:
+            yield f"the configuration is {-self._config}, and the last to be loaded was {ledger.config}"
+        if ledger.hellos != self._blows.hellos:
+            yield f"it was greeted {self._blows.hellos} times, and heard {ledger.hellos}"
+
+    def _unlike(self, state: Any) -> Iterator[str]:
+        """Where the snapshot and the system do not agree about which processes there are."""
+        try:
+            children = [child for child in psutil.Process(self._life.process.pid).children() if not is_guard(child)]
+            zombies = [child.pid for child in children if child.status() == psutil.STATUS_ZOMBIE]
+        except psutil.Error as error:
+            yield f"its processes cannot be looked at: {error}"
+            return
+        claimed = {pid for _, pid in workers_of(state)}
+        if zombies or {child.pid for child in children} != claimed:
+            yield f"it has {[child.pid for child in children]} ({zombies} are zombies), and says {sorted(claimed)}"
+        try:
+            jsonschema.validate(state, _SCHEMA)
+        except jsonschema.ValidationError as error:
+            yield f"the snapshot is not what its schema says: {error.message[:200]}"
+
+    async def _check_suspension(self) -> None:
+        """Suspended, nothing goes on; resumed, everything does."""
+        outcome = await self._console.command("suspend")
+        if outcome != "handled":
+            raise Broken(f"suspending at rest was {outcome}")
+        first = await self._noted(lambda _: True)
+        then = await self._noted(lambda _: True)
+        if moved := [name for name in _HELD if first.get(name) != then.get(name)]:
+            raise Broken(f"suspended, {moved} went on: {first}, {then}")
+        if (outcome := await self._console.command("resume")) != "handled":
+            raise Broken(f"resuming at rest was {outcome}")
+        await self._noted(lambda rounds: all(rounds[name] > then[name] for name in _HELD if name in then))
+
+    async def _noted(self, good: Callable[[dict[str, int]], bool]) -> dict[str, int]:
+        """How far its loops have come, noted after the next line and ``good``."""
+        self._ledger.read()
+        seen = self._ledger.lines["rounds"]
+        try:
+            async with asyncio.timeout(LIMIT):
+                while self._ledger.lines["rounds"] < seen + 2 or not good(self._ledger.rounds):
+                    await asyncio.sleep(0.05)
+                    self._ledger.read()
+        except TimeoutError:
+            raise Broken(f"its loops do not go on: {self._ledger.rounds}") from None
+        return self._ledger.rounds
+
+
+def _restless(state: Any) -> Iterator[str]:
+    """What a snapshot shows that has not come to rest, or not well."""
+    for worker in _all_workers(state):
+        wanted = "finished" if worker["name"] == "done" else "running"
+        if worker["status"] != wanted and (worker["kind"] != "member" or worker["status"] in _RESTLESS):
+            yield f"{worker['name']} is {worker['status']}: {worker['error']}"
+    for router in state["routers"]:
+        yield from (f"the lane {lane['name']} is at work" for lane in router["lanes"] if _busy(lane))
+        for source in router["sources"]:
+            if not source["running"] or source["paused"]:
+                yield f"the source {source['name']} is {'paused' if source['paused'] else 'not running'}"
+    for queue in (*state["boards"], *state["inboxes"]):
+        if any(queue["depths"].values()):
+            yield f"there are {queue['depths']} in {queue['name']}"
+    yield from (f"the flow {run['id']} is {run['state']}" for flows in state["flows"] for run in flows["runs"])
+    yield from (f"the pool has {pool['stats']}" for pool in state["pools"] if pool["stats"]["size"] != SIZE)
+    yield from state["errors"]
+
+
+def _busy(lane: Any) -> bool:
+    """Whether there is something in it; ticks and the like never cease."""
+    return bool(lane["running"] or lane["waiting"]) and not lane["name"].startswith(("tick", "queue", "status"))
+
+
+def _all_workers(state: Any) -> Iterator[Any]:
+    left = [*state["workers"], *(pool["worker"] for pool in state["pools"])]
+    while left:
+        worker = left.pop()
+        yield worker
+        left += worker["children"]
+
+
+def check_file(directory: Path, *, at_rest: bool) -> Iterator[str]:
+    """What must not be in the file of the flows: moves that the tables do not have; at rest, what has no end."""
+    path = directory / FILE
+    if not path.exists():
+        return
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10.0)) as db:
+        flows: dict[str, list[Change]] = {}
+        for row in db.execute(
+            "SELECT flow, kind, name, old, new, reason, attempt, seq FROM lifecycle_flow_changes ORDER BY flow, seq"
+        ):
+            flow, kind, name, old, new, reason, attempt, seq = row
+            flows.setdefault(flow, []).append(
+                Change(kind, name, old, new, reason=reason, attempt=attempt, flow=flow, seq=seq)
+            )
+        for flow, changes in flows.items():
+            yield from (f"{flow}: {what}" for what in illegal(changes))
+        if at_rest:
+            for flow, state in db.execute("SELECT id, state FROM lifecycle_flows"):
+                if state not in ENDS:
+                    yield f"{flow} is {state} in the file"
+            for count, state in db.execute("SELECT count(*), state FROM lifecycle_jobs GROUP BY state"):
+                if state != "COMPLETE":
+                    yield f"{count} jobs are {state} in the file"
+            if (events := db.execute("SELECT count(*) FROM lifecycle_outbox").fetchone()[0]) != 0:
+                yield f"{events} events are in the outbox"

@@ -1,0 +1,203 @@
+"""One life of the program: a process, from its start to its end, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from tests.soak.program import DEADLINE
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+__all__ = ["LIMIT", "Broken", "Life"]
+
+ROOT = Path(__file__).parents[2]
+
+#: Seconds for what takes a moment, on a machine that has other things to do.
+LIMIT = 60.0
+#: In the environment of all that comes of a life.
+_MARK = "SOAK_LIFE"
+
+
+class Broken(Exception):
+    """What had to be true is not."""
+
+
+class Life:
+    """One process; `start` and `wait_up` first, then one of the ends, and `check_nothing_left`."""
+
+    def __init__(self, directory: Path, number: int, bus: str | None) -> None:
+        self.directory, self.number, self._bus = directory, number, bus
+        self._mark = f"{_MARK}={uuid.uuid4().hex}".encode()
+        self._process: Process | None = None
+        #: Whether it has been told to end, so that nobody wonders when it does not answer.
+        self.ending = False
+        #: Where it can be reached.
+        self.up: dict[str, str] = {}
+        self.log = directory / f"log-{number}"
+        self.begun = time.monotonic()
+
+    @property
+    def process(self) -> Process:
+        """It."""
+        assert self._process is not None, "it was started"
+        return self._process
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended, as far as we have heard."""
+        return self.process.returncode is None
+
+    async def start(self) -> None:
+        """Begin."""
+        argv = [str(self.directory), str(self.number), *([self._bus] if self._bus else [])]
+        name, _, value = self._mark.decode().partition("=")
+        env = {**os.environ, name: value, "XDG_RUNTIME_DIR": str(self.directory / "run")}
+        with self.log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tests.soak.program", *argv),
+                cwd=ROOT,
+                env=env,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    async def wait_up(self) -> None:
+        """Wait until all of it has started."""
+        path = self.directory / f"up-{self.number}"
+        try:
+            async with asyncio.timeout(LIMIT):
+                while not path.exists():
+                    if not self.alive:
+                        raise Broken(f"it ended with {self.process.returncode} before it was up")
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise Broken(f"it is not up after {LIMIT:g} s") from None
+        self.up = json.loads(path.read_text())
+        path.unlink()
+
+    def type(self, line: str) -> None:
+        """At its prompt."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n".encode())
+
+    def send(self, signum: signal.Signals) -> None:
+        """To the program, and to nobody else."""
+        if self.alive:
+            self.process.send_signal(signum)
+
+    # -- ends --------------------------------------------------------------------------------------------------------
+
+    async def kill(self) -> None:
+        """As nobody can object to."""
+        self.ending = True
+        self.send(signal.SIGKILL)
+        await self.process.wait()
+
+    async def hammer(self, pause: float) -> None:
+        """Ctrl+C again and again: whatever it is at, it ends, cleanly or by force."""
+        self.ending = True
+        await self._over(0, 1, within=LIMIT, again=(signal.SIGINT, pause))
+
+    async def terminate(self) -> None:
+        """As service managers do."""
+        self.ending = True
+        self.send(signal.SIGTERM)
+        await self.over()
+
+    async def close_input(self) -> None:
+        """The end of its lines."""
+        self.ending = True
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        await self.over()
+
+    async def over(self) -> None:
+        """Wait for a clean end, within its deadline."""
+        # What comes before and after the deadline counts takes a busy machine its time, too.
+        await self._over(0, within=DEADLINE + 10.0)
+
+    async def _over(self, *statuses: int, within: float, again: tuple[signal.Signals, float] | None = None) -> None:
+        ended = asyncio.ensure_future(self.process.wait())
+        until = time.monotonic() + within
+        while not ended.done() and time.monotonic() < until:
+            if again is not None:
+                self.send(again[0])
+            await asyncio.wait({ended}, timeout=until - time.monotonic() if again is None else again[1])
+        if not ended.done():
+            ended.cancel()
+            raise Broken(f"it did not end within {within:g} s; it does {self._doing()}")
+        if ended.result() not in statuses:
+            raise Broken(f"it ended with {ended.result()} instead of {statuses}")
+
+    def _doing(self) -> str:
+        try:
+            return psutil.Process(self.process.pid).status()
+        except psutil.Error as error:
+            return repr(error)
+
+    # -- what belongs to it ------------------------------------------------------------------------------------------
+
+    def relatives(self) -> dict[int, str]:
+        """All processes that have come of it, itself too, by their numbers, with what they are."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                try:
+                    if self._mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:80]
+                except OSError:
+                    continue
+        return found
+
+    def has(self, pid: int) -> bool:
+        """Whether it is one of them now."""
+        try:
+            return self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
+
+    def cgroups(self) -> list[Path]:
+        """The directories that it has made for its workers."""
+        found: list[Path] = []
+        for root in _cgroup_roots():
+            found += root.glob(f"lifecycle-{self.process.pid}-*")
+        return found
+
+    async def check_nothing_left(self) -> None:
+        """Wait until no process of it lives, and no cgroup is there."""
+        left: Any = None
+        for pause in (0.0, *([0.05] * 20), *([0.5] * int(LIMIT * 2))):
+            await asyncio.sleep(pause)
+            left = {**self.relatives(), **{str(each): "a cgroup" for each in self.cgroups()}}
+            if not left:
+                return
+        raise Broken(f"it has ended, and left {left}")
+
+    async def end_by_force(self) -> None:
+        """However it is."""
+        if self._process is not None and self.alive:
+            await self.kill()
+
+
+def _cgroup_roots() -> list[Path]:
+    """Where a program that we start makes its cgroups: below ours, wherever that is mounted."""
+    own = next(
+        (line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), None
+    )
+    if own is None:
+        return []
+    mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup2 " in line)
+    return [Path(mount[4], own.lstrip("/")) for mount in mounts]

@@ -1,0 +1,31 @@
+"""What the program says of itself: a line of JSON each, in one file for all lives, which no kill can tear."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["NAME", "Notes"]
+
+#: Of the file.
+NAME = "notes"
+
+
+class Notes:
+    """Writes lines for one life of the program; from any thread, and from the members of its pool."""
+
+    def __init__(self, directory: Path, life: int) -> None:
+        self.directory, self.life = directory, life
+        self._file = os.open(directory / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def note(self, kind: str, *what: Any) -> None:
+        """Write one line, at once and as a whole."""
+        os.write(self._file, f"{json.dumps([self.life, kind, *what])}\n".encode())
+
+    def wrong(self, what: str) -> None:
+        """Say that something is as it must not be; it ends the soak."""
+        self.note("wrong", what)

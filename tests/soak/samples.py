@@ -1,0 +1,147 @@
+"""How much the program holds, as time goes by; and that it does not become more.
+
+Of a life that is long enough, the median over its second quarter is compared with that over its last: what is warmed
+up by then has no reason to grow. The same for files, over all lives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING
+
+import psutil
+
+from tests.guarded import is_guard
+from tests.soak.letters import FILE as LETTERS
+from tests.soak.program import LOG
+from tests.soak.works import FILE as FLOWS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.soak.ledger import Ledger
+    from tests.soak.lives import Life
+
+__all__ = ["JUDGED", "Series", "Table", "measured", "on_disk"]
+
+#: Seconds that a life, or all of the soak, has to last for what it holds to be compared.
+JUDGED = 60.0
+JUDGED_ON_DISK = 240.0
+
+_MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Something that is measured, and by how much its median may grow: a share of it, and an amount."""
+
+    name: str
+    share: float
+    amount: float
+
+
+#: What moves with the weather may differ by a few; what leaks at each event does so by more.
+_HELD = (
+    Figure("memory, MB", 0.05, 3.0),
+    Figure("memory of the guard, MB", 0.05, 1.0),
+    Figure("objects", 0.05, 3000),
+    Figure("tasks", 0.1, 10),
+    Figure("threads", 0.1, 4),
+    Figure("descriptors", 0.1, 10),
+    Figure("processes", 0.1, 4),
+    Figure("cgroups", 0.1, 4),
+)
+_FILES = (
+    Figure("inbox on disk, MB", 0.5, 0.5),
+    Figure("flows on disk, MB", 0.5, 0.5),
+    Figure("other files on disk, MB", 0.5, 0.5),
+)
+FIGURES = {figure.name: figure for figure in (*_HELD, *_FILES)}
+
+
+@dataclass
+class Series:
+    """Samples of each figure, in order."""
+
+    samples: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+    def add(self, at: float, measured: dict[str, float]) -> None:
+        """What was measured at that second."""
+        for name, value in measured.items():
+            self.samples.setdefault(name, []).append((at, value))
+
+    def rows(self) -> Iterator[tuple[str, float, float, float]]:
+        """Each figure with its medians of the second and of the last quarter, and what the last may be."""
+        for name, samples in self.samples.items():
+            quarters = _quarters(samples)
+            if quarters[1] and quarters[3]:
+                before, after = median(quarters[1]), median(quarters[3])
+                figure = FIGURES[name]
+                yield name, before, after, before * (1 + figure.share) + figure.amount
+
+
+def _quarters(samples: list[tuple[float, float]]) -> list[list[float]]:
+    begin, end = samples[0][0], samples[-1][0]
+    span = max(end - begin, 1e-9)
+    quarters: list[list[float]] = [[], [], [], []]
+    for at, value in samples:
+        quarters[min(3, int(4 * (at - begin) / span))].append(value)
+    return quarters
+
+
+class Table:
+    """What is reported of a series; one that was too short to be judged grows as it likes."""
+
+    def __init__(self, title: str, series: Series, *, judged: bool) -> None:
+        self.title, self.judged = title, judged
+        self._rows = list(series.rows())
+
+    def wrong(self) -> list[str]:
+        """What has grown."""
+        if not self.judged:
+            return []
+        return [
+            f"{self.title}: {name} grew from {before:.4g} to {after:.4g}, and {most:.4g} is the most"
+            for name, before, after, most in self._rows
+            if after > most
+        ]
+
+    def __str__(self) -> str:
+        head = f"{self.title}{'' if self.judged else ' (too short to be judged)'}"
+        lines = [f"{head:44} {'2nd quarter':>12} {'last quarter':>12} {'at most':>12}"]
+        for name, before, after, most in self._rows:
+            mark = "  GREW" if self.judged and after > most else ""
+            lines.append(f"  {name:42} {before:12.1f} {after:12.1f} {most:12.1f}{mark}")
+        return "\n".join(lines)
+
+
+def measured(life: Life, ledger: Ledger) -> dict[str, float]:
+    """What a life holds now; nothing if it has just ended."""
+    try:
+        program = psutil.Process(life.process.pid)
+        with program.oneshot():
+            found = {"memory, MB": program.memory_info().rss / _MEGABYTE, "descriptors": program.num_fds()}
+        children = program.children(recursive=True)
+        guards = [child.memory_info().rss for child in children if is_guard(child)]
+    except psutil.Error:
+        return {}
+    tasks, threads = ledger.sample
+    found |= {"processes": len(children), "cgroups": len(life.cgroups())}
+    found |= {"tasks": tasks, "threads": threads} if tasks else {}
+    found |= {"objects": ledger.objects} if ledger.objects else {}
+    return found | ({"memory of the guard, MB": sum(guards) / _MEGABYTE} if guards else {})
+
+
+def on_disk(directory: Path) -> dict[str, float]:
+    """How long the files are that a program could fill a disk with; our own notes are not."""
+    sizes = {"inbox": 0, "flows": 0, "other files": 0}
+    for path in directory.rglob("*"):
+        kind = {LETTERS: "inbox", FLOWS: "flows", LOG: "other files"}
+        name = next((what for start, what in kind.items() if start in (path.name[: len(start)], path.parts[-2])), None)
+        try:
+            sizes[name or "inbox"] += path.stat().st_size if name else 0
+        except OSError:
+            continue
+    return {f"{name} on disk, MB": size / _MEGABYTE for name, size in sizes.items()}

@@ -1,0 +1,89 @@
+"""Asking and telling the program, at its control socket, its page and its probes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.soak.program import TOKEN
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["ANSWER", "Console"]
+
+#: Seconds within which whatever is asked is answered, however busy the machine is.
+ANSWER = 40.0
+
+_OUTCOMES = ("handled", "failed", "dropped", "unknown")
+#: Too many orders are under way.
+_BUSY = 503
+
+
+class Console:
+    """One for each life; entered when it can be reached."""
+
+    def __init__(self, up: dict[str, str]) -> None:
+        self._up = up
+        limit = aiohttp.ClientTimeout(total=ANSWER)
+        self._socket = aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(up["control"], force_close=True), timeout=limit
+        )
+        self._tcp = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), timeout=limit)
+        #: Orders that were answered.
+        self.answered = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._socket.close()
+        await self._tcp.close()
+
+    async def state(self) -> Any:
+        """The snapshot."""
+        async with self._socket.get("http://localhost/api/state") as answer:
+            assert answer.status == 200, await answer.text()
+            return await answer.json()
+
+    async def command(self, line: str) -> str:
+        """What has become of what was typed."""
+        return await self._order("/api/command", {"line": line})
+
+    async def emit(self, topic: str, data: object) -> str:
+        """What has become of the event; by way of the page."""
+        return await self._order("/api/emit", {"topic": topic, "data": data}, page=True)
+
+    async def _order(self, path: str, body: dict[str, object], *, page: bool = False) -> str:
+        client, base = (self._tcp, self._up["dashboard"]) if page else (self._socket, "http://localhost")
+        headers = {"Authorization": f"Bearer {TOKEN}"} if page else {}
+        async with client.post(f"{base}{path}", json=body, headers=headers) as answer:
+            given = await answer.json()
+            self.answered += 1
+            if answer.status == _BUSY:
+                return "busy"
+            assert answer.status == 200, f"{body}: {answer.status} {given}"
+            assert given["outcome"] in _OUTCOMES, given
+            return str(given["outcome"])
+
+    async def scrape(self) -> set[str]:
+        """The names of the meters, each of which can be read; the program also says that it lives."""
+        async with self._tcp.get(f"{self._up['probes']}/livez") as answer:
+            assert answer.status == 200, await answer.text()
+        async with self._tcp.get(f"{self._up['probes']}/metrics") as answer:
+            assert answer.status == 200, await answer.text()
+            return {family.name for family in text_string_to_metric_families(await answer.text())}
+
+    async def ready(self) -> bool:
+        """Whether it says so."""
+        async with self._tcp.get(f"{self._up['probes']}/readyz") as answer:
+            return answer.status == 200
+
+    async def stall(self, path: str, *, page: bool) -> aiohttp.ClientResponse:
+        """A stream that nobody reads; to be closed."""
+        client, base = (self._tcp, self._up["dashboard"]) if page else (self._socket, "http://localhost")
+        return await client.get(f"{base}{path}", timeout=aiohttp.ClientTimeout())

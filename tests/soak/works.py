@@ -1,0 +1,143 @@
+"""The flows of the program and its jobs, in one SQLite file, which forgets what is long done so that it stays small."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import TYPE_CHECKING
+
+from lifecycle import Backoff
+from lifecycle.flows import Board, Flows, Options, Times, current_task, linear, send, task, unordered
+
+if TYPE_CHECKING:
+    from lifecycle.flows.patterns import Flow
+    from tests.soak.notes import Notes
+
+__all__ = ["ENDS", "FILE", "KEEP", "Works", "end_of_deploy"]
+
+#: Of the file.
+FILE = "flows.db"
+#: Seconds that what is done is remembered; a webhook that comes again comes sooner.
+KEEP = 40.0
+ENDS = ("SUCCESS", "FAILURE", "REVERTED")
+
+#: Deploys of these numbers are undone; those of these fail once, and are tried again.
+_BROKEN, _FLAKY = 5, 7
+
+
+def end_of_deploy(number: int) -> str:
+    """What becomes of it."""
+    return "REVERTED" if number % _BROKEN == 0 else "SUCCESS"
+
+
+class Works:
+    """Flows and board, which are there as long as this runs."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self.flows = Flows(notes.directory / FILE, options=Options(concurrency=2), stop_timeout=2.0)
+        self.board = Board(self.flows, backoff=Backoff(initial=0.1, maximum=1.0))
+        self.deploy, self.job = self._deploy(), self._job()
+        self._up = asyncio.Event()
+
+    # -- as a main -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Go on with what was left, and do what there is to do, until cancelled."""
+        async with self.flows:
+            await self.flows.recover(self.deploy)
+            self._up.set()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.board.work({"job": self.job}, concurrency=4))
+                group.create_task(self._forget())
+
+    async def wait_running(self) -> None:
+        """Wait until others may come."""
+        await self._up.wait()
+
+    async def _forget(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            await self.board.purge(older_than=KEEP)
+            for row in await self.flows.store.flows(name="deploy", states=ENDS):
+                if row.at < time.time() - KEEP:
+                    await self.flows.store.delete(row.id)
+
+    # -- for handlers ----------------------------------------------------------------------------------------------
+
+    async def deployed(self, number: int) -> None:
+        """Deploy, once; returns when the flow is at its end."""
+        run = self.flows.start(self.deploy, id=f"deploy-{number}", number=number)
+        try:
+            await run
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # what has become of it is what counts
+            if run.state not in ENDS:
+                raise
+        self._notes.note("deployed", number, str(run.state))
+
+    async def posted(self, number: int) -> None:
+        """Have a job done, once; returns when that is sure to happen."""
+        priority = ("high", "normal", "low")[number % 3]
+        await self.board.post("job", id=f"job-{number}", priority=priority, number=number)
+        self._notes.note("posted", number)
+
+    # -- the flows -------------------------------------------------------------------------------------------------
+
+    async def _effect(self) -> None:
+        """Something that is done to the world."""
+        self._notes.note("effect", current_task().flow, current_task().key)
+        await asyncio.sleep(random.random() * 0.03)
+
+    def _deploy(self) -> Flow:
+        @task
+        async def fetch(number: int) -> int:
+            await self._effect()
+            return number
+
+        @fetch.revert
+        async def unfetch() -> None:
+            self._notes.note("reverted", current_task().flow)
+
+        @task
+        async def build(number: int) -> str:
+            await self._effect()
+            if number % _FLAKY == 0 and current_task().attempt == 1:
+                raise OSError(f"{number} cannot be built just now")
+            return f"app-{number}"
+
+        @task
+        async def lint(build: str) -> None:
+            del build
+            await self._effect()
+
+        @task
+        async def check(build: str) -> None:
+            del build
+            await self._effect()
+
+        @task
+        async def switch(number: int) -> None:
+            await self._effect()
+            if number % _BROKEN == 0:
+                raise RuntimeError(f"{number} does not answer")
+
+        built = linear("built", build, retry=Times(3))
+        return linear("deploy", fetch, built, unordered("checks", lint, check), switch)
+
+    def _job(self) -> Flow:
+        @task
+        async def prepare(number: int) -> int:
+            await self._effect()
+            return number
+
+        @task
+        async def perform(number: int, prepare: int) -> None:
+            await self._effect()
+            if prepare != number:
+                self._notes.wrong(f"the job {number} was prepared for {prepare}")
+            send("job/done", {"number": number})
+
+        return linear("job", prepare, perform)
