@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from lifecycle.control.types import AsyncHandler, Handler, Middleware
 
-__all__ = ["Chain", "as_async", "is_async", "wrap"]
+__all__ = ["Chain", "as_async", "wrap"]
 
 #: Marks a plain function that always returns an awaitable, so that it is not wrapped once more.
 _AWAITABLE = "returns_awaitable"
@@ -34,11 +34,6 @@ def as_async(handler: Handler) -> AsyncHandler:
     if inspect.iscoroutinefunction(handler):
         return handler
     return _method(handler) or _awaiting(handler)
-
-
-def is_async(handler: Handler) -> bool:
-    """Whether it can be known beforehand that calling ``handler`` gives something to await."""
-    return inspect.iscoroutinefunction(handler) or _method(handler) is not None
 
 
 def _method(handler: Handler) -> AsyncHandler | None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from lifecycle._cancelling import was_cancelled
+from lifecycle._functions import is_async
 from lifecycle._naming import name_of
-from lifecycle.control.composing import is_async
 from lifecycle.control.deliveries import Delivery
 from lifecycle.control.routes import Route, caller
 

@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lifecycle import hooks
+from lifecycle._functions import is_async
 from lifecycle._naming import name_of
 from lifecycle.errors import Interrupted, WorkerFailed
 from lifecycle.runtime.adoption import starter, stop_worker
@@ -161,18 +162,18 @@ def as_main(thing: Any) -> Main:
         TypeError: naming what was given, and what can be run.
     """
     _refuse_mistakes(thing)
-    if all(_is_async(getattr(thing, name, None)) for name in ("start", "stop", "wait")):
+    if all(is_async(getattr(thing, name, None)) for name in ("start", "stop", "wait")):
         return WorkerMain(f"worker {getattr(thing, 'name', thing)!s}", thing)
     run: Any = getattr(thing, "run", None)
-    if _is_async(run):
+    if is_async(run):
         _refuse_arguments(run, thing)
         label = f"{type(thing).__name__} {getattr(thing, 'name', '')!s}".strip()
-        main = AnnouncedMain(label, thing) if _is_async(getattr(thing, "wait_running", None)) else Main(label, run)
+        main = AnnouncedMain(label, thing) if is_async(getattr(thing, "wait_running", None)) else Main(label, run)
         main.auxiliary = getattr(thing, "auxiliary", False) is True
-        if callable(getattr(thing, "stop", None)) and not _is_async(thing.stop):
+        if callable(getattr(thing, "stop", None)) and not is_async(thing.stop):
             main.drainable = thing
         return main
-    if _is_async(thing):
+    if is_async(thing):
         _refuse_arguments(thing, thing)
         return FunctionMain(name_of(thing), thing)
     raise TypeError(f"{thing!r} cannot be run; give {_ACCEPTED}")
@@ -193,10 +194,6 @@ def _refuse_mistakes(thing: Any) -> None:
         raise TypeError(f"{thing.__qualname__} is a class; give an instance of it: {thing.__qualname__}(…)")
     if inspect.isfunction(thing) and not inspect.iscoroutinefunction(thing):
         raise TypeError(f"{name_of(thing)} is a plain function; make it `async def`, or give {_ACCEPTED}")
-
-
-def _is_async(fn: Any) -> bool:
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
 
 
 def _refuse_arguments(fn: Callable[..., Any], given: object) -> None:

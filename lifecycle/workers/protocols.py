@@ -6,13 +6,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+from lifecycle._cancelling import was_cancelled
 from lifecycle.workers.exits import failed
 
 if TYPE_CHECKING:
     from lifecycle.workers.records import Exit, WorkerState
     from lifecycle.workers.status import Status
 
-__all__ = ["Worker", "cancelling", "end_of", "stop_and_wait", "suspendable"]
+__all__ = ["Worker", "end_of", "stop_and_wait", "suspendable"]
 
 _log = logging.getLogger("lifecycle.workers")
 
@@ -60,7 +61,7 @@ async def end_of(worker: Worker) -> Exit:
     try:
         return await worker.wait()
     except BaseException as error:  # judged by the owner, SystemExit too
-        if isinstance(error, asyncio.CancelledError) and cancelling():
+        if isinstance(error, asyncio.CancelledError) and was_cancelled():
             raise
         _log.exception("%r cannot tell of its end, which counts as its failure", worker)
         return failed(error)
@@ -70,9 +71,3 @@ def suspendable(worker: Any) -> bool:
     """Whether ``worker`` can be suspended and resumed."""
     has = all(callable(getattr(worker, name, None)) for name in ("suspend", "resume"))
     return has and bool(cast("Any", getattr(worker, "suspendable", True)))
-
-
-def cancelling() -> bool:
-    """Whether somebody cancelled this task; code of others may also raise CancelledError of its own accord."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

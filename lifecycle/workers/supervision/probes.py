@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.workers.protocols import cancelling
+from lifecycle._cancelling import was_cancelled
 from lifecycle.workers.records import ProbeResult
 from lifecycle.workers.status import AT_WORK, Status
 
@@ -66,7 +66,7 @@ async def _answer(worker: Any, timeout: float) -> ProbeResult:
     except TimeoutError:
         return ProbeResult(healthy=False, message=f"no answer within {timeout:g} s")
     except asyncio.CancelledError:
-        if cancelling():
+        if was_cancelled():
             raise
         # What it asked was cancelled by somebody else.
         return ProbeResult(healthy=False, message="cancelled")

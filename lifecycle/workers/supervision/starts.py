@@ -8,12 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
+from lifecycle._cancelling import was_cancelled
 from lifecycle.errors import DoNotRestart, WorkerFailed
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.containment import Keep
 from lifecycle.workers.exits import cannot_start, stopped_early
 from lifecycle.workers.process import ProcessWorker
-from lifecycle.workers.protocols import Worker, cancelling
+from lifecycle.workers.protocols import Worker
 from lifecycle.workers.status import Status
 from lifecycle.workers.supervision.policy import STEERING, Verdict, cause_of, verdict
 
@@ -145,7 +146,7 @@ async def _start_in(slot: Slot, changed: Callable[[Slot, int, Status, Status], N
         _hand_over(worker, slot.environment())
         await worker.start()
     except asyncio.CancelledError as error:
-        if cancelling():
+        if was_cancelled():
             raise
         return error
     except BaseException as error:  # noqa: BLE001  # judged by the owner, SystemExit too
