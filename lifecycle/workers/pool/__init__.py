@@ -10,12 +10,12 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "lifecycle.errors": "PoolBusy PoolClosed PoolError PoolFailed RemoteError SessionLost WorkerLost",
-        ".figures": "PoolStats",
-        ".loans": "Lease",
+        ".leases": "Lease",
         ".members": "Health Member",
         ".phases": "Phase PhaseChange",
         ".pool": "Pool",
         ".settings": "Heartbeat Process Recycle SessionMode Sessions",
+        ".stats": "PoolStats",
         ".streams": "Stream",
     },
 )

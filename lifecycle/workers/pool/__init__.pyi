@@ -5,8 +5,7 @@ from lifecycle.errors import PoolFailed as PoolFailed
 from lifecycle.errors import RemoteError as RemoteError
 from lifecycle.errors import SessionLost as SessionLost
 from lifecycle.errors import WorkerLost as WorkerLost
-from lifecycle.workers.pool.figures import PoolStats as PoolStats
-from lifecycle.workers.pool.loans import Lease as Lease
+from lifecycle.workers.pool.leases import Lease as Lease
 from lifecycle.workers.pool.members import Health as Health
 from lifecycle.workers.pool.members import Member as Member
 from lifecycle.workers.pool.phases import Phase as Phase
@@ -17,4 +16,5 @@ from lifecycle.workers.pool.settings import Process as Process
 from lifecycle.workers.pool.settings import Recycle as Recycle
 from lifecycle.workers.pool.settings import SessionMode as SessionMode
 from lifecycle.workers.pool.settings import Sessions as Sessions
+from lifecycle.workers.pool.stats import PoolStats as PoolStats
 from lifecycle.workers.pool.streams import Stream as Stream

@@ -15,12 +15,12 @@ from lifecycle.workers.pool.losses import lost
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lifecycle.workers.pool.figures import Figures
-    from lifecycle.workers.pool.leavers import Leavers
     from lifecycle.workers.pool.members import Member
     from lifecycle.workers.pool.orders import Order
     from lifecycle.workers.pool.phases import Reason
+    from lifecycle.workers.pool.retirements import Retirements
     from lifecycle.workers.pool.seats import Seats
+    from lifecycle.workers.pool.stats import CallTimes
 
 __all__ = ["Caller", "Seat"]
 
@@ -31,9 +31,9 @@ class Caller:
     Args:
         pool: who sends what the hooks announce.
         seats: where calls get their member.
-        figures: where it is noted how long they take.
+        times: where it is noted how long they take.
         grace: seconds that a call has to break off before its member is killed.
-        leavers: who have to know when a member was given a call, and when a seat on it is given back.
+        retirements: who have to know when a member was given a call, and when a seat on it is given back.
         kill: ends a member that does not break off a call.
     """
 
@@ -41,18 +41,20 @@ class Caller:
         self,
         pool: Any,
         seats: Seats,
-        figures: Figures,
+        times: CallTimes,
         *,
         grace: float,
-        leavers: Leavers,
+        retirements: Retirements,
         kill: Callable[[Member, Reason, str], None],
     ) -> None:
         self.pool = pool
         self.seats = seats
-        self.figures = figures
+        self.times = times
         self.grace = grace
-        self.leavers = leavers
+        self.retirements = retirements
         self.kill = kill
+        #: Where a call is that has no member yet, for messages.
+        self.queued: str = f"queued in {pool.name!r}"
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.deadlines: Final = Deadlines()
 
@@ -81,7 +83,7 @@ class Caller:
             # It is dead, though its end may not be known yet; there is no seat to give to another.
             self.seats.forget(session)
         else:
-            self.leavers.vacated(member)
+            self.retirements.vacated(member)
             self.seats.release(member, session)
 
 
@@ -115,7 +117,7 @@ class Seat:
 
         def expire() -> None:
             if not future.done():
-                future.set_exception(order.overdue(None))
+                future.set_exception(order.overdue(caller.queued))
 
         waiter = caller.seats.queue_up(order, future, use)
         timer = None if order.until == math.inf else caller.loop.call_at(order.until, expire)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from lifecycle.workers.pool.callers import Caller, Seat
-    from lifecycle.workers.pool.leases import Waiter
     from lifecycle.workers.pool.members import Member
     from lifecycle.workers.pool.orders import Order
     from lifecycle.workers.pool.phases import Reason
     from lifecycle.workers.pool.requests import Request
+    from lifecycle.workers.pool.seat_book import Waiter
 
 __all__ = ["Call"]
 
@@ -170,16 +170,12 @@ class Call:
     def _send(self, member: Member) -> None:
         order, caller = self.order, self._caller
         self.member, self._began = member, caller.loop.time()
-        budget = None if order.until == math.inf else max(0.0, order.until - self._began)
         # What calls had that are over excuses nothing any more.
         others = member.busy_until if member.link.busy else 0.0
         try:
             self.request = member.link.call(
-                order.function,
-                order.args,
-                order.kwargs,
-                budget,
-                self._window,
+                order,
+                window=self._window,
                 traceparent=self.traceparent,
                 future=self._future,
                 answered=self._answered,
@@ -188,7 +184,7 @@ class Call:
             raise order.unsendable(error) from error
         member.calls += 1
         member.busy_until = max(others, order.until)
-        caller.leavers.worn(member)
+        caller.retirements.worn(member)
         if hooks.call_dispatched.receivers:
             hooks.call_dispatched.announce(
                 caller.pool,
@@ -232,7 +228,8 @@ class Call:
             self._caller.seats.give_up(self._waiter)
 
     def _too_late(self) -> TimeoutError:
-        return self.order.overdue(None if self.member is None else self.member.id)
+        member = self.member
+        return self.order.overdue(self._caller.queued if member is None else f"running on {member.id!r}")
 
     def _threaten(self, settled: asyncio.Future[None]) -> None:
         """Kill its member unless it is ``settled`` in time; before that, have it say what keeps it."""
@@ -255,7 +252,7 @@ class Call:
         order, ended = self.order, self._ended or self._caller.loop.time()
         began = ended if self.member is None else self._began
         waited, ran = began - order.began, ended - began
-        self._caller.figures.add(waited, ran)
+        self._caller.times.add(waited, ran)
         if hooks.call_ended.receivers:
             hooks.call_ended.announce(self._caller.pool, call=self, error=error)
         if hooks.call_finished.receivers:

@@ -1,8 +1,8 @@
-"""Keeps a pool full: starts members, and replaces those that are lost.
+"""Keeps a pool full: starts the members that it needs, and waits for the end of each.
 
 Each member has one task here, from the wish for it to its end. Everything else is plain functions, called when
-something has happened: nothing is looked at again and again. Those who go because they have worked enough are the
-matter of `leavers`.
+something has happened: nothing is looked at again and again. What is done about members that are unwell or lost is the
+matter of `recoveries`, and those who go because they have worked enough that of `retirements`.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle import hooks
 from lifecycle.backoff import Backoff
-from lifecycle.errors import PoolFailed, RestartLimitReached, WorkerFailed
-from lifecycle.workers.pool.losses import cause, loss, warn_unstopped
+from lifecycle.errors import WorkerFailed
+from lifecycle.workers.pool.heartbeats import Heartbeats
+from lifecycle.workers.pool.losses import cause, warn_unstopped
+from lifecycle.workers.pool.recoveries import Recovery
 from lifecycle.workers.status import AT_WORK, FINAL, UNSTARTED, Status
-from lifecycle.workers.supervision.budgets import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lifecycle.workers.pool.checks import Checks
-    from lifecycle.workers.pool.figures import Figures
-    from lifecycle.workers.pool.leavers import Leavers
+    from lifecycle.errors import PoolFailed
     from lifecycle.workers.pool.members import Member
-    from lifecycle.workers.pool.phases import Reason
     from lifecycle.workers.pool.plans import Plan
+    from lifecycle.workers.pool.retirements import Retirements
     from lifecycle.workers.pool.rosters import Roster
     from lifecycle.workers.pool.seats import Seats
 
@@ -37,44 +35,33 @@ __all__ = ["Keeper"]
 
 #: How many members may be starting at a time.
 _STARTS: Final = 2 * (os.cpu_count() or 2)
-#: Seconds that a member has to end once it has closed its streams.
-_LAST_MOMENT: Final = 1.0
 
 
 class Keeper:
-    """Sees to it that a pool has the members that it needs, until it is closed or has to give up.
+    """Sees to it that a pool has the members that it needs, until it is closed or gives up.
 
     Args:
         pool: who sends what the hooks announce.
         plan: what the pool was told.
         roster: its members.
         seats: where calls get them.
-        figures: where restarts are counted.
-        leavers: those who go as planned.
-        checks: what asks members after their health.
+        retirements: those who go as planned.
     """
 
-    def __init__(  # each is a part of the pool
-        self,
-        pool: Any,
-        plan: Plan,
-        roster: Roster,
-        *,
-        seats: Seats,
-        figures: Figures,
-        leavers: Leavers,
-        checks: Checks,
-    ) -> None:
+    def __init__(self, pool: Any, plan: Plan, roster: Roster, *, seats: Seats, retirements: Retirements) -> None:
+        #: Those who do not go as planned.
+        self.recovery: Final = Recovery(pool, plan, self, seats=seats)
+        #: How long to wait with a member in whose place others have failed.
+        self.backoff: Final = Backoff()
         self._pool = pool
         self._plan = plan
         self._roster = roster
         self._seats = seats
-        self._figures = figures
-        self._leavers = leavers
-        self._checks = checks
+        self._retirements = retirements
+        self._heartbeats = Heartbeats(
+            pool, plan.heartbeat, seats=seats, retirements=retirements, recovery=self.recovery
+        )
         self._loop = asyncio.get_running_loop()
-        self._budget = Budget(plan.name, plan.intensity)
-        self._backoff = Backoff()
         self._gate = asyncio.Semaphore(_STARTS)
         self._numbers = count(1)
         self._lives: set[asyncio.Task[None]] = set()
@@ -131,8 +118,14 @@ class Keeper:
         if not self._over.done():
             self._over.set_result(None)
             for member in self._roster:
-                self._leavers.dismiss(member, "shutdown")
+                self._retirements.retire(member, "shutdown")
         self._notify()
+
+    def fail(self, failure: Callable[[], PoolFailed]) -> None:
+        """Give up: close the pool, and have it end with that."""
+        self._failure = failure
+        self._last_call = self._loop.call_later(self._plan.process.stop_timeout, self.kill_all)
+        self.close(failure)
 
     def kill_all(self) -> None:
         """End all members now."""
@@ -148,10 +141,25 @@ class Keeper:
             for _ in range(self._roster.wanted(self._seats.book.waiting) - size):
                 self._begin()
 
+    def replace(self, attempt: int) -> bool:
+        """Wish for a member in place of one that is lost, if one is needed; whether it is."""
+        needed = self._roster.wanted(self._seats.book.waiting) > self._roster.size
+        if needed:
+            self._begin(attempt)
+        return needed
+
+    @property
+    def over(self) -> bool:
+        """Whether no member is to be started any more."""
+        return self._over.done()
+
     def _begin(self, attempt: int = 0) -> None:
         """Wish for a member, in a place where ``attempt`` have failed in a row."""
         member = self._plan.member(
-            f"{self._plan.name}-{next(self._numbers)}", self, pool=self._pool, generation=self._roster.generation
+            f"{self._plan.name}-{next(self._numbers)}",
+            self.recovery,
+            pool=self._pool,
+            generation=self._roster.generation,
         )
         member.attempt = attempt
         self._roster.members[member.id] = member
@@ -164,12 +172,12 @@ class Keeper:
         await self._start(member)
         if member.status in AT_WORK:
             self._arrived(member)
-            checks = asyncio.create_task(self._checks.watch(member), name=f"checks of {member.id}")
+            heartbeats = asyncio.create_task(self._heartbeats.watch(member), name=f"health of {member.id}")
             try:
                 await member.wait()
             finally:
-                checks.cancel()
-                await asyncio.wait({checks})
+                heartbeats.cancel()
+                await asyncio.wait({heartbeats})
         # A start that was given up may still be about to end.
         await member.wait()
 
@@ -179,7 +187,7 @@ class Keeper:
         if member.attempt > 1 and member.status in UNSTARTED:
             member.hold()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._backoff.delay(member.attempt - 2)):
+                async with asyncio.timeout(self.backoff.delay(member.attempt - 2)):
                     await member.wait()
         async with self._gate:
             if member.status in UNSTARTED:
@@ -188,42 +196,13 @@ class Keeper:
                     await member.start()
 
     def _arrived(self, member: Member) -> None:
-        self._leavers.welcome(member)
+        self._retirements.welcome(member)
         if member.sound:
             self._seats.book.offer(member)
         else:
-            self.degraded(member, TimeoutError(f"{member.id!r} did not answer when it was ready"))
-        self._leavers.renew(arrived=True)
+            self.recovery.degraded(member, TimeoutError(f"{member.id!r} did not answer when it was ready"))
+        self._retirements.renew(arrived=True)
         self._notify()
-
-    # -- members that are lost --------------------------------------------------------------------------------------
-
-    def degraded(self, member: Member, error: Exception) -> None:
-        """It does not feel well: it is given to nobody until it does."""
-        self._seats.hold(member)
-        self._announce("degrade", member, "health_check_failed", error)
-
-    def kill(self, member: Member, reason: Reason, trouble: str, *, counted: bool = False) -> None:
-        """End it at once, since ``trouble`` says that it is of no use any more, and replace it."""
-        if member.phase.alive:
-            member.trouble = trouble
-            member.go(reason, 0)
-            self._lose(member, reason, loss(f"{member.id!r} was killed: {trouble}", member), counted=counted)
-
-    def hung_up(self, member: Member) -> None:
-        """It can be asked for nothing any more, so it should end."""
-        self._seats.book.withdraw(member)
-        if member.status is Status.RUNNING:
-            trouble = "it closed its streams and went on"
-            member.timers.append(self._loop.call_later(_LAST_MOMENT, self._kill_counted, member, trouble))
-
-    def broke(self, member: Member, error: Exception) -> None:
-        """It does not keep to the protocol."""
-        if member.status is Status.RUNNING:
-            self._kill_counted(member, f"it broke the protocol: {error}")
-
-    def _kill_counted(self, member: Member, trouble: str) -> None:
-        self.kill(member, "error", trouble, counted=True)
 
     def _changed(self, member: Member, _old: Status, new: Status) -> None:
         """At once, so that the figures add up at any time."""
@@ -236,47 +215,10 @@ class Keeper:
         del self._roster.members[member.id]
         member.cancel_timers()
         if member.going is None:
-            self._lose(member, member.history[0].reason, cause(member), counted=True)
+            self.recovery.lost(member, member.history[0].reason, cause(member))
         self.adjust()
-        self._leavers.renew()
+        self._retirements.renew()
         self._notify()
-
-    def _lose(self, member: Member, reason: Reason, error: Exception, *, counted: bool) -> None:
-        """It was not to go: have another in its place, if there is to be one."""
-        if self._over.done():
-            return
-        if counted:
-            try:
-                self._budget.spend(self._loop.time(), member.id, error)
-            except RestartLimitReached as limit:
-                self._announce("remove", member, reason, error)
-                self._give_up(limit, error)
-                return
-        replaced = self._roster.wanted(self._seats.book.waiting) > self._roster.size
-        if replaced:
-            self._figures.restarts += 1
-            self._begin(0 if self._was_good(member) else member.attempt + 1)
-        self._announce("replace" if replaced else "remove", member, reason, error)
-        self.adjust()
-
-    def _was_good(self, member: Member) -> bool:
-        """Whether its loss is no sign that those in its place cannot work."""
-        return member.proven or self._loop.time() - member.ready_at >= self._backoff.reset_after
-
-    def _give_up(self, limit: RestartLimitReached, error: Exception) -> None:
-        def failed() -> PoolFailed:
-            failure = PoolFailed(str(limit))
-            failure.__cause__ = error
-            return failure
-
-        self._failure = failed
-        self._last_call = self._loop.call_later(self._plan.process.stop_timeout, self.kill_all)
-        self.close(failed)
-
-    # -- what is told -------------------------------------------------------------------------------------------------
-
-    def _announce(self, action: str, member: Member, reason: Reason, error: Exception) -> None:
-        hooks.pool_recovered.announce(self._pool, action=action, member=member.id, reason=reason, error=error)
 
     def _notify(self) -> None:
         onlookers, self._onlookers = self._onlookers, set()

@@ -1,42 +1,33 @@
-"""The parent's side of one member: its standard streams as a `Stdio`, and what goes over them.
+"""The parent's side of the protocol with one member: what is asked of it, and which answer belongs to what.
 
-Nothing here waits to write: what the pipe does not take is kept until it does, and calls bound how much that can be.
-Nothing here stops reading, either: the credits of a stream bound what can come, so a pong never waits behind chunks.
+``docs/reference/pool-protocol.md`` says what each frame means. How bytes go and come is the matter of `pipes`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+import math
+from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import RemoteError
-from lifecycle.workers.output import Receiver
-from lifecycle.workers.pool.frames import CODEC, FROM_MEMBER, VERSION, Decoder, ProtocolError, encode
-from lifecycle.workers.pool.outlets import Outlet
+from lifecycle.workers.pool.frames import FROM_MEMBER, VERSION, Decoder, ProtocolError, encode
+from lifecycle.workers.pool.pipes import MemberPipes
 from lifecycle.workers.pool.requests import Cancelled, Hello, LinkClosed, Pong, Request, fail
-from lifecycle.workers.stdio import DRAIN, Reader, pipe, popen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from lifecycle.workers.pool.codecs import Codec
-    from lifecycle.workers.stdio import Command
+    from lifecycle.workers.pool.orders import Order
 
-__all__ = ["Link"]
-
-#: Bytes a read: what a pipe holds.
-_CHUNK: Final = 64 * 1024
+__all__ = ["Link", "setup_frame"]
 
 
 class Link:
-    """The streams of one member, for the one life that it has.
+    """What is said to one member, and what it answers, in the one life that it has.
 
     Args:
-        name: the member's; what it writes as errors goes to the log ``lifecycle.workers.<name>``.
+        name: the member's.
         codec: what frames are encoded with.
         setup: what it is sent when it has greeted; see `lifecycle.workers.pool.targets.Target.setup`.
         broken: called once, if it does not keep to the protocol; what it was asked for fails with `LinkClosed`.
@@ -56,21 +47,19 @@ class Link:
         ended: Callable[[], object] = lambda: None,
     ) -> None:
         self._codec = codec
-        self._setup = encode(codec, ["setup", {**setup, "init": codec.seal(setup["init"])}])
+        #: The streams that this goes over: a `Stdio` for its `ProcessWorker`.
+        self.pipes = MemberPipes(name, codec.name, self._take)
+        self._setup = setup_frame(codec, setup)
         self._broken = broken
         self._ended = ended
-        self._errors = Receiver(None, logging.getLogger(f"lifecycle.workers.{name}"))
         self._decoder = Decoder(codec, FROM_MEMBER)
-        # Our ends of its streams, from `spawn` on.
-        self._outlet: Outlet | None = None
-        self._readers: list[Reader] = []
         # Those that are not answered yet, each by its id; ids count from 1.
         self._requests: dict[int, Request] = {}
         self._count = 0
         self._pings: dict[int, asyncio.Future[Pong]] = {}
         self._pinged = 0
-        # Set by `spawn`: the greeting, once the member is ready.
-        self._ready: asyncio.Future[Hello] | None = None
+        # The greeting, once the member is ready.
+        self._ready: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._hello: Hello | None = None
         # Why nothing more can be asked for; None as long as it can.
         self._closed: LinkClosed | None = None
@@ -95,24 +84,20 @@ class Link:
         return len(self._requests)
 
     async def ready(self) -> Hello:
-        """Wait until the member can be called, once it was spawned.
+        """Wait until the member can be called.
 
         Raises:
             RemoteError: if its target could not be imported or made.
             ProtocolError: if it does not keep to the protocol, or to another version of it.
             LinkClosed: if it ended.
         """
-        assert self._ready is not None, "it was spawned"
         return await asyncio.shield(self._ready)
 
     def call(
         self,
-        function: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        budget: float | None = None,
-        window: int = 0,
+        order: Order,
         *,
+        window: int = 0,
         traceparent: str = "",
         future: asyncio.Future[Any] | None = None,
         answered: Callable[[], object] | None = None,
@@ -120,10 +105,7 @@ class Link:
         """Send a call, and wait for nothing; where the link is closed, it fails with `LinkClosed` like the others.
 
         Args:
-            function: its name, as the member knows it.
-            args: what it is given.
-            kwargs: what it is given by name.
-            budget: seconds that it has, which a member may or may not look at.
+            order: what is called, with what, and how long it may take; a member may or may not look at that.
             window: for a stream, how many chunks may be on their way.
             traceparent: the span that it is done under, if there is one.
             future: what gets the outcome; by default, one of the request's own.
@@ -134,14 +116,16 @@ class Link:
         """
         number, seal = self._count + 1, self._codec.seal
         trace = encode(self._codec, ["trace", number, traceparent]) if traceparent else b""
-        data = trace + encode(self._codec, ["call", number, function, seal([*args]), seal({**kwargs}), budget, window])
+        budget = None if order.until == math.inf else max(0.0, order.until - asyncio.get_running_loop().time())
+        call = ["call", number, order.function, seal(order.args), seal(order.kwargs), budget, window]
+        data = trace + encode(self._codec, call)
         self._count = number
         request = Request(number, window, self._send, self._codec.unseal, future=future, answered=answered)
         if self._closed is not None:
             request.settle(None, error=self._closed)
         else:
             self._requests[number] = request
-            self._write(data)
+            self.pipes.write(data)
         return request
 
     def ping(self) -> asyncio.Future[Pong]:
@@ -161,50 +145,10 @@ class Link:
     def bye(self, grace: float) -> None:
         """Ask it to end when it has finished what it does, for which it has ``grace`` seconds; any number of times."""
         self._send(["bye", grace])
-        if self._outlet is not None:
-            self._outlet.end()
-
-    # -- as a Stdio -----------------------------------------------------------------------------------------------
-
-    def spawn(self, command: Command) -> int:
-        """Start it in a session of its own, and read what it writes."""
-        command = replace(command, env={**command.env, CODEC: self._codec.name})
-        with ExitStack() as ours, ExitStack() as theirs:
-            given, given_end = pipe(theirs, ours)
-            out, out_end = pipe(ours, theirs)
-            err, err_end = pipe(ours, theirs)
-            pid = popen(command, stdin=given, stdout=out_end, stderr=err_end, start_new_session=True)
-            ours.pop_all()
-        self._outlet = Outlet(given_end)
-        self._ready = asyncio.get_running_loop().create_future()
-        feed_errors = partial(self._errors.feed, stream="stderr")
-        self._readers = [Reader(out, self._take, chunk=_CHUNK), Reader(err, feed_errors)]
-        return pid
-
-    async def drain(self) -> None:
-        """Read on to the end: a result that was written just before the end is delivered."""
-        until = asyncio.get_running_loop().time() + DRAIN
-        for reader in self._readers:
-            await reader.drain(until)
-
-    def close(self) -> None:
-        """Give back the descriptors; what is not answered fails with `LinkClosed`."""
-        if self._outlet is not None:
-            self._outlet.close()
-        for reader in self._readers:
-            reader.close()
-        self._fail(LinkClosed("the link to the member was closed"))
-
-    def tail(self) -> str:
-        """The end of what it wrote as errors."""
-        return self._errors.tail()
+        self.pipes.end()
 
     def _send(self, frame: list[Any]) -> None:
-        self._write(encode(self._codec, frame))
-
-    def _write(self, data: bytes) -> None:
-        if self._outlet is not None:
-            self._outlet.write(data)
+        self.pipes.write(encode(self._codec, frame))
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -222,7 +166,7 @@ class Link:
             self._break(error)
 
     def _break(self, error: ProtocolError) -> None:
-        self._settle_ready(error)
+        fail(self._ready, error)
         closed = LinkClosed(f"the member broke the protocol: {error}")
         closed.__cause__ = error
         self._fail(closed)
@@ -233,7 +177,7 @@ class Link:
             return
         self._closed = closed
         self._ended()
-        self._settle_ready(closed)
+        fail(self._ready, closed)
         for request in list(self._requests.values()):
             request.settle(None, error=closed)
         self._requests.clear()
@@ -241,20 +185,16 @@ class Link:
             fail(ping, closed)
         self._pings.clear()
 
-    def _settle_ready(self, error: Exception) -> None:
-        if self._ready is not None:
-            fail(self._ready, error)
-
     def _take_hello(self, version: int, pid: int, language: str) -> None:
         if self._hello is not None:
             raise ProtocolError("it greeted twice")
         if version != VERSION:
             raise ProtocolError(f"it speaks version {version} of the protocol ({language}); this is version {VERSION}")
         self._hello = Hello(pid, language)
-        self._write(self._setup)
+        self.pipes.write(self._setup)
 
     def _take_ready(self) -> None:
-        if self._hello is None or self._ready is None or self._ready.done():
+        if self._hello is None or self._ready.done():
             raise ProtocolError("it is ready at a time when that was not asked")
         self._ready.set_result(self._hello)
 
@@ -268,8 +208,8 @@ class Link:
         self._request(number).take_chunk(value)
 
     def _take_error(self, number: int, kind: str, message: str, traceback: str, cancelled: bool) -> None:
-        if number == 0 and self._ready is not None and not self._ready.done():
-            self._settle_ready(RemoteError(kind, message, traceback))
+        if number == 0 and not self._ready.done():
+            fail(self._ready, RemoteError(kind, message, traceback))
             return
         request = self._request(number)
         del self._requests[number]
@@ -298,3 +238,8 @@ class Link:
             return self._requests[number]
         except KeyError:
             raise ProtocolError(f"it answered call {number}, which it does not have") from None
+
+
+def setup_frame(codec: Codec, setup: Mapping[str, Any]) -> bytes:
+    """What a member is sent when it has greeted. Raises TypeError or ValueError for what the codec cannot carry."""
+    return encode(codec, ["setup", {**setup, "init": codec.seal(setup["init"])}])

@@ -36,7 +36,7 @@ def cause(member: Member) -> Exception:
 
 def loss(message: str, member: Member) -> WorkerLost:
     """The loss of ``member``, whose end is not known yet or does not matter."""
-    return WorkerLost(message, rss=member.rss, stderr=member.link.tail())
+    return WorkerLost(message, rss=member.rss, stderr=member.link.pipes.tail())
 
 
 def _lost(message: str, member: Member, end: Exit) -> WorkerLost:

@@ -24,12 +24,12 @@ from lifecycle.workers.records import ProbeResult
 from lifecycle.workers.status import FINAL, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from lifecycle.workers.pool.links import Link
     from lifecycle.workers.pool.phases import PhaseChange, Reason
+    from lifecycle.workers.pool.plans import Plan
     from lifecycle.workers.pool.requests import Pong
-    from lifecycle.workers.pool.settings import Process
     from lifecycle.workers.records import Exit, WorkerState
 
 __all__ = ["Health", "Member"]
@@ -50,13 +50,10 @@ class Member(ProcessWorker):
 
     Args:
         name: the name of the pool and a number; it is its id, too.
-        argv: the command.
-        link: its streams.
-        process: how it is started and ended.
+        plan: what its pool was told.
+        link: what is said to it, and what it answers.
         pool: who sends what the hooks announce of it.
         generation: of the pool, when it was wished for.
-        first_probe: seconds in which it has to answer for the first time once it is ready.
-        ours: whether what runs there is this library, which knows our signals.
     """
 
     busy_until: float
@@ -67,27 +64,17 @@ class Member(ProcessWorker):
     kind: ClassVar[str] = "member"
     governed = True
 
-    def __init__(
-        self,
-        name: str,
-        argv: Sequence[str],
-        *,
-        link: Link,
-        process: Process,
-        pool: object,
-        generation: int,
-        first_probe: float,
-        ours: bool,
-    ) -> None:
+    def __init__(self, name: str, plan: Plan, link: Link, *, pool: object, generation: int) -> None:
+        process = plan.process
         super().__init__(
             name,
-            *argv,
+            *plan.target.argv,
             env=process.environment,
             cwd=process.cwd,
             stop_timeout=process.stop_timeout,
             start_timeout=process.start_timeout,
             contain=process.contain,
-            stdio=link,
+            stdio=link.pipes,
         )
         #: What tells it from all other members that its pool had and will have.
         self.id = name
@@ -119,8 +106,10 @@ class Member(ProcessWorker):
         #: What is to happen to it at some time.
         self.timers: list[asyncio.TimerHandle] = []
         self._pool = pool
-        self._first_probe = first_probe
-        self._knows_signals = ours
+        # Seconds in which it has to answer for the first time once it is ready.
+        self._first_probe = plan.heartbeat.timeout
+        # Whether what runs there is this library, which knows our signals.
+        self._knows_signals = plan.target.name is not None
         self._loop = asyncio.get_running_loop()
         self._log = PhaseLog(name, self._loop.time())
         # How an end of the start is called.

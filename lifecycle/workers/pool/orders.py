@@ -12,7 +12,6 @@ class Order:
     """One call as it was wished for.
 
     Args:
-        pool: the name of the pool, for messages.
         function: what is called.
         args, kwargs: with what.
         session: whose member it wants.
@@ -20,20 +19,18 @@ class Order:
         patient: whether it waits however many wait.
     """
 
-    __slots__ = ("args", "began", "deadline", "function", "kwargs", "patient", "pool", "session", "until")
+    __slots__ = ("args", "began", "deadline", "function", "kwargs", "patient", "session", "until")
 
-    def __init__(  # each is a field of the record
+    def __init__(
         self,
-        pool: str,
         function: str,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
         *,
-        session: str | None,
+        session: str | None = None,
         deadline: float,
         patient: bool = False,
     ) -> None:
-        self.pool: str = pool
         self.function: str = function
         self.args: list[Any] = list(args)
         self.kwargs: dict[str, Any] = kwargs or {}
@@ -53,8 +50,7 @@ class Order:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         return kind(f"{self.function!r} was not called; what it was to be given cannot be sent: {error}")
 
-    def overdue(self, member: str | None) -> TimeoutError:
-        """What to raise when its time is up, and it was running on ``member`` or still queued."""
+    def overdue(self, where: str) -> TimeoutError:
+        """What to raise when its time is up, and it was ``where``."""
         session = "" if self.session is None else f" of session {self.session!r}"
-        where = f"queued in {self.pool!r}" if member is None else f"running on {member!r}"
         return TimeoutError(f"{self.function!r}{session} was not done in {self.deadline:g} s: it was {where}")

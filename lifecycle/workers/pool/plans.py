@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle.backoff import Intensity
 from lifecycle.workers.pool.codecs import codec
-from lifecycle.workers.pool.links import Link
+from lifecycle.workers.pool.links import Link, setup_frame
 from lifecycle.workers.pool.members import Member
 from lifecycle.workers.pool.orders import Order
 from lifecycle.workers.pool.rosters import check_size
@@ -19,21 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lifecycle.workers.pool.codecs import Codec
+    from lifecycle.workers.pool.recoveries import Recovery
     from lifecycle.workers.pool.targets import Target
 
-__all__ = ["Listener", "Plan", "check_deadline"]
-
-
-class Listener(Protocol):
-    """Who hears of what befalls a member."""
-
-    def hung_up(self, member: Member) -> None:
-        """Its link is closed."""
-        ...
-
-    def broke(self, member: Member, error: Exception) -> None:
-        """It broke the protocol."""
-        ...
+__all__ = ["Plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +49,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_size(self.name, *self.size)
-        check_deadline(self.name, self.deadline)
+        _check_deadline(self.name, self.deadline)
         for what, least in (("queue", 0), ("concurrency", 1)):
             given = getattr(self, what)
             if isinstance(given, bool) or not isinstance(given, int):
@@ -72,7 +61,7 @@ class Plan:
                 raise TypeError(f"{what}={given!r} of {self.name!r} is no {kind.__name__}; give one")
         # What cannot be sent is refused here and now, not by each member.
         try:
-            self._link(self.name, _ignore, _ignore)
+            setup_frame(self.codec, self._setup)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"init={self.init!r:.200} of {self.name!r} cannot be sent: {error}") from error
@@ -115,40 +104,28 @@ class Plan:
         if deadline is None:
             deadline = self.deadline
         else:
-            check_deadline(self.name, deadline)
+            _check_deadline(self.name, deadline)
         if session is not None and not isinstance(session, str):
             raise TypeError(f"session={session!r} is no text; give the session's name")
         name = function_name(function)
-        return Order(self.name, name, args, kwargs, session=session, deadline=deadline, patient=patient)
+        return Order(name, args, kwargs, session=session, deadline=deadline, patient=patient)
 
-    def member(self, name: str, listener: Listener, *, pool: Any, generation: int) -> Member:
-        """A member of ``pool``, not started yet."""
+    def member(self, name: str, recovery: Recovery, *, pool: Any, generation: int) -> Member:
+        """A member of ``pool``, not started yet; ``recovery`` hears of what befalls it."""
 
         def broke(error: Exception) -> None:
-            listener.broke(member, error)
+            recovery.broke(member, error)
 
         def hung_up() -> None:
-            listener.hung_up(member)
+            recovery.hung_up(member)
 
-        member = Member(
-            name,
-            self.target.argv,
-            link=self._link(name, broke, hung_up),
-            process=self.process,
-            pool=pool,
-            generation=generation,
-            first_probe=self.heartbeat.timeout,
-            ours=self.target.name is not None,
-        )
+        link = Link(name, self.codec, self._setup, broken=broke, ended=hung_up)
+        member = Member(name, self, link, pool=pool, generation=generation)
         return member
 
-    def _link(self, name: str, broken: Callable[[Exception], object], ended: Callable[[], object]) -> Link:
-        setup = self.target.setup(self.init, concurrency=self.concurrency)
-        return Link(name, self.codec, setup, broken=broken, ended=ended)
-
-
-def _ignore(*_: object) -> None:
-    """Nothing has happened yet."""
+    @property
+    def _setup(self) -> dict[str, Any]:
+        return self.target.setup(self.init, concurrency=self.concurrency)
 
 
 _RECORDS = {
@@ -167,7 +144,7 @@ def _pair(name: str, size: Any) -> Sequence[Any]:
     return pair
 
 
-def check_deadline(name: str, deadline: float) -> None:
+def _check_deadline(name: str, deadline: float) -> None:
     """Raise for what is no deadline of a call of the pool ``name``."""
     if isinstance(deadline, bool) or not isinstance(deadline, int | float):
         raise TypeError(f"deadline={deadline!r} of {name!r} is no number of seconds; give more than 0, or math.inf")

@@ -1,7 +1,8 @@
 """`Pool`: what is asked of a pool from outside; how it does that is in the modules around this one.
 
-`works` puts its parts together: `seats` gives calls their members, `calls` carries them out, `keepers` has members
-come, `leavers` has them go, `checks` asks how they feel.
+`core` puts its parts together: `seats` gives calls their members, `calls` carries them out, `keepers` has members come,
+`retirements` has them go, `heartbeats` asks how they feel, and `recoveries` sees to those that are lost. What runs at
+the other end is in `child`.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from lifecycle.backoff import Intensity
 from lifecycle.errors import PoolClosed
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.pool.loans import Lease
+from lifecycle.workers.pool.core import Core
+from lifecycle.workers.pool.leases import Lease
 from lifecycle.workers.pool.losses import warn_unstopped
 from lifecycle.workers.pool.plans import Plan
 from lifecycle.workers.pool.rosters import check_size
 from lifecycle.workers.pool.settings import Heartbeat, Process, Recycle, Sessions
 from lifecycle.workers.pool.streams import Stream
 from lifecycle.workers.pool.targets import function_name
-from lifecycle.workers.pool.works import Works
 from lifecycle.workers.records import ProbeResult
 from lifecycle.workers.status import AT_WORK, FINAL, Status
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
-    from lifecycle.workers.pool.figures import PoolStats
     from lifecycle.workers.pool.members import Member
+    from lifecycle.workers.pool.stats import PoolStats
     from lifecycle.workers.records import End, WorkerState
 
 __all__ = ["Pool"]
@@ -110,13 +111,13 @@ class Pool(BaseWorker):
         )
         self.stop_timeout: float = process.stop_timeout
         # From the start on.
-        self._works: Works | None = None
+        self._core: Core | None = None
 
     def __del__(self) -> None:
-        works: Works | None = getattr(self, "_works", None)
-        if works is not None and self.status not in FINAL:
+        core: Core | None = getattr(self, "_core", None)
+        if core is not None and self.status not in FINAL:
             warn_unstopped(self)
-            for member in works.roster:
+            for member in core.roster:
                 member.kill_orphaned()
 
     # -- calls --------------------------------------------------------------------------------------------------------
@@ -209,7 +210,7 @@ class Pool(BaseWorker):
 
     def members(self) -> tuple[Member, ...]:
         """The members, the oldest first, with those that come, and without those that end."""
-        return () if self._works is None else tuple(member for member in self._works.roster if member.phase.alive)
+        return () if self._core is None else tuple(member for member in self._core.roster if member.phase.alive)
 
     def stats(self) -> PoolStats:
         """How much there is to do, and how long that takes."""
@@ -270,8 +271,8 @@ class Pool(BaseWorker):
     # -- the life -----------------------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End | None]:
-        self._works = Works(self, self._plan.with_env(self._env))
-        return self._works.run()
+        self._core = Core(self, self._plan.with_env(self._env))
+        return self._core.run()
 
     async def _until_ready(self) -> None:
         await self._running().filled()
@@ -283,13 +284,13 @@ class Pool(BaseWorker):
             keeper.kill_all()
 
     def _children(self) -> tuple[WorkerState, ...]:
-        return () if self._works is None else tuple(member.state() for member in self._works.roster)
+        return () if self._core is None else tuple(member.state() for member in self._core.roster)
 
     # -- how ----------------------------------------------------------------------------------------------------------
 
-    def _running(self) -> Works:
-        if self._works is not None:
-            return self._works
+    def _running(self) -> Core:
+        if self._core is not None:
+            return self._core
         if self.status in FINAL:
             raise _closed(self.name)
         raise PoolClosed(f"the pool {self.name!r} is {self.status}; start it first, with 'async with pool'")

@@ -51,6 +51,11 @@ class Roster:
         return sum(self.stays(member) and member.status in AT_WORK for member in self.members.values())
 
     @property
+    def seats_to_come(self) -> int:
+        """How many more calls it could have when all members were there that it may have."""
+        return self.concurrency * (self.high - self.ready)
+
+    @property
     def outdated(self) -> list[Member]:
         """Members of a generation that is over, and who have not been told to go."""
         return [member for member in self if member.generation != self.generation and member.going is None]

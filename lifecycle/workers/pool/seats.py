@@ -7,19 +7,20 @@ the two meet, and here a call waits.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle.errors import PoolBusy, SessionLost
-from lifecycle.workers.pool.leases import LeaseBook, Waiter
+from lifecycle.workers.pool.seat_book import SeatBook, Waiter
 from lifecycle.workers.pool.sessions import SessionBook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from lifecycle.workers.pool.members import Member
     from lifecycle.workers.pool.orders import Order
-    from lifecycle.workers.pool.settings import Sessions
+    from lifecycle.workers.pool.plans import Plan
+    from lifecycle.workers.pool.rosters import Roster
 
 __all__ = ["Seats"]
 
@@ -29,32 +30,18 @@ class Seats:
 
     Args:
         pool: who sends what the hooks announce.
-        sessions: how sessions find their member.
-        capacity: how many seats a member has.
-        members: those that there are, by their ids.
-        queue: how many may wait.
-        coming: how many more may, since there will be a member for them as soon as it has started.
+        plan: how many seats a member has, how many calls may wait, and how sessions find their member.
+        roster: the members.
         joined: called when somebody has begun to wait: there may have to be another member.
     """
 
-    def __init__(
-        self,
-        pool: Any,
-        sessions: Sessions,
-        *,
-        capacity: int,
-        members: Mapping[str, Member],
-        queue: int,
-        coming: Callable[[], int],
-        joined: Callable[[], None],
-    ) -> None:
-        self.book: LeaseBook[Member] = LeaseBook(capacity)
-        self.sessions: Final = SessionBook(sessions, evicted=self._evicted)
+    def __init__(self, pool: Any, plan: Plan, roster: Roster, *, joined: Callable[[], None]) -> None:
+        self.book: SeatBook[Member] = SeatBook(plan.concurrency)
+        self.sessions: SessionBook = SessionBook(plan.sessions, evicted=self._evicted)
         self._pool = pool
-        self._mode = sessions.mode
-        self._members = members
-        self._queue = queue
-        self._coming = coming
+        self._mode = plan.sessions.mode
+        self._queue = plan.queue
+        self._roster = roster
         self._joined = joined
         self._loop = asyncio.get_running_loop()
         # Makes what those get who want a seat when there will be none any more; None as long as there may be one.
@@ -185,7 +172,7 @@ class Seats:
 
     def _check_room(self, order: Order) -> None:
         queued = self.book.waiting + self.book.waiting_strictly
-        if queued < self._queue or order.patient or queued < self._queue + self._coming():
+        if queued < self._queue or order.patient or queued < self._queue + self._roster.seats_to_come:
             return
         hooks.pool_saturated.announce(self._pool, queued=queued, function=order.function)
         raise PoolBusy(
@@ -197,7 +184,7 @@ class Seats:
         """The member of ``session``; None if it has none yet."""
         member = self.sessions.find(session, now)
         if member is not None:
-            return self._members[member]
+            return self._roster.members[member]
         if (lost := self.sessions.take_loss(session, now)) is not None:
             raise _loss(session, lost)
         return None

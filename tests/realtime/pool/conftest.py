@@ -31,7 +31,7 @@ async def spawn() -> AsyncIterator[Spawn]:
         given = read_target("member", target)
         broken: list[ProtocolError] = []
         link = Link("member", codec(by), given.setup(init, concurrency=concurrency), broken=broken.append)
-        worker = ProcessWorker("member", *given.argv, stdio=link, contain="group", stop_timeout=stop_timeout)
+        worker = ProcessWorker("member", *given.argv, stdio=link.pipes, contain="group", stop_timeout=stop_timeout)
         member = Up(worker, link, broken)
         await worker.start()
         members.append(member)

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lifecycle.workers.pool.orders import Order
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -35,7 +37,7 @@ class Up:
     broken: list[ProtocolError] = field(default_factory=list)
 
     def call(self, function: str, *args: Any, window: int = 0, **kwargs: Any) -> Request:
-        return self.link.call(function, args, kwargs, window=window)
+        return self.link.call(Order(function, args, kwargs, deadline=LIMIT), window=window)
 
     async def result(self, function: str, *args: Any, **kwargs: Any) -> Any:
         """What the call comes to; an error is returned, too."""

@@ -171,7 +171,7 @@ async def test_one_that_never_reads_is_written_to_without_waiting(spawn: Spawn) 
     await asyncio.sleep(0)
     assert not any(each.future.done() for each in requests)
     member.link.bye(1.0)
-    member.link.close()
+    member.link.pipes.close()
     for each in requests:
         assert isinstance(await outcome(each), LinkClosed)
     with pytest.raises(LinkClosed):
@@ -198,7 +198,7 @@ async def test_a_flood_of_errors_without_an_end_of_a_line_is_bounded(spawn: Spaw
     error = await outcome(member.call("f"))
     assert isinstance(error, RemoteError)
     assert (error.type, error.message, error.traceback) == ("E", "m", "t")
-    assert len(member.link.tail()) == 4096
+    assert len(member.link.pipes.tail()) == 4096
 
 
 async def test_what_is_nobodys_fault_costs_a_member_nothing(spawn: Spawn) -> None:

@@ -185,7 +185,7 @@ async def test_what_user_code_prints_and_reads_does_not_mix_with_the_protocol(
     said = [record.message for record in caplog.records]
     assert "hello from the member" in said
     assert "written to descriptor 1" in said
-    assert "hello from the member" in member.link.tail()
+    assert "hello from the member" in member.link.pipes.tail()
 
 
 async def test_a_member_that_floods_its_errors_is_not_held_up_and_the_last_of_it_is_kept(up: Spawn) -> None:
@@ -193,7 +193,7 @@ async def test_a_member_that_floods_its_errors_is_not_held_up_and_the_last_of_it
     assert await member.result("flood", 20_000) == 20_000
     member.link.bye(LIMIT)
     await member.end()
-    assert len(member.link.tail()) == 4096
+    assert len(member.link.pipes.tail()) == 4096
 
 
 @pytest.mark.parametrize(("function", "started"), [("spin", True), ("sleep", True)])

@@ -150,7 +150,7 @@ async def test_c_code_that_holds_the_interpreter_confirms_nothing_and_answers_no
     # Its stacks are written by C code, which needs no interpreter.
     member.worker.send_signal(signal.SIGUSR2)
     async with asyncio.timeout(LIMIT):
-        while "in hold" not in member.link.tail():
+        while "in hold" not in member.link.pipes.tail():
             await asyncio.sleep(0.001)
     assert not settled.done()
     assert not ping.done()

@@ -14,6 +14,7 @@ from lifecycle.errors import RemoteError, WorkerFailed
 from lifecycle.workers import Status
 from lifecycle.workers.pool.codecs import codec
 from lifecycle.workers.pool.links import Link
+from lifecycle.workers.pool.orders import Order
 from lifecycle.workers.pool.requests import LinkClosed
 from lifecycle.workers.pool.targets import read_target
 from lifecycle.workers.process import ProcessWorker
@@ -77,11 +78,11 @@ async def test_a_module_beside_the_library_or_in_the_directory_is_not_imported_b
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
     target = read_target("member", f"{SERVED}:echo")
     link = Link("member", codec("msgpack"), target.setup((), concurrency=1), broken=print)
-    worker = ProcessWorker("member", *target.argv, stdio=link, contain="group", cwd=tmp_path)
+    worker = ProcessWorker("member", *target.argv, stdio=link.pipes, contain="group", cwd=tmp_path)
     await worker.start()
     async with asyncio.timeout(LIMIT):
         await link.ready()
-        assert await link.call("echo", [1], {}).future == 1
+        assert await link.call(Order("echo", (1,), deadline=LIMIT)).future == 1
         await worker.stop()
 
 
@@ -168,21 +169,22 @@ async def test_what_a_member_forked_neither_hides_its_end_nor_survives_it(up: Sp
 
 
 PARENT = """
-import asyncio, sys
+import asyncio, math, sys
 from lifecycle.workers.pool.codecs import codec
 from lifecycle.workers.pool.links import Link
+from lifecycle.workers.pool.orders import Order
 from lifecycle.workers.pool.targets import read_target
 from lifecycle.workers.process import ProcessWorker
 
 async def main():
     target = read_target("member", "tests.realtime.pool.served:Plain")
     link = Link("member", codec("msgpack"), target.setup((), concurrency=1), broken=print)
-    worker = ProcessWorker("member", *target.argv, stdio=link, contain="group")
+    worker = ProcessWorker("member", *target.argv, stdio=link.pipes, contain="group")
     await worker.start()
     await link.ready()
-    forked = await link.call("fork", [], {}).future
+    forked = await link.call(Order("fork", deadline=math.inf)).future
     if sys.argv[1]:
-        link.call(sys.argv[1], [sys.argv[2]], {})
+        link.call(Order(sys.argv[1], (sys.argv[2],), deadline=math.inf))
     print(worker.state().pid, forked, flush=True)
     await asyncio.sleep(1000)
 

@@ -81,14 +81,14 @@ async def test_a_member_that_reads_in_its_main_thread_dies_of_the_signal_that_st
 
 async def test_a_member_that_reads_in_its_main_thread_ends_when_nobody_writes_any_more(up: Spawn) -> None:
     member = await _warmed(up)
-    member.link.close()
+    member.link.pipes.close()
     end = await member.end()
     assert end.signal == signal.SIGKILL, "it leaves nothing of its group behind"
 
 
 async def test_a_member_that_reads_garbage_in_its_main_thread_says_so_once_and_ends(up: Spawn) -> None:
     member = await _warmed(up)
-    member.link._write(b"\x00\x00\x00\x01\xc1")
+    member.link.pipes.write(b"\x00\x00\x00\x01\xc1")
     end = await member.end()
     assert end.stderr.count("lifecycle: ") == 1
     assert "is no msgpack" in end.stderr

@@ -5,24 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.workers.pool.callers import Caller
-from lifecycle.workers.pool.checks import Checks
-from lifecycle.workers.pool.figures import Figures, PoolStats
 from lifecycle.workers.pool.keepers import Keeper
-from lifecycle.workers.pool.leavers import Leavers
 from lifecycle.workers.pool.maps import outcomes
 from lifecycle.workers.pool.phases import Phase
+from lifecycle.workers.pool.retirements import Retirements
 from lifecycle.workers.pool.rosters import Roster
 from lifecycle.workers.pool.seats import Seats
+from lifecycle.workers.pool.stats import CallTimes, PoolStats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
 
     from lifecycle.workers.pool.plans import Plan
 
-__all__ = ["Works"]
+__all__ = ["Core"]
 
 
-class Works:
+class Core:
     """What is behind a pool from its start to its end.
 
     Args:
@@ -30,39 +29,20 @@ class Works:
         plan: what the pool was told.
     """
 
-    def __init__(self, pool: object, plan: Plan) -> None:
+    def __init__(self, pool: Any, plan: Plan) -> None:
         self.plan = plan
-        self.figures: Final = Figures()
-        roster = Roster(plan.size, plan.concurrency)
-        self.roster: Final = roster
-        self.seats: Final = Seats(
-            pool,
-            plan.sessions,
-            capacity=plan.concurrency,
-            members=roster.members,
-            queue=plan.queue,
-            coming=lambda: plan.concurrency * (roster.high - roster.ready),
-            joined=self._adjust,
-        )
-        self.leavers: Final = Leavers(plan.recycle, roster, seats=self.seats, adjust=self._adjust)
-        self.checks: Final = Checks(pool, plan.heartbeat, seats=self.seats, leavers=self.leavers)
-        self.keeper: Final = Keeper(
-            pool,
-            plan,
-            roster,
-            seats=self.seats,
-            figures=self.figures,
-            leavers=self.leavers,
-            checks=self.checks,
-        )
-        self.checks.judge = self.keeper
+        self.times: Final = CallTimes()
+        self.roster: Final = Roster(plan.size, plan.concurrency)
+        self.seats: Final = Seats(pool, plan, self.roster, joined=self._adjust)
+        self.retirements: Final = Retirements(plan.recycle, self.roster, seats=self.seats, adjust=self._adjust)
+        self.keeper: Final = Keeper(pool, plan, self.roster, seats=self.seats, retirements=self.retirements)
         self.caller: Final = Caller(
             pool,
             self.seats,
-            self.figures,
+            self.times,
             grace=plan.process.grace,
-            leavers=self.leavers,
-            kill=self.keeper.kill,
+            retirements=self.retirements,
+            kill=self.keeper.recovery.kill,
         )
 
     async def run(self) -> None:
@@ -70,7 +50,7 @@ class Works:
         try:
             await self.keeper.run()
         finally:
-            self.leavers.close()
+            self.retirements.close()
             self.caller.deadlines.close()
 
     def _adjust(self) -> None:
@@ -94,13 +74,13 @@ class Works:
         self.roster.generation += 1
         generation = self.roster.generation
         self.keeper.adjust()
-        self.leavers.renew()
+        self.retirements.renew()
         await self.keeper.until(lambda: all(member.generation >= generation for member in self.roster))
 
     async def resize(self, low: int, high: int) -> None:
         """Have other numbers of members."""
         self.roster.low, self.roster.high = low, high
-        self.leavers.shrink()
+        self.retirements.shrink()
         self.keeper.adjust()
         await self.filled()
 
@@ -122,7 +102,7 @@ class Works:
             stopping=len(members) - len(staying),
             queued=book.waiting + book.waiting_strictly,
             saturation=sum(member.leases for member in members) / (roster.high * plan.concurrency),
-            calls=self.figures.calls,
-            restarts=self.figures.restarts,
-            **self.figures.quantiles(),
+            calls=self.times.calls,
+            restarts=self.keeper.recovery.restarts,
+            **self.times.quantiles(),
         )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifecycle.workers.pool.leases import LeaseBook, Waiter
+from lifecycle.workers.pool.seat_book import SeatBook, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ class Game:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.loop = asyncio.new_event_loop()
-        self.book: LeaseBook[Place] = LeaseBook(capacity)
+        self.book: SeatBook[Place] = SeatBook(capacity)
         self.places = [Place(name) for name in "abc"]
         self.offered: set[Place] = set()
         self.paused = False
@@ -193,8 +193,8 @@ def asker() -> Callable[[], tuple[Waiter[Place], asyncio.Future[Place]]]:
     return make
 
 
-def _of(*names: str, capacity: int = 1) -> tuple[LeaseBook[Place], list[Place]]:
-    book: LeaseBook[Place] = LeaseBook(capacity)
+def _of(*names: str, capacity: int = 1) -> tuple[SeatBook[Place], list[Place]]:
+    book: SeatBook[Place] = SeatBook(capacity)
     places = [Place(name) for name in names]
     for place in places:
         book.offer(place)

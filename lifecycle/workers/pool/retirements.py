@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from lifecycle.workers.pool.seats import Seats
     from lifecycle.workers.pool.settings import Recycle
 
-__all__ = ["Leavers"]
+__all__ = ["Retirements"]
 
 
-class Leavers:
+class Retirements:
     """Decides who goes, and when.
 
     Args:
@@ -52,7 +52,7 @@ class Leavers:
 
     # -- how they go ------------------------------------------------------------------------------------------------
 
-    def dismiss(self, member: Member, reason: Reason) -> None:
+    def retire(self, member: Member, reason: Reason) -> None:
         """Give it no more calls, and have it end when it has none."""
         if not member.phase.alive:
             return
@@ -84,13 +84,13 @@ class Leavers:
         member.most_calls = math.inf if recycle.calls is None else math.ceil(recycle.calls * _share())
         member.most_rss = math.inf if recycle.rss_bytes is None else recycle.rss_bytes * _share()
         if recycle.age is not None:
-            member.timers.append(self._loop.call_later(recycle.age * _share(), self.dismiss, member, "recycle"))
+            member.timers.append(self._loop.call_later(recycle.age * _share(), self.retire, member, "recycle"))
         self._await_idleness()
 
     def worn(self, member: Member) -> None:
         """It was given another call, or said how much memory it has; that may be its last call."""
         if member.going is None and (member.calls >= member.most_calls or (member.rss or 0) > member.most_rss):
-            self.dismiss(member, "recycle")
+            self.retire(member, "recycle")
 
     def _weighed(self, member: Member, pong: asyncio.Future[Pong]) -> None:
         if pong.exception() is None:
@@ -102,7 +102,7 @@ class Leavers:
     def shrink(self) -> None:
         """Have those go that are more than the most."""
         for member in self._roster.in_excess():
-            self.dismiss(member, "shutdown")
+            self.retire(member, "shutdown")
 
     def _await_idleness(self) -> None:
         if self._idle is None and self._recycle.idle is not None and len(self._roster.members) > self._roster.low:
@@ -124,7 +124,7 @@ class Leavers:
                 member.idle_since = now
                 self._await_idleness()
             else:
-                self.dismiss(member, "idle_timeout")
+                self.retire(member, "idle_timeout")
 
     # -- those who are outdated -------------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class Leavers:
         outdated.sort(key=_worth)
         most = sum(not _is_up(member) for member in outdated) or int(arrived)
         for member in outdated[:most] if coming else outdated:
-            self.dismiss(member, "replaced")
+            self.retire(member, "replaced")
 
 
 def _share() -> float:

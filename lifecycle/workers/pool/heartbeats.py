@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle.workers.pool.requests import Pong
@@ -13,47 +13,37 @@ from lifecycle.workers.records import ProbeResult
 from lifecycle.workers.status import Status
 
 if TYPE_CHECKING:
-    from lifecycle.workers.pool.leavers import Leavers
     from lifecycle.workers.pool.members import Member
-    from lifecycle.workers.pool.phases import Reason
+    from lifecycle.workers.pool.recoveries import Recovery
+    from lifecycle.workers.pool.retirements import Retirements
     from lifecycle.workers.pool.seats import Seats
     from lifecycle.workers.pool.settings import Heartbeat
 
-__all__ = ["Checks", "Judge"]
+__all__ = ["Heartbeats"]
 
 #: How much longer than usual it is until one that gave a bad answer is asked again: 5 s where that is 2.
 _LONGER: Final = 2.5
 
 
-class Judge(Protocol):
-    """Who does something about members that are not well."""
-
-    def degraded(self, member: Member, error: Exception) -> None:
-        """It is not to be given calls."""
-        ...
-
-    def kill(self, member: Member, reason: Reason, trouble: str, *, counted: bool = False) -> None:
-        """It is beyond hope."""
-        ...
-
-
-class Checks:
-    """The checks of a pool.
+class Heartbeats:
+    """The questions of a pool after the health of its members.
 
     Args:
         pool: who sends what the hooks announce.
         heartbeat: when to ask, and what is a bad answer.
         seats: where one that feels well again can be had.
-        leavers: who have to know how much memory members have.
+        retirements: who have to know how much memory members have.
+        recovery: who does something about those that are not well.
     """
 
-    def __init__(self, pool: Any, heartbeat: Heartbeat, *, seats: Seats, leavers: Leavers) -> None:
+    def __init__(
+        self, pool: Any, heartbeat: Heartbeat, *, seats: Seats, retirements: Retirements, recovery: Recovery
+    ) -> None:
         self._pool = pool
         self._heartbeat = heartbeat
         self._seats = seats
-        self._leavers = leavers
-        #: Set before there is anything to judge.
-        self.judge: Judge | None = None
+        self._retirements = retirements
+        self._recovery = recovery
 
     async def watch(self, member: Member) -> None:
         """Ask ``member`` again and again; cancelled when it ends."""
@@ -88,20 +78,19 @@ class Checks:
 
     def _well(self, member: Member, pong: Pong) -> None:
         member.felt_well(pong)
-        self._leavers.worn(member)
+        self._retirements.worn(member)
         if member.going is None:
             self._seats.book.offer(member)
 
     def _unwell(self, member: Member, error: Exception) -> None:
-        assert self.judge is not None, "it was set before the first member was started"
         member.felt_unwell()
         member.tell_stacks()
         if member.failures >= self._heartbeat.misses:
             times = f"{member.failures} time{'s'[: member.failures != 1]} in a row"
             trouble = f"it did not answer within {self._heartbeat.timeout:g} s, {times}"
-            self.judge.kill(member, "health_limit", trouble, counted=True)
+            self._recovery.kill(member, "health_limit", trouble, counted=True)
         else:
-            self.judge.degraded(member, error)
+            self._recovery.degraded(member, error)
 
     def _excused(self, member: Member, now: float) -> bool:
         """Whether it may just have a call that holds its interpreter: the call's own deadline sees to that."""

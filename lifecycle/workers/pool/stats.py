@@ -11,7 +11,7 @@ from lifecycle.workers.records import ProbeResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Figures", "PoolStats"]
+__all__ = ["CallTimes", "PoolStats"]
 
 #: How many of the last calls the quantiles are of.
 _LAST = 1000
@@ -56,13 +56,11 @@ class PoolStats:
         )
 
 
-class Figures:
+class CallTimes:
     """How long calls took."""
 
     def __init__(self) -> None:
         self.calls: int = 0
-        #: Members that were started in place of one that was lost.
-        self.restarts = 0
         self._waits: deque[float] = deque(maxlen=_LAST)
         self._runs: deque[float] = deque(maxlen=_LAST)
 
