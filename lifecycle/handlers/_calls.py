@@ -10,7 +10,7 @@ from lifecycle._naming import name_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["Call", "adapted", "is_async", "trimmed"]
+__all__ = ["Call", "adapted", "trimmed"]
 
 #: A user's function after `adapted`: always awaited, always given everything there is to give.
 Call: TypeAlias = "Callable[..., Awaitable[Any]]"
@@ -39,11 +39,6 @@ def trimmed(fn: Callable[..., Any], role: str, *offered: str, untold: int = 0) -
         raise TypeError(f"{fn!r} cannot be {role}: give a function, async or plain")
     taken = _taken(fn, role, offered, untold)
     return lambda *arguments: fn(*arguments[:taken])
-
-
-def is_async(fn: Callable[..., Any]) -> bool:
-    """Whether calling it waits nowhere, for functions and for objects that are called like one."""
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 def _taken(fn: Callable[..., Any], role: str, offered: tuple[str, ...], untold: int) -> int:

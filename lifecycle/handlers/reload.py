@@ -8,7 +8,9 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lifecycle.handlers._calls import adapted, is_async, trimmed
+from lifecycle._functions import is_async
+from lifecycle._naming import error_text
+from lifecycle.handlers._calls import adapted, trimmed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -148,7 +150,7 @@ class ReloadHandler:
             with reloading():
                 await self._swap(run)
         except BaseException as error:
-            self._result = f"{type(error).__name__}: {error}".removesuffix(": ")
+            self._result = error_text(error)
             level = logging.DEBUG if isinstance(error, asyncio.CancelledError) else logging.WARNING
             _log.log(level, "reload failed, generation %d stays: %s", self._generation, self._result)
             raise

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from lifecycle._naming import name_of
 from lifecycle.errors import LifecycleError, NotHandled
-from lifecycle.handlers._calls import Call, adapted
+from lifecycle.handlers._hooks import Hooks
 from lifecycle.states import Machine
 
 if TYPE_CHECKING:
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SuspendHandler", "Suspendable"]
 
-_log = logging.getLogger("lifecycle.handlers")
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
@@ -60,15 +57,6 @@ _TARGETS = {
 }
 
 _INTERRUPTS = ("signal/interrupt", "lifecycle/interrupt")
-
-
-class _Hook:
-    """A function that takes part in a transition, and the one that takes back what it did."""
-
-    def __init__(self, fn: Callable[..., Any], role: str) -> None:
-        self.name = name_of(fn)
-        self.call: Call = adapted(fn, role)
-        self.undo: _Hook | None = None
 
 
 class _Request:
@@ -114,7 +102,7 @@ class SuspendHandler:
         if timeout is not None and timeout <= 0:
             raise ValueError(f"SuspendHandler(timeout={timeout!r}) leaves hooks no time; give seconds above 0, or None")
         self._timeout = timeout
-        self._hooks: dict[_State, list[_Hook]] = {_State.SUSPENDED: [], _State.RUNNING: []}
+        self._hooks = Hooks("suspend", "resume")
         self._machine = Machine("suspend handler", _TABLE, _State.RUNNING)
         # The latest transition that was asked for; done or not.
         self._last: _Request | None = None
@@ -127,12 +115,12 @@ class SuspendHandler:
 
     def on_suspend(self, fn: _F) -> _F:
         """Call ``fn()`` when suspending; usable as a decorator."""
-        self._pair(_Hook(fn, "a hook of on_suspend"), _State.SUSPENDED, _State.RUNNING)
+        self._hooks.add("suspend", fn)
         return fn
 
     def on_resume(self, fn: _F) -> _F:
         """Call ``fn()`` when resuming; usable as a decorator."""
-        self._pair(_Hook(fn, "a hook of on_resume"), _State.RUNNING, _State.SUSPENDED)
+        self._hooks.add("resume", fn)
         return fn
 
     def manage(self, *suspendables: Suspendable) -> None:
@@ -145,21 +133,11 @@ class SuspendHandler:
             if not (callable(getattr(each, "suspend", None)) and callable(getattr(each, "resume", None))):
                 raise TypeError(f"{each!r} cannot be managed: give it methods suspend() and resume(), async or plain")
         for each in suspendables:
-            pause, go_on = _Hook(each.suspend, "suspend()"), _Hook(each.resume, "resume()")
-            pause.undo, go_on.undo = go_on, pause
-            self._hooks[_State.SUSPENDED].append(pause)
-            self._hooks[_State.RUNNING].append(go_on)
+            self._hooks.add_pair(each.suspend, each.resume)
 
     def when_resumed(self, call: Callable[[], object]) -> None:
         """Call the plain function ``call`` after each resume that succeeded; it takes no part in the transition."""
         self._when_resumed.append(call)
-
-    def _pair(self, hook: _Hook, target: _State, opposite: _State) -> None:
-        self._hooks[target].append(hook)
-        for other in self._hooks[opposite]:
-            if other.undo is None:
-                hook.undo, other.undo = other, hook
-                return
 
     # -- what can be seen --------------------------------------------------------------------------------------
 
@@ -267,29 +245,13 @@ class SuspendHandler:
         if old is target:
             return
         self._machine.to(_VIA[target])
-        done: list[_Hook] = []
+        way = "suspend" if target is _State.SUSPENDED else "resume"
         try:
-            async with asyncio.timeout(self._timeout):
-                for hook in list(self._hooks[target]):
-                    await hook.call()
-                    done.append(hook)
+            await self._hooks.run(way, timeout=self._timeout)
         except BaseException as error:
-            await self._roll_back(done, error)
             self._machine.to(old, f"rolled back: {type(error).__name__}")
             raise
         self._machine.to(target)
         if target is _State.RUNNING:
             for call in self._when_resumed:
                 call()
-
-    async def _roll_back(self, done: list[_Hook], error: BaseException) -> None:
-        """Take back what ``done`` did, the latest first; what fails now is logged and noted on ``error``."""
-        for hook in reversed(done):
-            if hook.undo is None:
-                continue
-            try:
-                async with asyncio.timeout(self._timeout):
-                    await hook.undo.call()
-            except Exception as second:  # noqa: BLE001  # the first error is the one to tell
-                _log.exception("rolling back %s with %s failed", hook.name, hook.undo.name)
-                error.add_note(f"and {hook.undo.name}, which should have taken back {hook.name}, failed: {second!r}")

@@ -7,8 +7,9 @@ import contextvars
 import inspect
 import math
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, TypeGuard
+from typing import TYPE_CHECKING, Literal
 
+from lifecycle._functions import is_async
 from lifecycle.events import HealthEvent
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class HealthCheckSource:
         return _judgement(answer)
 
     async def _ask(self) -> object:
-        if _is_async(self._check):
+        if is_async(self._check):
             return await self._check()
         # Not to_thread: its task would outlive a check that is given up, and belong to nobody.
         in_context = contextvars.copy_context().run
@@ -137,11 +138,6 @@ def _judgement(answer: object) -> tuple[bool, str]:
     if isinstance(healthy, bool):
         return healthy, str(getattr(answer, "message", ""))
     return (False, "the check returned False") if answer is False else (True, "")
-
-
-def _is_async(check: Callable[[], object]) -> TypeGuard[Callable[[], Awaitable[object]]]:
-    """Whether calling it waits nowhere, for functions and for objects that are called like one."""
-    return inspect.iscoroutinefunction(check) or inspect.iscoroutinefunction(type(check).__call__)
 
 
 def _forget(future: asyncio.Future[object]) -> None:
