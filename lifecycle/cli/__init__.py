@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lifecycle.runtime.mains import AnyMain
+
 __all__ = ["main"]
 
 
-def main(argv: Sequence[str] | None = None, *, beside: Iterable[object] = ()) -> int:
+def main(argv: Sequence[str] | None = None, *, beside: Iterable[AnyMain] = ()) -> int:
     """Carry out a command line and return the exit status; `lifecycle watch` runs the mains ``beside`` what it does.
 
     The status is 0 for done, 1 for a failure, 2 for usage, 3 for bad configuration, 4 for no such program.

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lifecycle._naming import name_of
 from lifecycle.runtime.background import call_anywhere, check_callable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from types import TracebackType
     from typing import Self
 
 __all__ = ["Group"]
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger("lifecycle.runtime")
 
@@ -55,6 +57,12 @@ class Group:
                     _log.error("an error after the first in a group: %r", other, exc_info=other)
             # The group says no more than its first error does.
             raise self._first from self._first.__cause__
+
+    @overload
+    async def go(self, fn: Callable[..., Awaitable[_T]], *args: Any) -> asyncio.Task[_T]: ...
+
+    @overload
+    async def go(self, fn: Callable[..., _T], *args: Any) -> asyncio.Task[_T]: ...
 
     async def go(self, fn: Callable[..., Any], *args: Any) -> asyncio.Task[Any]:
         """Start ``fn(*args)``, async or plain (in a thread), once fewer than ``limit`` run.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lifecycle.runtime.records import LifetimeState, Reason
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from lifecycle.runtime.cleanup import Hook
     from lifecycle.runtime.lives import Life
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Lifetime", "current", "current_life", "go", "on_shutdown", "shutdown"]
 
 _H = TypeVar("_H", bound="Hook")
+_T = TypeVar("_T")
 
 #: The machinery behind the current lifetime.
 current_life: ContextVar[Life] = ContextVar("lifecycle_current_life")
@@ -102,6 +103,24 @@ class Lifetime:
         self._life.flushes.add(hook)
         return hook
 
+    @overload
+    def go(
+        self,
+        fn: Callable[..., Awaitable[_T]],
+        *args: Any,
+        on_error: Callable[[BaseException], object] | None = None,
+        name: str | None = None,
+    ) -> asyncio.Task[_T]: ...
+
+    @overload
+    def go(
+        self,
+        fn: Callable[..., _T],
+        *args: Any,
+        on_error: Callable[[BaseException], object] | None = None,
+        name: str | None = None,
+    ) -> asyncio.Task[_T]: ...
+
     def go(
         self,
         fn: Callable[..., Any],
@@ -167,6 +186,24 @@ def on_shutdown(hook: _H) -> _H:
         LookupError: outside one.
     """
     return current().on_shutdown(hook)
+
+
+@overload
+def go(
+    fn: Callable[..., Awaitable[_T]],
+    *args: Any,
+    on_error: Callable[[BaseException], object] | None = None,
+    name: str | None = None,
+) -> asyncio.Task[_T]: ...
+
+
+@overload
+def go(
+    fn: Callable[..., _T],
+    *args: Any,
+    on_error: Callable[[BaseException], object] | None = None,
+    name: str | None = None,
+) -> asyncio.Task[_T]: ...
 
 
 def go(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 from lifecycle import hooks
 from lifecycle._functions import is_async
@@ -14,13 +14,29 @@ from lifecycle.errors import Interrupted, WorkerFailed
 from lifecycle.runtime.adoption import starter, stop_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from lifecycle.runtime.draining import Drainable
 
-__all__ = ["Main", "as_main"]
+__all__ = ["AnyMain", "Main", "as_main"]
 
 _log = logging.getLogger("lifecycle.runtime")
+
+
+class _Runs(Protocol):
+    async def run(self) -> object: ...
+
+
+class _Works(Protocol):
+    async def start(self) -> object: ...
+
+    async def stop(self) -> object: ...
+
+    async def wait(self) -> Any: ...
+
+
+#: What `run` takes; it is looked at again when it is given, since not every program is checked.
+AnyMain: TypeAlias = "Callable[[], Coroutine[Any, Any, object]] | _Runs | _Works"
 
 
 class Main:

@@ -18,13 +18,15 @@ from lifecycle.runtime.systemd import notifying
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from lifecycle.runtime.mains import AnyMain
+
 __all__ = ["run"]
 
 _T = TypeVar("_T")
 
 
 def run(  # the settings of a program, each by its name
-    *mains: Any,
+    *mains: AnyMain,
     force_exit: int = 1,
     cancel_on_interrupt: bool | None = None,
     reset_after: float = 5.0,

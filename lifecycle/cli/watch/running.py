@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.watch.settings import Settings
     from lifecycle.cli.watch.sockets import Handover
     from lifecycle.cli.watch.terminals import Foreground
+    from lifecycle.runtime.mains import AnyMain
     from lifecycle.sources import WebhookSource
 
 __all__ = ["watch"]
@@ -77,7 +78,7 @@ class _Program:
     session: Session
     generations: Generations
 
-    def run(self, *beside: object) -> int:
+    def run(self, *beside: AnyMain) -> int:
         from lifecycle.runtime import run
 
         try:
