@@ -1,4 +1,4 @@
-"""What can be said of a function before it is called: whether it is async, and what it has to be given."""
+"""What can be said of a function before it is called: what it has to be given."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["is_async", "needed", "takes_one"]
-
-
-def is_async(fn: object) -> bool:
-    """Whether calling ``fn`` gives a coroutine."""
-    call = getattr(fn, "__call__", None)  # noqa: B004  # its kind is asked for, not whether there is one
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
+__all__ = ["needed", "takes_one"]
 
 
 def takes_one(fn: Callable[..., Any]) -> bool:

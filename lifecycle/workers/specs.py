@@ -9,9 +9,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
+from lifecycle._functions import is_async
 from lifecycle._naming import name_of
 from lifecycle.backoff import Backoff
-from lifecycle.workers.functions import is_async, needed
+from lifecycle.workers.functions import needed
 from lifecycle.workers.gates import Gate
 from lifecycle.workers.process import ProcessWorker
 from lifecycle.workers.settings import check_number

@@ -6,10 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from lifecycle import _context
+from lifecycle._functions import is_async
 from lifecycle._naming import name_of
 from lifecycle.errors import InvalidTransition
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.functions import is_async, needed
+from lifecycle.workers.functions import needed
 from lifecycle.workers.gates import Gate
 from lifecycle.workers.handovers import given
 from lifecycle.workers.records import End

@@ -9,9 +9,10 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lifecycle import _context
+from lifecycle._functions import is_async
 from lifecycle._naming import name_of
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.functions import is_async, takes_one
+from lifecycle.workers.functions import takes_one
 from lifecycle.workers.handovers import given
 from lifecycle.workers.records import End
 from lifecycle.workers.stacks import thread_stack
