@@ -1,4 +1,4 @@
-"""What things are called in messages, the same in every room."""
+"""What things are called in messages, and what errors say there, the same in every room."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import functools
 import os.path
 import sys
 
-__all__ = ["error_text", "name_of", "program_name"]
+__all__ = ["error_text", "name_of", "program_name", "reason_of", "words_of"]
+
+
+_UNSAID = "(its message cannot be had"
 
 
 def name_of(fn: object) -> str:
@@ -20,7 +23,22 @@ def name_of(fn: object) -> str:
 
 def error_text(error: BaseException) -> str:
     """The class of an error and what it says, if it says anything."""
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    words = words_of(error)
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def words_of(error: BaseException) -> str:
+    """What an error says; one of a program's own whose text fails is still an error."""
+    try:
+        return str(error)
+    except Exception as worse:  # noqa: BLE001  # what it raises is not what matters
+        return f"{_UNSAID}: {type(worse).__name__})"
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error says; with its class where the words alone would tell nothing: there are none, or only a key."""
+    words = "" if type(error).__str__ is KeyError.__str__ else words_of(error)
+    return words if words and not words.startswith(_UNSAID) else error_text(error)
 
 
 def program_name() -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from lifecycle._naming import error_text
 from lifecycle.bridges.codec import from_binary
 from lifecycle.bridges.letters import letters
 from lifecycle.bridges.subjects import as_topic
@@ -168,7 +169,7 @@ class Intake:
         if error is None or isinstance(error, Dropped):
             await self._accept(held)
         elif held.attempt >= self._settings.max_deliver:
-            await self._bury(held, _told(error))
+            await self._bury(held, error_text(error))
         else:
             await self._return(held, error)
 
@@ -182,7 +183,7 @@ class Intake:
         """Have it delivered again, later each time."""
         self._counts.given_back += 1
         delay = self._settings.backoff.delay(held.attempt - 1)
-        _log.info("%s (event %d) is given back for %.1f s: %s", held.topic, held.key[0], delay, _told(error))
+        _log.info("%s (event %d) is given back for %.1f s: %s", held.topic, held.key[0], delay, error_text(error))
         self._memory.failed(held.key, held.attempt)
         await _said(held.message.nak(delay=delay))
         del self._held[held.key]
@@ -239,11 +240,3 @@ async def _said(answer: Awaitable[object]) -> None:
         await answer
     except (NatsError, OSError) as error:
         _log.debug("an answer to the bus was lost: %r", error)
-
-
-def _told(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001  # whatever a handler raises, its event has to be answered
-        text = "what it says cannot be had"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from lifecycle._naming import reason_of
 from lifecycle.errors import BridgeError, UnfitServer
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ class Link:
     # -- what the client tells ---------------------------------------------------------------------------------------
 
     async def _failed(self, error: Exception) -> None:
-        self._trouble = str(error) or type(error).__name__
+        self._trouble = reason_of(error)
         if not hasattr(self, "js") and "authorization" in self._trouble.lower():
             # The client would try again for ever; a password gets no better by that.
             raise BridgeError(f"{self.server!r} does not let us in: {self._trouble}")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import SplitResult, quote, urlsplit
 
+from lifecycle._naming import reason_of
 from lifecycle.cli.failures import DONE, FAILED, CliError, ConfigError, UsageError
 from lifecycle.cli.messages import put
 from lifecycle.sources.signatures import GitHub, GitLab, Hmac, Slack, StandardWebhooks, Stripe
@@ -144,4 +145,4 @@ def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"nothing came for {_PATIENCE:g} s"
     strerror = getattr(error, "strerror", None)
-    return strerror or str(error) or type(error).__name__
+    return strerror or reason_of(error)

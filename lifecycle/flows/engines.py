@@ -192,7 +192,7 @@ class Engine:
 
     def view(self) -> dict[str, AtomView]:
         """The tasks and retries by name."""
-        from lifecycle.flows.views import AtomView, error_text
+        from lifecycle.flows.views import AtomView, failure_text
 
         states = self.atoms
         return {
@@ -201,7 +201,7 @@ class Engine:
                 states[each.name].state,
                 each.intention,
                 each.attempt,
-                error_text(each.revert_failure or each.failure),
+                failure_text(each.revert_failure or each.failure),
             )
             for each in self.core.atoms
         }

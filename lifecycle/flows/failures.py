@@ -7,12 +7,13 @@ import traceback as tracebacks
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lifecycle._naming import words_of
 from lifecycle.errors import AtomFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Failure", "joined", "words_of"]
+__all__ = ["Failure", "joined"]
 
 #: Characters of a traceback that are kept, from its end.
 _KEPT = 8000
@@ -57,14 +58,6 @@ class Failure:
         if self.traceback:
             error.add_note(self.traceback)
         return error
-
-
-def words_of(error: BaseException) -> str:
-    """What ``error`` says; one whose own text fails is still an error."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001  # what it raises is not what matters
-        return f"(an error of type {type(error).__name__} without words)"
 
 
 def joined(flow: str, failures: Sequence[tuple[str, Failure]]) -> BaseException:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._naming import error_text
 from lifecycle.errors import FlowError, InvalidState
 from lifecycle.flows.drives import Drive
-from lifecycle.flows.failures import words_of
 from lifecycle.flows.tables import EngineState, FlowState
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Run(Drive):
         """What can be seen of it now, and how it is built; `lifecycle.observe.mermaid.flow` draws it."""
         from lifecycle.flows.views import built
 
-        error = "" if self._error is None else f"{type(self._error).__name__}: {words_of(self._error)}"
+        error = "" if self._error is None else error_text(self._error)
         return built(self._plan.flow, self._row._replace(state=self.state, error=error), self.atoms)
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:

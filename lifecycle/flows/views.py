@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.patterns import Flow, Item
     from lifecycle.flows.records import AtomRow, FlowRow
 
-__all__ = ["AtomView", "FlowsState", "ItemInfo", "RunInfo", "built", "error_text", "stored", "unbuilt"]
+__all__ = ["AtomView", "FlowsState", "ItemInfo", "RunInfo", "built", "failure_text", "stored", "unbuilt"]
 
 
 class AtomView(NamedTuple):
@@ -99,11 +99,11 @@ def unbuilt(row: FlowRow, atoms: Mapping[str, AtomView]) -> RunInfo:
 def stored(row: AtomRow) -> AtomView:
     """What is stored of a task or a retry, as it is seen in a run."""
     failed = row.revert_failure or row.failure
-    error = error_text(Failure.decode(failed) if failed else None)
+    error = failure_text(Failure.decode(failed) if failed else None)
     return AtomView(row.kind, AtomState(row.state), Intention(row.intention), row.attempt, error)
 
 
-def error_text(failure: Failure | None) -> str:
+def failure_text(failure: Failure | None) -> str:
     """A failure in a line or two; empty for none."""
     return "" if failure is None else str(failure)
 

@@ -11,6 +11,7 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._naming import reason_of
 from lifecycle._steering.answers import reply, say
 from lifecycle._steering.words import status_text
 from lifecycle.control.commands import lifecycle_commands
@@ -155,7 +156,7 @@ async def _told(what: str, doing: Awaitable[None]) -> None:
     try:
         await doing
     except Exception as error:
-        say(f"{what} failed: {str(error) or type(error).__name__}")
+        say(f"{what} failed: {reason_of(error)}")
         raise
 
 

@@ -15,6 +15,7 @@ from collections import deque
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
+from lifecycle._naming import error_text
 from lifecycle.runtime.lifetimes import current_life
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Notifier:
             yield
         except BaseException as error:
             # In one line: the next would be a field of its own.
-            told = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")[:_TOLD]
+            told = " ".join(error_text(error).split())[:_TOLD]
             status = f"STATUS=running; the last reload failed: {told}"
             raise
         finally:

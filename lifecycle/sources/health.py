@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
 from lifecycle._functions import is_async
+from lifecycle._naming import reason_of
 from lifecycle.events import HealthEvent
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class HealthCheckSource:
         except Exception as error:  # noqa: BLE001  # whatever a check raises is its answer
             if isinstance(error, TimeoutError) and limit.expired():
                 return False, f"no answer within {self.timeout:g} s"
-            return False, str(error) or type(error).__name__
+            return False, reason_of(error)
         return _judgement(answer)
 
     async def _ask(self) -> object:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+from lifecycle._naming import reason_of
 from lifecycle.workers.engines import client
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ async def _answers(patience: float | None = _PATIENCE) -> AsyncGenerator[None]:
             raise Lost(error.message) from error
         raise Refused(error.message) from error
     except (ClientError, OSError) as error:
-        raise Lost(str(error) or type(error).__name__) from error
+        raise Lost(reason_of(error)) from error
 
 
 async def _settled(request: Awaitable[object]) -> None:

@@ -11,9 +11,10 @@ import time
 from typing import TYPE_CHECKING, ClassVar
 
 from lifecycle import hooks
+from lifecycle._naming import reason_of
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers.endings import Ending, announce, ask, sooner
-from lifecycle.workers.exits import Circumstances, cannot_start, exit_of, told
+from lifecycle.workers.exits import Circumstances, cannot_start, exit_of
 from lifecycle.workers.records import End, ProbeResult, WorkerState
 from lifecycle.workers.settings import check_env, check_name, check_seconds
 from lifecycle.workers.status import AT_WORK, FINAL, UNSTARTED, Status, StatusMachine
@@ -207,7 +208,7 @@ class BaseWorker:
             status=status or self._machine.state,
             pid=self._pid,
             exit_code=ended.exit_code if ended else None,
-            error=told(ended.error) if ended and ended.error else None,
+            error=reason_of(ended.error) if ended and ended.error else None,
             restarts=restarts,
             circuit=circuit,
             health=health,

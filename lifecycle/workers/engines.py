@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from lifecycle._naming import reason_of
 from lifecycle.errors import WorkerFailed
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ async def client(address: str) -> Docker:
         await docker.close()
         if isinstance(error, OSError | ClientError):
             raise WorkerFailed(
-                f"the engine at {address} does not answer ({str(error) or type(error).__name__}); "
+                f"the engine at {address} does not answer ({reason_of(error)}); "
                 "is it running, and may this user speak to it?"
             ) from error
         raise

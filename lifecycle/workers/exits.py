@@ -6,6 +6,7 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lifecycle._naming import reason_of
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import _platform
 from lifecycle.workers.records import Exit
@@ -14,7 +15,7 @@ from lifecycle.workers.status import WRONG, Status, final_status
 if TYPE_CHECKING:
     from lifecycle.workers.records import End
 
-__all__ = ["Circumstances", "as_failure", "cannot_start", "exit_of", "failed", "fault_of_exit", "stopped_early", "told"]
+__all__ = ["Circumstances", "as_failure", "cannot_start", "exit_of", "failed", "fault_of_exit", "stopped_early"]
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ def failed(error: BaseException) -> Exit:
 def cannot_start(name: str, error: BaseException, *, child: str | None = None) -> WorkerFailed:
     """What to raise when ``name`` cannot start because of ``error``, perhaps one of its ``child``."""
     since = "" if child is None else f", since its child {child!r} cannot"
-    failure = WorkerFailed(f"{name!r} cannot start{since}: {told(error)}")
+    failure = WorkerFailed(f"{name!r} cannot start{since}: {reason_of(error)}")
     failure.__cause__ = error
     return failure
 
@@ -93,8 +94,3 @@ def stopped_early(name: str) -> WorkerFailed:
 def as_failure(name: str, error: BaseException) -> WorkerFailed:
     """``error``, in a `WorkerFailed` that names the worker if it is none itself."""
     return error if isinstance(error, WorkerFailed) else cannot_start(name, error)
-
-
-def told(error: BaseException) -> str:
-    """What people are told of ``error``; its kind, where it says nothing."""
-    return str(error) or type(error).__name__

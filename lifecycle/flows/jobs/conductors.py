@@ -11,11 +11,11 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
+from lifecycle._naming import error_text
 from lifecycle.backoff import Backoff
 from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
 from lifecycle.flows.bells import within
 from lifecycle.flows.crews import LAST_WORDS
-from lifecycle.flows.failures import words_of
 from lifecycle.flows.jobs.claims import JOBS_TO_CLAIM
 from lifecycle.flows.jobs.leases import Leases
 from lifecycle.flows.jobs.stores import lost_job
@@ -195,7 +195,7 @@ class Conductor:
         try:
             return board.flows.adopt(self._flows[row.flow], snapshot)
         except Exception as error:  # noqa: BLE001  # a codec may raise anything; it is kept with the job
-            await board.trash(job, error=_text(error))
+            await board.trash(job, error=error_text(error))
             return None
 
     async def _see_through(self, lease: Lease, run: Run) -> None:
@@ -216,7 +216,7 @@ class Conductor:
 
     async def _finish(self, job: Job, run: Run, error: BaseException | None) -> None:
         """Say on the board what has become of it."""
-        text = "" if error is None else _text(error)
+        text = "" if error is None else error_text(error)
         if run.ended:
             await self._board.consume(job, outcome=run.state, error=text)
         elif error is None:
@@ -236,7 +236,3 @@ async def _ending(run: Run) -> BaseException | None:
     except Exception as error:  # noqa: BLE001  # it is kept with the job
         return error
     return None
-
-
-def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {words_of(error)}"

@@ -10,8 +10,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from lifecycle._naming import words_of
 from lifecycle.errors import JournalError
-from lifecycle.flows.failures import words_of
 
 if TYPE_CHECKING:
     from lifecycle.flows.jobs.boards import Board

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
+from lifecycle._naming import reason_of
 from lifecycle._steering.answers import Answer, asker
 from lifecycle._steering.kits import Kit
 from lifecycle._steering.words import is_made_for, routers_of
@@ -124,7 +125,7 @@ class Orders:
         try:
             event = router.commands.parse(line)
         except Exception as error:  # noqa: BLE001  # of a function of the program's
-            return Outcome(Verdict.FAILED, error=_told(error))
+            return Outcome(Verdict.FAILED, error=reason_of(error))
         assert event is not None, "it has a first word"
         if not router.commands.owns(words[0]) and not isinstance(event, CommandEvent):
             router = self._taker(event.topic)
@@ -218,15 +219,9 @@ def _reluctance(router: Router, topic: str) -> int:
 
 def _ended_badly(error: Exception, answer: Answer) -> Outcome:
     verdict = Verdict.DROPPED if isinstance(error, Dropped) else Verdict.FAILED
-    text = _told(error)
+    text = reason_of(error)
     return Outcome(verdict, _id(answer), text, None if answer.text == text else answer.text)
 
 
 def _id(answer: Answer) -> int | None:
     return None if answer.delivery is None else answer.delivery.id
-
-
-def _told(error: BaseException) -> str:
-    with suppress(Exception):  # of a class of the program's
-        return str(error) or type(error).__name__
-    return type(error).__name__

@@ -11,6 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from lifecycle._naming import error_text
 from lifecycle.events import WebhookEvent
 from lifecycle.journal import QUEUES, FileLock, Journal, Queue
 
@@ -71,11 +72,7 @@ def unpacked(letter: bytes) -> WebhookEvent:
 
 def told(error: BaseException) -> str:
     """How a letter failed, as it is kept with it."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001  # whatever a handler raises, its letter has to be put down
-        text = "what it says cannot be had"
-    return (f"{type(error).__name__}: {text}" if text else type(error).__name__)[:_LONGEST_ERROR]
+    return error_text(error)[:_LONGEST_ERROR]
 
 
 class Keeper:

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from lifecycle.workers.exits import told
+from lifecycle._naming import reason_of
 from lifecycle.workers.readiness.listeners import Listeners
 from lifecycle.workers.readiness.polling import poll
 
@@ -69,7 +69,7 @@ class Url:
             async with session.get(self._url, allow_redirects=False) as response:
                 self.news = self._objection(response.status)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            self.news = f"the last attempt failed: {told(error)}"
+            self.news = f"the last attempt failed: {reason_of(error)}"
         return not self.news
 
     def _objection(self, status: int) -> str:

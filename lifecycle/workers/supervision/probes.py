@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._cancelling import was_cancelled
+from lifecycle._naming import error_text
 from lifecycle.workers.records import ProbeResult
 from lifecycle.workers.status import AT_WORK, Status
 
@@ -71,7 +72,7 @@ async def _answer(worker: Any, timeout: float) -> ProbeResult:
         # What it asked was cancelled by somebody else.
         return ProbeResult(healthy=False, message="cancelled")
     except Exception as error:  # noqa: BLE001  # it is the answer
-        return ProbeResult(healthy=False, message=f"{type(error).__name__}: {error}")
+        return ProbeResult(healthy=False, message=error_text(error))
     if isinstance(answer, ProbeResult):
         return answer
     return ProbeResult(healthy=False, message=f"its probe returned {answer!r}; it has to return a ProbeResult")

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
+from lifecycle._naming import reason_of
 from lifecycle.errors import RestartLimitReached, WorkerFailed
-from lifecycle.workers.exits import told
 from lifecycle.workers.specs import OnLimit, Strategy
 from lifecycle.workers.status import Status
 from lifecycle.workers.supervision.budgets import Budget
@@ -56,7 +56,7 @@ class Restarts:
             self._owner.fail(limit)
             return
         delay = max(at - now, slot.next_delay(now))
-        _log.warning("%r is started again in %.1f s: %s", slot.spec.name, delay, told(error))
+        _log.warning("%r is started again in %.1f s: %s", slot.spec.name, delay, reason_of(error))
         await self._schedule(slot, delay)
 
     async def _schedule(self, slot: Slot, delay: float) -> None:

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from lifecycle._naming import reason_of
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.exits import as_failure, told
+from lifecycle.workers.exits import as_failure
 from lifecycle.workers.handovers import ATTEMPT, PREV_EXIT, RESUME_ID, previous_exit
 from lifecycle.workers.records import WorkerState
 from lifecycle.workers.specs import Restart
@@ -105,12 +106,12 @@ class Slot:
         name = self.spec.name
         if isinstance(self.worker, BaseWorker):
             return self.worker.state_as(name, **known)
-        error = None if self.exit is None or self.exit.error is None else told(self.exit.error)
+        error = None if self.exit is None or self.exit.error is None else reason_of(self.exit.error)
         if self.worker is not None:
             try:
                 return replace(self.worker.state(), name=name, **known)
             except Exception as failure:  # noqa: BLE001  # of others: one that cannot tell does not hide its siblings
-                error = f"state() failed: {told(failure)}"
+                error = f"state() failed: {reason_of(failure)}"
         at = self._created_at
         return WorkerState(name, self.spec.kind, error=error, created_at=at, updated_at=at, **known)
 

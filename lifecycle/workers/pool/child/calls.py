@@ -10,6 +10,7 @@ from __future__ import annotations
 from _queue import SimpleQueue
 from time import monotonic
 
+from lifecycle._naming import words_of
 from lifecycle.workers.pool.child.targets import is_async
 
 # Checkers know the name; see lifecycle._lazy.
@@ -169,15 +170,11 @@ def described(number: int, error: BaseException) -> list[Any]:
 
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        message = str(error)
-    except Exception as worse:  # noqa: BLE001  # user code
-        message = f"(its message cannot be had: {type(worse).__name__})"
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_OURS):
         trace = trace.tb_next
     text = "".join(traceback.format_exception(kind, error, trace))
-    return ["error", number, name, _sound(message), _sound(text), False]
+    return ["error", number, name, _sound(words_of(error)), _sound(text), False]
 
 
 def _sound(text: str) -> str:
