@@ -1,0 +1,41 @@
+"""Tries each statement, and says which of them hold."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+
+from tests.conformance.peers import executors, routers, supervisors, watchers
+
+__all__ = ["main"]
+
+PEERS = ("blinker", "circus", "dbos", "pyee", "starlette", "supervisor", "uvicorn", "watchfiles")
+
+
+def main() -> int:
+    """Try all; the status is 1 if something is not so."""
+    for name in PEERS:
+        with suppress(PackageNotFoundError):
+            print(name, version(name))
+    outcomes = [
+        tried(module, name) for module in (routers, watchers, supervisors, executors) for name in module.__all__
+    ]
+    return 0 if all(outcomes) else 1
+
+
+def tried(module: object, name: str) -> bool:
+    try:
+        getattr(module, name)()
+    except ImportError as error:
+        print(f"not tried  {name}: {error}")
+    except AssertionError:
+        print(f"NOT SO     {name}")
+        return False
+    else:
+        print(f"so it is   {name}")
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
