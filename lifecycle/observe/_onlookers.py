@@ -40,7 +40,7 @@ class Onlooker(Auxiliary):
         self._lifetime = None if life is None else life.lifetime
         self._begin(held, self._lifetime)
         if life is not None:
-            life.add_flush(self.close)
+            life.flushes.add(self.close)
             held.callback(life.flushes.discard, self.close)
 
     async def _leave(self) -> None:

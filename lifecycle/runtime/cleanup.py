@@ -59,6 +59,10 @@ class Cleanup:
             raise TypeError(f"{hook!r} is no shutdown hook; give a function without arguments, async or plain")
         self._hooks.append((name_of(call), call))
 
+    def discard(self, hook: Callable[[], object]) -> None:
+        """Do not run ``hook``, if it has not run yet."""
+        self._hooks = [each for each in self._hooks if each[1] != hook]
+
     def close(self) -> None:
         """Take no more: they would never run."""
         self._closed = True
