@@ -69,6 +69,13 @@ def test_every_module_can_be_imported_alone(share: int) -> None:
     assert python(ALONE, json.dumps(MODULES[share::8])) == {}
 
 
+def test_the_ways_through_the_house_lead_through_files_that_are_there() -> None:
+    page = (ROOT.parent / "docs" / "explanation" / "architecture.md").read_text()
+    named = set(re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", page))
+    assert named
+    assert [path for path in sorted(named) if not (ROOT / path).is_file() and not (ROOT.parent / path).is_file()] == []
+
+
 def test_import_lifecycle_alone_loads_nothing_heavy() -> None:
     assert not loaded_by("import lifecycle") & {"asyncio", *HEAVY}
 
