@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 from lifecycle._naming import program_name
-from lifecycle._unix import SocketFile, clear, has_ended
+from lifecycle._unix_sockets import SocketFile, clear, has_ended
 from lifecycle.observe.console import Console
 from lifecycle.observe.sockets import addressed, check_directory, directory
 from lifecycle.runtime.auxiliaries import Auxiliary

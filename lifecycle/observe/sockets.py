@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lifecycle._unix import is_forsaken, peer
+from lifecycle._unix_sockets import is_forsaken, peer
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

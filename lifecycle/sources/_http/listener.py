@@ -11,7 +11,7 @@ import resource
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from lifecycle._unix import SocketFile
+from lifecycle._unix_sockets import SocketFile
 from lifecycle.sources._http.bodies import next_chunk
 from lifecycle.sources._http.connections import Connections
 from lifecycle.sources._http.hosts import unix_path
