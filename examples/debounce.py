@@ -16,13 +16,15 @@ building = asyncio.Event()
 unbuilt: dict[Path, None] = {}
 
 
-@router.add_source
 async def edits() -> AsyncIterator[FileEvent]:
     """Save three files at once, and one of them again while they are being built."""
     for name in ("a.py", "b.py", "c.py"):
         yield FileEvent("modified", Path(name))
     await building.wait()
     yield FileEvent("modified", Path("b.py"))
+
+
+router.add_source(edits)
 
 
 @router.on("file/*", debounce=Debounce(0.2, max_wait=2, merge=merge_files), busy="restart")

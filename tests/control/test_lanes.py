@@ -327,8 +327,9 @@ async def test_restart_cancels_what_runs_and_two_never_overlap(clock: Clock) -> 
         last = await router.emit(Event("a", 5))
         await clock.advance(5)
         for superseded in (first, *middle):
-            with pytest.raises(Dropped):
+            with pytest.raises(Dropped) as raised:
                 await superseded
+            assert raised.value.superseded
         await last
     assert work.log == ["begin 0", "cancelled 0", "cleaned 0", "begin 5", "end 5"]
     assert work.most == 1
@@ -534,8 +535,9 @@ async def test_dropped_is_counted_and_not_passed_on(clock: Clock, recorder: Reco
     router.handle("**", recorder)
     async with running(router):
         delivery = await router.emit(Event("a"))
-        with pytest.raises(Dropped, match="enough"):
+        with pytest.raises(Dropped, match="enough") as raised:
             await delivery
+        assert not raised.value.superseded
     with pytest.raises(Dropped):
         await router.dispatch(Event("a"))
     assert recorder.events == []
