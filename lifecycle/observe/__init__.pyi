@@ -1,5 +1,7 @@
 from lifecycle.observe import mermaid as mermaid
-from lifecycle.observe._here import context as context
+from lifecycle.observe._snapshot.nodes import nodes as nodes
+from lifecycle.observe._snapshot.schema import snapshot_schema as snapshot_schema
+from lifecycle.observe._snapshot.views import Snapshot as Snapshot
 from lifecycle.observe.console import Console as Console
 from lifecycle.observe.console import Outcome as Outcome
 from lifecycle.observe.console import TooMany as TooMany
@@ -20,14 +22,12 @@ from lifecycle.observe.explaining import Silence as Silence
 from lifecycle.observe.labels import LabelPolicy as LabelPolicy
 from lifecycle.observe.logs import ContextFilter as ContextFilter
 from lifecycle.observe.logs import JsonFormatter as JsonFormatter
+from lifecycle.observe.logs import context as context
 from lifecycle.observe.logs import structlog_context as structlog_context
 from lifecycle.observe.opentelemetry import OpenTelemetryMetrics as OpenTelemetryMetrics
 from lifecycle.observe.opentelemetry import OpenTelemetryTraces as OpenTelemetryTraces
 from lifecycle.observe.prometheus import PrometheusMetrics as PrometheusMetrics
-from lifecycle.observe.snapshots import Snapshot as Snapshot
-from lifecycle.observe.snapshots import Update as Update
-from lifecycle.observe.snapshots import Watch as Watch
-from lifecycle.observe.snapshots import nodes as nodes
 from lifecycle.observe.snapshots import snapshot as snapshot
-from lifecycle.observe.snapshots import snapshot_schema as snapshot_schema
-from lifecycle.observe.snapshots import watch as watch
+from lifecycle.observe.watching import Update as Update
+from lifecycle.observe.watching import Watch as Watch
+from lifecycle.observe.watching import watch as watch

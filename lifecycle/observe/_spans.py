@@ -16,6 +16,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from lifecycle import _context, hooks
 from lifecycle.errors import Dropped, NotHandled
+from lifecycle.observe._words import sendable
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -121,7 +122,7 @@ class Spans:
             "event" if route is None else f"event {route.text}",
             above,
             SpanKind.PRODUCER,
-            {"lifecycle.topic": _sound(getattr(delivery.event, "topic", "")), "lifecycle.delivery": delivery.id},
+            {"lifecycle.topic": sendable(getattr(delivery.event, "topic", "")), "lifecycle.delivery": delivery.id},
             links,
         )
         event = self._events[delivery.id] = _Event(span, above)
@@ -227,15 +228,10 @@ def _end(span: Span, error: BaseException | None, outcome: str = "") -> None:
     span.set_attribute(_OUTCOME, outcome)
     if error is not None and outcome == "failed":
         span.record_exception(error)
-        span.set_status(Status(StatusCode.ERROR, _sound(f"{type(error).__name__}: {error}")))
+        span.set_status(Status(StatusCode.ERROR, sendable(f"{type(error).__name__}: {error}")))
     elif error is not None:
-        span.set_attribute("lifecycle.reason", _sound(error))
+        span.set_attribute("lifecycle.reason", sendable(error))
     span.end()
-
-
-def _sound(text: object) -> str:
-    """``text`` as what can be sent: names of files may hold bytes that are no characters."""
-    return str(text).encode("utf-8", "replace").decode()
 
 
 def _outcome(error: BaseException | None) -> str:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from lifecycle.observe._console.output import Listener
-    from lifecycle.observe.snapshots import Snapshot, Watch
+    from lifecycle.observe._snapshot.views import Snapshot
+    from lifecycle.observe.watching import Watch
     from lifecycle.runtime import Lifetime
 
 __all__ = ["Console", "Outcome", "TooMany", "Verdict"]
@@ -105,7 +106,7 @@ class Console:
 
     def watch(self) -> Watch:
         """Its state as it changes."""
-        from lifecycle.observe.snapshots import watch
+        from lifecycle.observe.watching import watch
 
         return watch()
 

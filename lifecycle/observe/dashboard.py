@@ -9,8 +9,8 @@ import sys
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
+from lifecycle.observe._dashboard.figures import Latencies
 from lifecycle.observe._dashboard.guard import HEADERS, Guard, is_loopback, made_token
-from lifecycle.observe._dashboard.latencies import Latencies
 from lifecycle.observe.console import Console
 from lifecycle.runtime.auxiliaries import Auxiliary
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lifecycle import hooks
 from lifecycle.control.table import as_pattern
-from lifecycle.observe._events.changes import Changes, Following
-from lifecycle.observe._events.entries import Entry, Fate, Record
+from lifecycle.observe._events.changes import Following
+from lifecycle.observe._events.entries import Entry, Fate
+from lifecycle.observe._events.recorder import Recorder
 from lifecycle.observe._events.routers import Routers
 from lifecycle.observe._events.traces import Node, Trace, trace_of
 from lifecycle.observe._onlookers import Onlooker
@@ -22,10 +20,8 @@ from lifecycle.runtime.lifetimes import current_life
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
     from contextlib import AsyncExitStack
 
-    from lifecycle.control.deliveries import Delivery
     from lifecycle.control.patterns import Pattern
     from lifecycle.observe._events.files import Writer
     from lifecycle.runtime.lifetimes import Lifetime
@@ -89,17 +85,13 @@ class EventLog(Onlooker):
         self._path = None if path is None else Path(path)
         self._limits = max_bytes, backups
         self._writer: Writer | None = None
-        # The last ones, and those that have not ended, which may be older.
-        self._ring: deque[Record] = deque(maxlen=size)
-        self._under_way: dict[int, Record] = {}
-        self._seen = 0
-        self._changes = Changes()
-        # Whose events are ours; None before it is entered.
+        self._recorder = Recorder(size)
+        # Whose events are noted; None before it is entered.
         self._routers: Routers | None = None
-        self._clock: Callable[[], float] = time.monotonic
 
     def __repr__(self) -> str:
-        return f"<EventLog of {self.size}: {len(self._ring)} kept, {'open' if self._up.is_set() else 'closed'}>"
+        kept = len(self._recorder.last)
+        return f"<EventLog of {self.size}: {kept} kept, {'open' if self._up.is_set() else 'closed'}>"
 
     @classmethod
     def current(cls) -> EventLog | None:
@@ -117,12 +109,12 @@ class EventLog(Onlooker):
     def entries(self, pattern: str | Pattern | type = "**", *, limit: int | None = None) -> list[Entry]:
         """Those that are kept and whose topic matches, oldest first; with ``limit`` the last so many."""
         wanted = as_pattern(pattern)
-        found = (record for record in reversed(self._ring) if wanted.matches(record.topic_now()))
+        found = (record for record in reversed(self._recorder.last) if wanted.matches(record.topic_now()))
         return [record.entry() for record in islice(found, limit)][::-1]
 
     def get(self, id: int) -> Entry | None:  # noqa: A002  # the field's word
         """The entry of the event with that id; None where it is not known, or not any more."""
-        record = self._under_way.get(id) or next((each for each in self._ring if each.id == id), None)
+        record = self._recorder.get(id)
         return None if record is None else record.entry()
 
     def trace(self, id: int) -> Trace:  # noqa: A002  # the field's word
@@ -131,12 +123,12 @@ class EventLog(Onlooker):
         Raises:
             LookupError: when it is not known, or not any more.
         """
-        records = {each.id: each for each in (*self._under_way.values(), *self._ring)}
+        records = self._recorder.all()
         if id not in records:
             raise LookupError(
-                f"there is no event {id!r} here: the log keeps the last {self.size}, of {self._seen} so far"
+                f"there is no event {id!r} here: the log keeps the last {self.size}, of {self._recorder.seen} so far"
             )
-        return trace_of(id, {number: records[number].entry() for number in sorted(records)})
+        return trace_of(id, {number: record.entry() for number, record in records.items()})
 
     def follow(self, pattern: str | Pattern | type = "**", *, maxsize: int = 1000) -> Following:
         """Entries as they change: ``async with log.follow("file/**") as entries: async for entry in entries``.
@@ -149,7 +141,7 @@ class EventLog(Onlooker):
         """
         if maxsize < 1:
             raise ValueError(f"follow(maxsize={maxsize!r}) could hold nothing; give 1 or more")
-        return Following(self._changes, as_pattern(pattern), maxsize)
+        return Following(self._recorder.changes, as_pattern(pattern), maxsize)
 
     def explain(self, topic: str) -> Explanation:
         """Why nothing happened, or what would: who gets ``topic``, what it would meet now, what became of the last.
@@ -159,19 +151,21 @@ class EventLog(Onlooker):
         """
         if self._routers is None:
             raise RuntimeError(f"{self!r} knows no routers yet; enter it, or run it beside the program")
-        seen = [record.entry() for record in self._ring if record.topic_now() == topic][-_SEEN:]
-        topics = {record.topic_now() for record in self._ring}
+        last = self._recorder.last
+        seen = [record.entry() for record in last if record.topic_now() == topic][-_SEEN:]
+        topics = {record.topic_now() for record in last}
         return explain(topic, self._routers.names, seen=seen, topics=topics, failures=self._routers.failures)
 
     def state(self) -> EventLogState:
         """What there is to know about it now."""
+        recorder = self._recorder
         return EventLogState(
             name=self.name,
             size=self.size,
-            kept=len(self._ring),
-            seen=self._seen,
-            under_way=len(self._under_way),
-            followers=len(self._changes),
+            kept=len(recorder.last),
+            seen=recorder.seen,
+            under_way=len(recorder.under_way),
+            followers=len(recorder.changes),
             path=None if self._path is None else str(self._path),
             lost=0 if self._writer is None else self._writer.lost,
         )
@@ -180,84 +174,13 @@ class EventLog(Onlooker):
 
     def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:  # noqa: ARG002  # inner ones are found too
         self._routers = routers = Routers()
-        self._clock = asyncio.get_running_loop().time
         if self._path is not None:
             from lifecycle.observe._events.files import LineFile, Writer  # most logs have no file
 
             self._writer = Writer(LineFile(self._path, *self._limits))
             held.push_async_callback(self._writer.aclose)
-        self._changes.is_over = False
-        held.callback(self._changes.end)
-        self._connect(held, self._receivers(routers))
-        held.callback(self._let_go)
+        self._connect(held, routers.receivers())
+        held.callback(self._recorder.end)
+        self._connect(held, self._recorder.begin(routers, self._writer))
         hooks.component_opened.announce(self, component=self)
         held.callback(hooks.component_closed.announce, self, component=self)
-
-    def _receivers(self, routers: Routers) -> Iterator[tuple[hooks.Hook, Callable[..., None]]]:
-        yield from routers.receivers()
-        yield hooks.delivery_accepted, self._accepted
-        yield hooks.event_merged, self._merged
-        yield hooks.handler_started, self._started
-        yield hooks.handler_passed, self._passed
-        yield hooks.delivery_ended, self._ended
-
-    def _let_go(self) -> None:
-        """What has not ended is known as it is now, and no longer."""
-        for record in self._under_way.values():
-            record.let_go()
-            self._settled(record)
-        self._under_way.clear()
-
-    # -- what becomes of them: the hot part ------------------------------------------------------------------------
-
-    def _accepted(self, router: Any, *, delivery: Delivery) -> None:
-        assert self._routers is not None, "it is open"
-        name = self._routers.name(router)
-        if name is not None:
-            self._add(Record(delivery, name, self._clock()))
-
-    def _add(self, record: Record) -> None:
-        self._seen += 1
-        self._under_way[record.id] = record
-        self._ring.append(record)
-        if self._changes.is_read:
-            self._changes.note(record)
-
-    def _merged(self, _router: object, *, delivery: Delivery, **_: object) -> None:
-        record = self._under_way.pop(delivery.id, None)
-        into = delivery.into
-        if record is None or into is None:
-            return
-        call = self._under_way.get(into.id)
-        if call is None:
-            call = Record(into, record.router, record.at)
-            call.what = Fate.HELD
-            self._add(call)
-        call.merged += 1
-        record.merge(delivery, into.id)
-        self._settled(record)
-
-    def _started(self, _router: object, *, pattern: str, delivery: Delivery, **_: object) -> None:
-        record = self._under_way.get(delivery.id)
-        if record is not None:
-            record.start(pattern, self._clock())
-            if self._changes.is_read:
-                self._changes.note(record)
-
-    def _passed(self, _router: object, *, pattern: str, delivery: Delivery, **_: object) -> None:
-        record = self._under_way.get(delivery.id)
-        if record is not None:
-            record.passed += (pattern,)
-            record.what = Fate.QUEUED
-
-    def _ended(self, _router: object, *, delivery: Delivery) -> None:
-        record = self._under_way.pop(delivery.id, None)
-        if record is not None:
-            record.end(delivery, self._clock())
-            self._settled(record)
-
-    def _settled(self, record: Record) -> None:
-        if self._writer is not None:
-            self._writer.put(record)
-        if self._changes.is_read:
-            self._changes.note(record)

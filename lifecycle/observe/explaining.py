@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.control.table import MAX_TOPIC
 from lifecycle.errors import InvalidTopic
-from lifecycle.observe._events.entries import printable, seconds, sentence
+from lifecycle.observe._events.entries import sentence
 from lifecycle.observe._events.near_misses import NearMiss, near_misses
-from lifecycle.observe._events.summaries import shortened
+from lifecycle.observe._words import printable, seconds, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from lifecycle.observe._words import sendable, shortened
+
 __all__ = ["LABELS", "LabelPolicy", "policy_of"]
 
 #: The labels that meters have, and what each says.
@@ -68,10 +70,7 @@ class LabelPolicy:
         allowed = self.allow.get(label)
         if allowed is not None and text not in allowed:
             return None if self.strict else _OTHER
-        if len(text) > self.max_length:
-            text = text[: self.max_length - 1] + "…"
-        # Names of files may hold bytes that are no characters; nobody could scrape those.
-        return text.encode("utf-8", "replace").decode()
+        return sendable(shortened(text, self.max_length))
 
     def settle_all(self, labels: tuple[str, ...], values: tuple[object, ...]) -> tuple[str, ...] | None:
         """The same for the labels of one series."""

@@ -10,18 +10,34 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.observe._here import context
+from lifecycle import _context
+from lifecycle.control.deliveries import current
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-__all__ = ["ContextFilter", "JsonFormatter", "structlog_context"]
+__all__ = ["ContextFilter", "JsonFormatter", "context", "structlog_context"]
 
 #: What every record has, for formats such as ``%(topic)s``; empty where there is none.
 _NAMES = ("event_id", "topic", "worker", "flow", "traceparent")
 
 #: What the standard library puts into a record, and what is told otherwise.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", *_NAMES}
+
+_VARIABLES = (("worker", _context.worker), ("flow", _context.flow), ("traceparent", _context.traceparent))
+
+
+def context() -> dict[str, object]:
+    """Where this is called: ``event_id``, ``topic``, ``worker``, ``flow`` and ``traceparent``, as far as there are."""
+    found: dict[str, object] = {}
+    delivery = current.get()
+    if delivery is not None:
+        found["event_id"] = delivery.id
+        found["topic"] = delivery.event.topic
+    for name, variable in _VARIABLES:
+        if value := variable.get():
+            found[name] = value
+    return found
 
 
 class ContextFilter(logging.Filter):

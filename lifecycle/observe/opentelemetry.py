@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.journal.threads import LoopThread
-from lifecycle.observe._meters.readings import Look
+from lifecycle.observe._meters.readings import Reader
 from lifecycle.observe._meters.series import counting, timing
 from lifecycle.observe._meters.tables import BUCKETS, COUNTED, READ, TIMED
 from lifecycle.observe._onlookers import Onlooker
@@ -93,7 +93,7 @@ class OpenTelemetryMetrics(Onlooker):
         self._provider = provider or _api("metrics").get_meter_provider()
         self._sending = _Sending("metrics", self._provider, flush_timeout)
         self._policy = policy_of(labels)
-        self._look: Look | None = None
+        self._reader: Reader | None = None
         meter: Meter = self._provider.get_meter(_NAME)
         self._receivers: list[tuple[Hook, Callable[..., None]]] = [
             *((each.hook, self._timed(meter, each)) for each in TIMED),
@@ -108,8 +108,8 @@ class OpenTelemetryMetrics(Onlooker):
     def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
         # What is pushed first is done last.
         held.push_async_callback(self._sending.flush)
-        self._look = Look(lifetime)
-        held.callback(setattr, self, "_look", None)
+        self._reader = Reader(lifetime)
+        held.callback(setattr, self, "_reader", None)
         self._connect(held, self._receivers)
 
     def _timed(self, meter: Meter, each: Timed) -> Callable[..., None]:
@@ -122,7 +122,7 @@ class OpenTelemetryMetrics(Onlooker):
 
     def _observed(self, each: Read, _options: CallbackOptions) -> Iterator[Observation]:
         observation = _api("metrics").Observation
-        readings = {} if self._look is None else self._look.take()
+        readings = {} if self._reader is None else self._reader.take()
         for labels, value in each.settled(readings.get(each.name, {}), self._policy).items():
             yield observation(value, each.attributes(labels))
 

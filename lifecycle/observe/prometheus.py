@@ -9,7 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.observe._meters.readings import Look
+from lifecycle.observe._meters.readings import Reader
 from lifecycle.observe._meters.series import counting, timing
 from lifecycle.observe._meters.tables import BUCKETS, COUNTED, READ, TIMED
 from lifecycle.observe._onlookers import Onlooker
@@ -77,8 +77,8 @@ class PrometheusMetrics(Onlooker):
         return encode(self._registry), content_type
 
     def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
-        self._meters.look = Look(lifetime)
-        held.callback(setattr, self._meters, "look", None)
+        self._meters.reader = Reader(lifetime)
+        held.callback(setattr, self._meters, "reader", None)
         if not self._is_ours:
             self._registry.register(self._meters)
             held.callback(self._registry.unregister, self._meters)
@@ -91,7 +91,7 @@ class _Meters:
     def __init__(self, policy: LabelPolicy) -> None:
         self._policy = policy
         #: Reads how things are; None while nobody looks.
-        self.look: Look | None = None
+        self.reader: Reader | None = None
         self._histograms: list[Histogram] = []
         self._counts: list[tuple[Counted, dict[tuple[str, ...], _Count]]] = []
         self.receivers = [
@@ -115,7 +115,7 @@ class _Meters:
             for labels, count in list(counts.items()):
                 counter.add_metric(labels, count.number, count.created)
             yield counter
-        readings = {} if self.look is None else self.look.take()
+        readings = {} if self.reader is None else self.reader.take()
         for read in READ:
             gauge = _gauge(read)
             for labels, value in read.settled(readings.get(read.name, {}), self._policy).items():

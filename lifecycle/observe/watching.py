@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, ref
 
 from lifecycle import hooks
 from lifecycle.observe._snapshot.nodes import nodes
-from lifecycle.observe._taking import lifetime_here, snapshot_of
+from lifecycle.observe.snapshots import lifetime_here, snapshot_of
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -15,9 +15,8 @@ import pytest
 from lifecycle import hooks
 from lifecycle.control import Event, Router
 from lifecycle.observe import Dashboard
-from lifecycle.observe._dashboard.latencies import Latencies
+from lifecycle.observe._dashboard.figures import Latencies, memory_of
 from lifecycle.observe._dashboard.live import _entries, _merged
-from lifecycle.observe._dashboard.memory import Memory
 from lifecycle.observe._dashboard.pages import page_files
 from lifecycle.observe.console import Console
 from lifecycle.runtime import lifetime
@@ -129,7 +128,7 @@ def test_no_number_of_patterns_fills_the_memory_and_the_busy_ones_stay() -> None
 
 
 def test_memory_is_that_of_processes_which_are_there() -> None:
-    sizes = Memory().of([os.getpid(), 2**22 + 1])
+    sizes = memory_of([os.getpid(), 2**22 + 1])
     assert sizes.keys() == {os.getpid()}
     assert sizes[os.getpid()] > 2**20
 

@@ -14,8 +14,9 @@ import pytest
 
 from lifecycle import _context, hooks
 from lifecycle.control import Event, Router
-from lifecycle.flows import Board, Flows, linear, task
+from lifecycle.flows import Board, Flows, ItemInfo, RunInfo, linear, task
 from lifecycle.observe import Snapshot, context, nodes, snapshot, snapshot_schema
+from lifecycle.observe._snapshot.views import FlowView, HealthView, ItemView, WorkerView
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
 from lifecycle.workers import Exit, ProbeResult, Spec, Status, Supervisor, TaskWorker, WorkerState
@@ -68,6 +69,21 @@ class Component:
         if isinstance(self._state, Exception):
             raise self._state
         return self._state
+
+
+@pytest.mark.parametrize(
+    ("view", "record", "added"),
+    [
+        (WorkerView, WorkerState, {"uptime"}),
+        (HealthView, ProbeResult, set()),
+        (FlowView, RunInfo, set()),
+        (ItemView, ItemInfo, set()),
+    ],
+)
+def test_a_view_has_what_the_record_of_the_other_room_has(view: Any, record: Any, added: set[str]) -> None:
+    """They stand twice, for this room may not know the others: nothing that is told there is missing here."""
+    names, others = ({each.name for each in dataclasses.fields(kind)} for kind in (view, record))
+    assert names == others | added
 
 
 # -- what is in it ------------------------------------------------------------------------------------------------

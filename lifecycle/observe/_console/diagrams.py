@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.control import Router
 from lifecycle.observe import mermaid
-from lifecycle.observe._mermaid.records import check_worker
+from lifecycle.observe._mermaid.records import is_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ def _records(lifetime: Lifetime) -> Iterator[Any]:
         state = _state(each)
         if isinstance(each, Router):
             yield from (state, each.routes(), each.sources())
-        elif _is_worker(state) or hasattr(state, "runs"):
+        elif is_worker(state) or hasattr(state, "runs"):
             yield state
 
 
@@ -57,16 +57,8 @@ def _state(component: Any) -> Any:
 
 def _workers(states: list[Any]) -> Iterator[tuple[str, Any]]:
     """Each and its path, those further up first."""
-    left = deque((state.name, state) for state in states if _is_worker(state))
+    left = deque((state.name, state) for state in states if is_worker(state))
     while left:
         path, state = left.popleft()
         yield path, state
         left.extend((f"{path}/{child.name}", child) for child in state.children)
-
-
-def _is_worker(state: Any) -> bool:
-    try:
-        check_worker(state)
-    except TypeError:
-        return False
-    return True

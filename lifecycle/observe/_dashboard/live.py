@@ -8,63 +8,28 @@ happens.
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import AsyncExitStack, aclosing
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
-from lifecycle.observe._dashboard.memory import Memory
+from lifecycle.observe._dashboard.figures import FRESH
+from lifecycle.observe._http.api import change_event
 from lifecycle.observe._http.streams import event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
 
-    from lifecycle.observe._dashboard.latencies import Latencies, Latency
+    from lifecycle.observe._dashboard.figures import Figures
     from lifecycle.observe.console import Console
 
-__all__ = ["Figures", "live"]
+__all__ = ["live"]
 
-#: Seconds between two looks at events, and between two at memory and latencies.
-_EVENTS, _FIGURES = 0.2, 2.0
+#: Seconds between two looks at events.
+_EVENTS = 0.2
 #: Events that are shown of one such time; the newest.
 _SHOWN = 200
 #: Nodes a second that are looked at, of all that there are: so a look costs a share of a core that does not grow with
 #: them; and the seconds between two looks that nobody is made to wait longer than.
 _NODES, _LONGEST = 2000.0, 2.0
-
-
-class _Told(TypedDict):
-    latency: dict[str, Latency]
-    memory: dict[int, int]
-    cpu: float
-
-
-class Figures:
-    """What is measured beside the state: latencies of patterns, memory of processes, and CPU of this one.
-
-    Measured once for all readers.
-    """
-
-    def __init__(self, latencies: Latencies) -> None:
-        self._latencies = latencies
-        self._memory = Memory()
-        self._told = _Told(latency={}, memory={}, cpu=0.0)
-        self._at, self._cpu = time.monotonic(), time.process_time()
-        self._until = 0.0
-
-    def of(self, pids: Iterable[int]) -> _Told:
-        """The figures as they were within the last two seconds; ``pids`` are those whose memory is wanted."""
-        now = time.monotonic()
-        if now >= self._until:
-            self._told = _Told(latency=self._latencies.all(), memory=self._memory.of(pids), cpu=self._share(now))
-            self._until = now + _FIGURES
-        return self._told
-
-    def _share(self, now: float) -> float:
-        """Of one core, since the last time."""
-        cpu = time.process_time()
-        share = (cpu - self._cpu) / max(1e-3, now - self._at)
-        self._at, self._cpu = now, cpu
-        return share
 
 
 async def live(console: Console, figures: Figures) -> AsyncGenerator[bytes]:
@@ -80,7 +45,7 @@ async def _changes(console: Console, pids: dict[str, int]) -> AsyncGenerator[byt
     async with console.watch() as changes:
         async for change in changes:
             _note(change.nodes, known, pids)
-            yield event({"time": change.snapshot.time, "nodes": change.nodes}, "change")
+            yield change_event(change)
             await asyncio.sleep(min(_LONGEST, len(known) / _NODES))
 
 
@@ -117,7 +82,7 @@ async def _figures(figures: Figures, pids: dict[str, int]) -> AsyncGenerator[byt
     while True:
         await asyncio.sleep(pause)
         yield event(figures.of(pids.values()), "figures")
-        pause = _FIGURES
+        pause = FRESH
 
 
 async def _merged(*sources: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

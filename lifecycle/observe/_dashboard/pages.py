@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from lifecycle.observe._dashboard.figures import Figures
 from lifecycle.observe._dashboard.guard import HEADERS, Guard, Refusal
-from lifecycle.observe._dashboard.live import Figures, live
+from lifecycle.observe._dashboard.live import live
 from lifecycle.observe._http.answers import problem
 from lifecycle.observe._http.api import api_routes, errors_as_json
 from lifecycle.observe._http.streams import stream
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from aiohttp.typedefs import Handler, Middleware
 
-    from lifecycle.observe._dashboard.latencies import Latencies
+    from lifecycle.observe._dashboard.figures import Latencies
     from lifecycle.observe.console import Console
 
 __all__ = ["page_app", "page_files"]

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from lifecycle.control.patterns import Pattern
-    from lifecycle.observe._events.entries import Entry, Record
+    from lifecycle.observe._events.entries import Entry
+    from lifecycle.observe._events.records import Record
 
 __all__ = ["Changes", "Following"]
 

@@ -17,7 +17,7 @@ from lifecycle.journal.threads import LoopThread
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lifecycle.observe._events.entries import Record
+    from lifecycle.observe._events.records import Record
 
 __all__ = ["LineFile", "Writer"]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lifecycle import hooks
 from lifecycle.control.pumps import source_name
 from lifecycle.observe._events.summaries import error_text
+from lifecycle.observe._words import called
 from lifecycle.observe.explaining import Failure
 from lifecycle.runtime.lifetimes import current_life
 
@@ -29,7 +30,7 @@ class Routers:
         self._loop = asyncio.get_running_loop()
         running = () if self._life is None else self._life.all_routers()
         #: Those that run, each with its name.
-        self.names: dict[Any, str] = {router: _name(router) for router in running}
+        self.names: dict[Any, str] = {router: called(router) for router in running}
         #: By the names of router and source.
         self.failures: dict[tuple[str, str], Failure] = {}
 
@@ -42,7 +43,7 @@ class Routers:
     def name(self, router: Any) -> str | None:
         """The name of one of ours, also of one that does not run and gets an event from us; None for a stranger."""
         name = self.names.get(router)
-        return _name(router) if name is None and self._is_here() else name
+        return called(router) if name is None and self._is_here() else name
 
     def _is_here(self) -> bool:
         """Whether what runs here runs under our lifetime, or under one inside it."""
@@ -58,7 +59,7 @@ class Routers:
 
     def _started(self, _sender: object, *, router: Any) -> None:
         if self._is_here():
-            self.names[router] = _name(router)
+            self.names[router] = called(router)
 
     def _stopped(self, _sender: object, *, router: Any) -> None:
         self.names.pop(router, None)
@@ -70,8 +71,3 @@ class Routers:
         if len(self.failures) >= _FAILURES:
             del self.failures[next(iter(self.failures))]
         self.failures[name, source_name(source)] = Failure(time.time(), error_text(error), restart_in)
-
-
-def _name(router: Any) -> str:
-    # What runs like a router need not have one.
-    return str(getattr(router, "name", type(router).__name__))

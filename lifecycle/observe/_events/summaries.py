@@ -16,11 +16,12 @@ from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from lifecycle.events import CommandEvent, Event, FileBatch, LineEvent
+from lifecycle.observe._words import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Digest", "digest", "error_text", "shortened", "summary"]
+__all__ = ["Digest", "digest", "error_text", "summary"]
 
 #: The class of an event, and what was taken from it.
 Digest: TypeAlias = tuple[type[Any], tuple[Any, ...]]
@@ -89,11 +90,6 @@ def error_text(error: BaseException) -> str:
     return f"{name}: {_masked(shortened(text, _ERROR))}" if text else name
 
 
-def shortened(text: str, length: int = _TEXT) -> str:
-    """``text``, cut to ``length`` characters."""
-    return text if len(text) <= length else f"{text[: length - 1]}…"
-
-
 # -- taking ------------------------------------------------------------------------------------------------------
 
 
@@ -117,7 +113,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def _arguments(event: CommandEvent) -> str:
-    return " ".join(shortened(each) for each in event.args[:_VALUES])
+    return " ".join(shortened(each, _TEXT) for each in event.args[:_VALUES])
 
 
 def _typed(event: LineEvent) -> _Text:
@@ -127,7 +123,7 @@ def _typed(event: LineEvent) -> _Text:
 
 def _files(event: FileBatch) -> _Text:
     changes = event.changes
-    first = ", ".join(f"{shortened(str(path))} {change}" for path, change in list(changes.items())[:3])
+    first = ", ".join(f"{shortened(str(path), _TEXT)} {change}" for path, change in list(changes.items())[:3])
     return _Text(f"{first} (+{len(changes) - 3})" if len(changes) > 3 else first)  # noqa: PLR2004  # as many as shown
 
 
@@ -188,7 +184,7 @@ def _told(name: str, value: Any) -> str:
     if type(value) is dict:
         kept = cast("dict[str, Any]", value)
         return "{" + ", ".join(f"{key}: {_told(key, each)}" for key, each in kept.items()) + "}"
-    return repr(_masked(shortened(value))) if type(value) is str else repr(value)
+    return repr(_masked(shortened(value, _TEXT))) if type(value) is str else repr(value)
 
 
 def _masked(text: str) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lifecycle.observe.console import Console, Outcome
     from lifecycle.observe.watching import Update
 
-__all__ = ["Written", "api_routes", "errors_as_json"]
+__all__ = ["Written", "api_routes", "change_event", "errors_as_json"]
 
 #: Seconds between two messages of what comes fast: many at once cost a fraction of one after the other.
 _PAUSE = 0.05
@@ -165,17 +165,18 @@ class Written:
     def full(self, update: Update) -> bytes:
         """The first that a reader is told: everything."""
         if self._full[0] is not update.snapshot:
-            self._full = update.snapshot, _message(update)
+            self._full = update.snapshot, change_event(update)
         return self._full[1]
 
     def change(self, update: Update) -> bytes:
         """What is new: the same object for most of them."""
         if self._change[0] is not update.nodes:
-            self._change = update.nodes, _message(update)
+            self._change = update.nodes, change_event(update)
         return self._change[1]
 
 
-def _message(update: Update) -> bytes:
+def change_event(update: Update) -> bytes:
+    """What has changed, as a message."""
     return event({"time": update.snapshot.time, "nodes": update.nodes}, "change")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lifecycle.observe._mermaid.text import cut, escape, indented, quoted
+from lifecycle.observe._mermaid.text import escape, indented, quoted, shown
 from lifecycle.observe._mermaid.words import lifetime_lines, worker_lines
 
 if TYPE_CHECKING:
@@ -95,5 +95,5 @@ def _moves(first: str, moves: Iterable[tuple[str, str, str]]) -> Iterator[str]:
 
 def _note(beside: str, lines: Iterable[str]) -> Iterator[str]:
     yield f"note right of {beside}"
-    yield from (f"    {escape(cut(line)) or '#32;'}" for line in lines)
+    yield from indented(map(shown, lines))
     yield "end note"

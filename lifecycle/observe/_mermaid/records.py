@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lifecycle.observe._mermaid.flows import RunRecord
     from lifecycle.runtime import LifetimeState
 
-__all__ = ["Parts", "RouterPart", "WorkerRecord", "check_flow", "check_lifetime", "check_worker"]
+__all__ = ["Parts", "RouterPart", "WorkerRecord", "check_flow", "check_lifetime", "check_worker", "is_worker"]
 
 
 class HealthRecord(Protocol):
@@ -115,13 +115,18 @@ class Parts:
         return self.routers[-1]
 
 
+def is_worker(state: object) -> bool:
+    """Whether it is the state of a worker."""
+    return _has(state, _WORKER)
+
+
 def check_worker(state: object) -> None:
     """Refuse what is no worker's state.
 
     Raises:
         TypeError: saying what to give.
     """
-    if not _has(state, _WORKER):
+    if not is_worker(state):
         raise TypeError(f"{state!r} is no worker's state; give worker.state(), or supervisor.state()")
 
 

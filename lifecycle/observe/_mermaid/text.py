@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from lifecycle.observe._words import shortened
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["cut", "escape", "indented", "markdown", "quoted"]
+__all__ = ["escape", "indented", "markdown", "quoted", "shown"]
 
 #: Characters of one name that are shown; Mermaid refuses diagrams of more than 50,000.
 _LONGEST: Final = 1000
@@ -39,14 +41,14 @@ def escape(text: str) -> str:
     return _TROUBLE.sub(lambda found: f"#{ord(found[0])};", shown)
 
 
-def cut(text: str, longest: int = _LONGEST) -> str:
-    """``text``, or its beginning and an ellipsis."""
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+def shown(line: str) -> str:
+    """A line that means itself; never an empty one, which Mermaid takes for a mistake."""
+    return escape(shortened(line, _LONGEST)) or "#32;"
 
 
 def quoted(text: str) -> str:
-    """A title: one string, never an empty one, which Mermaid takes for a mistake."""
-    return f'"{escape(cut(text)) or "#32;"}"'
+    """A title: one string."""
+    return f'"{shown(text)}"'
 
 
 def markdown(lines: Iterable[str]) -> str:
@@ -55,7 +57,7 @@ def markdown(lines: Iterable[str]) -> str:
     A Markdown string, because in all others Mermaid looks for icons, formulas and line ends after it has put the
     numbers back.
     """
-    first, *others = [escape(cut(line)) or "#32;" for line in lines] or ["#32;"]
+    first, *others = [shown(line) for line in lines] or [shown("")]
     return '"`' + "\n".join([f"**{first}**", *others]) + '`"'
 
 

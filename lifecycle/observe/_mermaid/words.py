@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from lifecycle.observe._mermaid.text import cut
+from lifecycle.observe._words import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +41,7 @@ def worker_lines(state: WorkerRecord) -> list[str]:
         *([f"circuit {state.circuit}"] if state.circuit != "closed" else []),
         *([_told("healthy" if health.healthy else "unhealthy", health.message)] if health else []),
         *([f"exit code {state.exit_code}"] if state.exit_code is not None else []),
-        *([cut(state.error, _SHORT)] if state.error else []),
+        *([shortened(state.error, _SHORT)] if state.error else []),
         *(["abandoned"] if state.abandoned else []),
     ]
 
@@ -87,7 +87,7 @@ def run_lines(state: RunRecord) -> list[str]:
         *([state.id] if state.id else []),
         str(state.state),
         tally(state.root.counts()),
-        *([cut(state.error, _SHORT)] if state.error else []),
+        *([shortened(state.error, _SHORT)] if state.error else []),
     ]
 
 
@@ -98,7 +98,7 @@ def item_lines(item: ItemRecord) -> list[str]:
         item.name,
         f"{item.state}, to {item.intention.lower()}" if to_do else item.state or "nothing in it",
         *([f"attempt {item.attempt}"] if item.attempt > 1 else []),
-        *([cut(item.error, _SHORT)] if item.error else []),
+        *([shortened(item.error, _SHORT)] if item.error else []),
     ]
 
 
@@ -117,7 +117,7 @@ def _fates(*, routed: int, **others: int) -> str:
 
 
 def _told(what: str, message: str) -> str:
-    return f"{what}: {cut(message, _SHORT)}" if message else what
+    return f"{what}: {shortened(message, _SHORT)}" if message else what
 
 
 def _reason(state: LifetimeState) -> str:

@@ -13,11 +13,12 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lifecycle.observe._events.summaries import error_text
+from lifecycle.observe._words import called
 
 if TYPE_CHECKING:
     from lifecycle.runtime.lifetimes import Lifetime
 
-__all__ = ["FLOWS", "INBOXES", "JOBS", "LANES", "SATURATION", "WORKERS", "Look", "Readings"]
+__all__ = ["FLOWS", "INBOXES", "JOBS", "LANES", "SATURATION", "WORKERS", "Reader", "Readings"]
 
 _log = logging.getLogger("lifecycle.observe")
 
@@ -35,7 +36,7 @@ Readings: TypeAlias = dict[str, dict[tuple[object, ...], float]]
 _PATIENCE: Final = 2.0
 
 
-class Look:
+class Reader:
     """Reads what lives under ``lifetime``, always in the thread of its loop; nothing without a lifetime."""
 
     def __init__(self, lifetime: Lifetime | None) -> None:
@@ -68,14 +69,9 @@ class Look:
     def _miss(self, component: object, error: Exception) -> None:
         if id(component) not in self._unread:
             self._unread.add(id(component))
-            _log.warning("%s cannot be read for meters: %s (said once)", _called(component), error_text(error))
-
-
-def _called(component: Any) -> str:
-    try:
-        return f"{type(component).__name__} {component.name!r}"
-    except Exception:  # noqa: BLE001  # it may have no name, or raise at that too
-        return type(component).__name__
+            kind, name = type(component).__name__, called(component)
+            told = kind if name == kind else f"{kind} {name!r}"
+            _log.warning("%s cannot be read for meters: %s (said once)", told, error_text(error))
 
 
 def _read(component: Any, into: Readings) -> None:

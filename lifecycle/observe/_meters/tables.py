@@ -75,7 +75,7 @@ class Timed(Meter):
 
 @dataclass(frozen=True, slots=True)
 class Read(Meter):
-    """How something is, read when somebody asks; see `_readings`."""
+    """How something is, read when somebody asks; see `readings`."""
 
     #: What becomes of two readings that the policy gives the same labels.
     join: Callable[[float, float], float] = float.__add__

@@ -12,6 +12,8 @@ from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
+from lifecycle.observe._words import shortened
+
 __all__ = ["misfit", "plain", "told", "unpacked"]
 
 #: How deep, how long and how wide a value of others may be, and how many there may be in it; the rest is left out.
@@ -157,14 +159,10 @@ class _Telling:
 def told(value: Any) -> str:
     """``value`` in words, whatever it does when it is asked for them."""
     if isinstance(value, str):
-        return _short(str.__str__(value))
+        return shortened(str.__str__(value), _TEXT)
     try:
         if isinstance(value, BaseException):
-            return _short(f"{type(value).__name__}: {value}")
-        return _short(repr(value))
+            return shortened(f"{type(value).__name__}: {value}", _TEXT)
+        return shortened(repr(value), _TEXT)
     except Exception:  # noqa: BLE001  # of others
         return f"<{type(value).__qualname__} that cannot be shown>"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _TEXT else text[:_TEXT] + "…"

@@ -26,11 +26,12 @@ from lifecycle.observe._snapshot.views import (
     RouterView,
     WorkerView,
 )
+from lifecycle.observe._words import called
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Reading"]
+__all__ = ["Survey"]
 
 _R = TypeVar("_R")
 
@@ -38,7 +39,7 @@ _R = TypeVar("_R")
 _DOWN = frozenset({"created", "pending", "starting", "stopped", "finished", "failed", "killed"})
 
 
-class Reading:
+class Survey:
     """The views of components, by their kinds, as of one moment."""
 
     def __init__(self, now: float) -> None:
@@ -61,7 +62,7 @@ class Reading:
                 self._take(component)
 
     def _take(self, component: Any) -> None:
-        name = _name(component)
+        name = called(component)
         state, error = self._asked(name, lambda: component.state())  # noqa: PLW0108  # it may have none
         try:
             if error is not None:
@@ -107,7 +108,7 @@ class Reading:
     # -- routers --------------------------------------------------------------------------------------------------
 
     def _router(self, router: Router) -> RouterView:
-        name = _name(router)
+        name = called(router)
         state, error = self._asked(name, router.state)
         parts: dict[str, Any] = {}
         for part in ("routes", "lanes", "sources", "taps"):
@@ -134,9 +135,9 @@ class Reading:
             known = _worker_fields(state)
         except AttributeError:
             known = tuple(getattr(state, name, default) for name, default in _WORKER.items())
-        name, kind, status, *rest, health, started_at, abandoned, contain, children = known
+        name, kind, status, *rest, health, created_at, started_at, updated_at, abandoned, contain, children = known
         status = str(status)
-        pid, exit_code, error, restarts, circuit, created_at, updated_at = rest
+        pid, exit_code, error, restarts, circuit = rest
         view = WorkerView(
             name,
             kind,
@@ -175,21 +176,10 @@ _COUNTS = ("routed", "handled", "failed", "unrouted", "dropped")
 
 #: What is read of a worker's state, and what stands for it where somebody else's has not got it.
 _WORKER: dict[str, Any] = {
+    **{each.name: each.default for each in dataclasses.fields(WorkerView) if each.name != "uptime"},
     "name": "",
     "kind": "worker",
     "status": "unknown",
-    "pid": None,
-    "exit_code": None,
-    "error": None,
-    "restarts": 0,
-    "circuit": "closed",
-    "created_at": 0.0,
-    "updated_at": 0.0,
-    "health": None,
-    "started_at": None,
-    "abandoned": False,
-    "contain": None,
-    "children": (),
 }
 _worker_fields = attrgetter(*_WORKER)
 
@@ -240,12 +230,3 @@ def _queue(state: Any) -> QueueView:
 
 def _has(state: Any, *names: str) -> bool:
     return dataclasses.is_dataclass(state) and all(hasattr(state, name) for name in names)
-
-
-def _name(component: Any) -> str:
-    """What it calls itself, or else what it is."""
-    try:
-        name = component.name
-    except Exception:  # noqa: BLE001  # of others
-        name = None
-    return name if isinstance(name, str) and name else type(component).__name__

@@ -1,7 +1,7 @@
 """The records that a snapshot consists of: plain values and each other, so that any of them can be written as JSON.
 
-Those of workers and flows stand here once more, because this room does not know theirs: whoever has the same fields is
-one of them.
+Those of workers and flows stand here once more, field by field, because this room may not know theirs and the schema
+has to: whoever has the same fields is one of them. A test holds them together.
 """
 
 from __future__ import annotations
