@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from lifecycle import hooks
+from lifecycle._bells import Bell
 from lifecycle.errors import InvalidTransition
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ class Machine(Generic[S]):
         # The fields of transitions, oldest first: few are ever looked at, and there are machines by the thousand.
         self._history: list[tuple[S, S, str, float, float]] = []
         self._kept = history
-        # Woken at every change; each takes itself out when it has what it waited for.
-        self._waiters: list[asyncio.Future[None]] = []
+        # Rung at every change, once somebody has waited for one.
+        self._bell: Bell | None = None
 
     def __repr__(self) -> str:
         return f"<Machine {self.name!r}: {self._state}>"
@@ -113,8 +114,8 @@ class Machine(Generic[S]):
         self._history.append(moved)
         if len(self._history) > self._kept:
             del self._history[0]
-        if self._waiters:
-            self._wake()
+        if self._bell is not None:
+            self._bell.ring()
         if hooks.state_changed.receivers:
             hooks.state_changed.announce(self, machine=self, transition=Transition(*moved))
         return True
@@ -129,13 +130,9 @@ class Machine(Generic[S]):
             if self.is_final:
                 raise self._error(f"{self.name!r} is {self._state} for good and will not reach {_names(states)}")
             last = self._history[-1] if self._history else None
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
+            if self._bell is None:
+                self._bell = Bell()
+            await self._bell.heard()
             for passed in self._after(last):
                 if passed in states:
                     return passed
@@ -149,12 +146,6 @@ class Machine(Generic[S]):
                 break
             entered.append(moved[1])
         return entered[::-1]
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
 
 def _names(states: Collection[str]) -> str:

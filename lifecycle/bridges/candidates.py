@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from lifecycle._bells import within
 from lifecycle.bridges.buckets import ensure_bucket
 from lifecycle.bridges.leases import Lease, unanswered
 from lifecycle.bridges.vacancies import Vacancy
@@ -99,9 +100,5 @@ class Candidate:
                 pause = seconds / _TRIES
 
     async def _wait(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stirred.wait()
-        except TimeoutError:
-            return
-        self._stirred.clear()
+        if await within(seconds, self._stirred):
+            self._stirred.clear()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from lifecycle._bells import Bell
 from lifecycle.backoff import Backoff
 from lifecycle.bridges.acknowledging import Acks
 from lifecycle.errors import NotPublished, Unpublishable
@@ -35,7 +36,8 @@ class Publisher:
     def __init__(self, stream: str) -> None:
         self._stream = stream
         self._acks: Acks | None = None
-        self._waiting: list[asyncio.Future[None]] = []
+        # Rung when there may be a link that is up.
+        self._bell = Bell()
         #: Acknowledged ones, and those among them that the server had already.
         self.published = self.duplicates = 0
 
@@ -44,7 +46,7 @@ class Publisher:
         acks = Acks(link)
         await acks.open()
         self._acks = acks
-        self._go_on()
+        self._bell.ring()
 
     def leave(self) -> None:
         """There is no link any more."""
@@ -57,13 +59,7 @@ class Publisher:
         if not up and self._acks is not None:
             self._acks.lose()
         if up:
-            self._go_on()
-
-    def _go_on(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            if not each.done():
-                each.set_result(None)
+            self._bell.ring()
 
     async def publish(self, subject: str, headers: dict[str, str], body: bytes, key: str) -> None:
         """Return when the server has it; ``key`` is what it knows it by.
@@ -120,9 +116,7 @@ class Publisher:
     async def _line(self) -> Acks:
         """A link that is up."""
         while self._acks is None or not self._acks.link.is_up:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiter)
-            await waiter
+            await self._bell.heard()
         return self._acks
 
 

@@ -13,6 +13,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from lifecycle._bells import within
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -121,9 +123,7 @@ class Pull:
         """Wait until something comes or there is more room; notice silence."""
         clock = asyncio.get_running_loop().time
         until = clock() + _HEARTBEAT
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(until):
-                await self._stirred.wait()
+        if await within(_HEARTBEAT, self._stirred):
             return
         # Whoever slept himself has not heard what was said meanwhile.
         slept = clock() > until + 1.0

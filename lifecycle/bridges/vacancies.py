@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from lifecycle._bells import within
 from lifecycle.bridges.leases import OPERATION, Holder, read_holder
 
 if TYPE_CHECKING:
@@ -57,12 +58,8 @@ class Vacancy:
         """Return when the lease may be free."""
         now = asyncio.get_running_loop().time
         pause = _LOOK
-        while not self._stirred.is_set() and pause > 0:
-            try:
-                async with asyncio.timeout(pause):
-                    await self._stirred.wait()
-            except TimeoutError:
-                pause = self._heard + self.holder.lease * _SILENCE - now()
+        while pause > 0 and not await within(pause, self._stirred):
+            pause = self._heard + self.holder.lease * _SILENCE - now()
         self._stirred.clear()
 
     async def _hear(self, message: Msg) -> None:

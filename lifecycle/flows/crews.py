@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lifecycle import hooks
+from lifecycle._bells import within
 from lifecycle._context import flow as flow_here
 from lifecycle.flows.contexts import CURRENT, TaskContext
 from lifecycle.flows.failures import Failure
@@ -125,11 +126,7 @@ class Crew:
         delay = getattr(getattr(cell.atom, "retry", None), "delay", None)
         seconds = delay(list(cell.history)) if delay else 0.0
         if seconds > 0:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self.hurry.wait()
-            except TimeoutError:
-                pass
+            await within(seconds, self.hurry)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         call = self._working.pop(task, None)

@@ -7,9 +7,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
-from lifecycle._naming import error_text
+from lifecycle._bells import Bell
+from lifecycle._naming import reason_of
 from lifecycle.errors import FlowError
-from lifecycle.flows.bells import Bell
 from lifecycle.flows.tables import EngineState, FlowState
 
 if TYPE_CHECKING:
@@ -126,11 +126,11 @@ class Drive:
 
     def _report(self) -> None:
         if self._engine is not None and (error := self._engine.error()) is not None:
-            _log.warning("flow %s %r ends %s: %s", self.name, self.id, self.state, error_text(error))
+            _log.warning("flow %s %r ends %s: %s", self.name, self.id, self.state, reason_of(error))
 
     def _stop(self, error: Exception) -> None:
         """Something is wrong with more than a task: what is stored stays, and nothing is at work."""
-        _log.warning("flow %s %r stopped, and can be resumed: %s", self.name, self.id, error_text(error))
+        _log.warning("flow %s %r stopped, and can be resumed: %s", self.name, self.id, reason_of(error))
         self._error = error
         flow = None if self._engine is None else self._engine.flow
         if flow is not None and flow.state in (FlowState.RUNNING, FlowState.SUSPENDING):

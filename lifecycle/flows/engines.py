@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
-from lifecycle.flows.bells import Bell
+from lifecycle._bells import Bell
 from lifecycle.flows.codecs import keep
 from lifecycle.flows.core.cores import Core
 from lifecycle.flows.core.endings import error_of

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._naming import error_text
+from lifecycle._bells import within
+from lifecycle._naming import reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import JournalError
-from lifecycle.flows.bells import within
 from lifecycle.flows.stores import clock_of
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Outbox:
         if len(self._failures) > _FAILED:
             del self._failures[next(iter(self._failures))]
         delay = _AGAIN.delay(failures - 1)
-        _log.warning("%r from %s comes again in %.1f s: %s", row.topic, row.id, delay, error_text(error))
+        _log.warning("%r from %s comes again in %.1f s: %s", row.topic, row.id, delay, reason_of(error))
         self._ended[row.number] = self._now() + delay
         # Who looks anyway need not be woken.
         if delay < _LOOK:

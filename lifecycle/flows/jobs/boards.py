@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from lifecycle import hooks
+from lifecycle._bells import within
 from lifecycle.backoff import Backoff
 from lifecycle.errors import FlowError
-from lifecycle.flows.bells import within
 from lifecycle.flows.jobs.claims import JOBS_TO_CLAIM, Claims, end_of
 from lifecycle.flows.jobs.jobs import Job
 from lifecycle.flows.jobs.rows import JobRow, ended, freed, rank_of

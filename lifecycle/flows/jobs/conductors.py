@@ -11,10 +11,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
+from lifecycle._bells import within
 from lifecycle._naming import error_text
 from lifecycle.backoff import Backoff
 from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
-from lifecycle.flows.bells import within
 from lifecycle.flows.crews import LAST_WORDS
 from lifecycle.flows.jobs.claims import JOBS_TO_CLAIM
 from lifecycle.flows.jobs.leases import Leases

@@ -1,4 +1,4 @@
-"""`Bell`: something is otherwise now; who waits for that looks again."""
+"""Waiting for something to be otherwise: a `Bell` wakes all who wait, and each looks again; `within`, not for ever."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Bell:
                 self._waiters.remove(waiter)
 
 
-async def within(seconds: float, news: asyncio.Event) -> None:
-    """Wait for ``news``, but no longer than so many seconds."""
+async def within(seconds: float, news: asyncio.Event) -> bool:
+    """Wait for ``news``, but no longer than so many seconds; whether there were any."""
     try:
         async with asyncio.timeout(seconds):
-            await news.wait()
+            return await news.wait()
     except TimeoutError:
-        pass
+        return False
