@@ -441,6 +441,53 @@ async def test_a_cgroup_that_takes_long_to_become_empty_is_removed_all_the_same(
     assert not list(own.glob(f"lifecycle-{os.getpid()}-*"))
 
 
+def test_a_cgroup_that_was_made_a_moment_ago_goes_with_the_app(run: Any) -> None:
+    app, [guard] = run(
+        """
+        def killed(frame, event, what):
+            if event == "c_return" and what.__name__ == "mkdir":
+                os.kill(os.getpid(), 9)
+        async def main():
+            async with started():
+                say(guards.pid)
+                sys.setprofile(killed)
+                async with started("late"):
+                    pass
+                print("no cgroups here", flush=True)
+                sys.stdin.read()
+        """,
+        1,
+    )
+    assert app.stdout is not None
+    if app.stdout.readline():
+        pytest.skip("none can be made here")
+    assert app.wait(LIMIT) == -signal.SIGKILL
+    assert ended(guard)
+    own = cgroups._own()
+    assert own is not None
+    assert not list(own.glob(f"lifecycle-{app.pid}-*"))
+
+
+async def test_a_guard_remembers_no_cgroups_that_are_gone(tmp_path: Path) -> None:
+    """Or it would grow with each worker that ever was."""
+    (tmp_path / "there").mkdir()
+    program = Path(cgroups.__file__).with_name("watchman.py")
+    argv = [sys.executable, "-I", "-S", str(program), "0" * 32, str(os.getpid())]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, text=True) as guard:
+        assert guard.stdin is not None
+        guard.stdin.write(f"@{tmp_path / 'there'}\n")
+        guard.stdin.writelines(f"@{tmp_path}/{number:0200}\n" for number in range(50_000))
+        guard.stdin.flush()
+        # It has read all but what is in the pipe.
+        assert psutil.Process(guard.pid).memory_info().rss < 14 * 1024 * 1024
+        guard.stdin.close()
+        # What it kills the first by: it is no cgroup, and so becomes a file.
+        async with asyncio.timeout(LIMIT):
+            while not (tmp_path / "there" / "cgroup.kill").exists():
+                await asyncio.sleep(0.01)
+        guard.kill()
+
+
 def refuse_the_move(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(16, "Device or resource busy")

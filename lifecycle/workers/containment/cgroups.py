@@ -41,22 +41,25 @@ class Cgroup:
             raise OSError("there is no cgroup of version 2 here")
         self._own = own
         self._path = own / f"lifecycle-{os.getpid()}-{secrets.token_hex(4)}"
+        self._name = str(self._path)
+        self._gone = False
+        # Told before it is there: we may be killed as soon as it is.
+        guards.add_place(self._name)
+        try:
+            self._make()
+        except BaseException:
+            with suppress(OSError):
+                self._path.rmdir()
+            guards.remove_place(self._name)
+            raise
+
+    def _make(self) -> None:
         try:
             self._path.mkdir()
         except OSError as error:
             raise OSError(
-                f"none can be made in {own} ({error.strerror}); run under systemd with Delegate=yes, or as root"
+                f"none can be made in {self._own} ({error.strerror}); run under systemd with Delegate=yes, or as root"
             ) from error
-        self._name = str(self._path)
-        self._gone = False
-        try:
-            self._check()
-            guards.add_place(self._name)
-        except BaseException:
-            self._path.rmdir()
-            raise
-
-    def _check(self) -> None:
         if not os.path.exists(f"{self._name}/cgroup.kill"):  # noqa: PTH110  # at each start
             raise OSError("those of this kernel cannot be killed; it takes Linux 5.14")
         # To be moved, a process has to be let go by the cgroup that it is in.

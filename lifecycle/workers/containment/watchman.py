@@ -33,6 +33,9 @@ _RUNTIME_DIGITS = 32
 _INPUT = 0
 #: Looks in a row that have to find nobody.
 _LOOKS = 3
+#: Cgroups that it hears of until it looks which of them are gone; nobody tells it. The last ones may not be there yet.
+_PLACES = 1000
+_NEWEST = 100
 #: Seconds for the killed to be gone from their cgroups.
 _LAST_WAIT = 10.0
 #: Seconds between two of them: nobody waits for us, and who hops from process to process is met sooner or later.
@@ -48,7 +51,9 @@ class Watchman:
         self._runtime = runtime
         # The leaders of groups, and when they were born.
         self._leaders: dict[int, int] = {}
-        self._places: set[str] = set()
+        # In the order in which they were told.
+        self._places: dict[str, None] = {}
+        self._most = _PLACES
         # The sockets of the engines of containers.
         self._engines: dict[str, str] = {}
         self._unread = b""
@@ -102,7 +107,9 @@ class Watchman:
             case "-":
                 self._leaders.pop(int(line[1:]), None)
             case "@":
-                self._places.add(line[1:])
+                self._places[line[1:]] = None
+                if len(self._places) > self._most:
+                    self._forget_places()
             case "%":
                 name, _, path = line[1:].partition(" ")
                 self._engines[name] = path
@@ -110,6 +117,13 @@ class Watchman:
                 self._engines.pop(line[1:], None)
             case _:
                 pass
+
+    def _forget_places(self) -> None:
+        """Remember those that are there; workers come and go as long as the parent lives."""
+        told = list(self._places)
+        there = [place for place in told[:-_NEWEST] if os.path.isdir(place)]  # noqa: PTH112  # pathlib costs a megabyte
+        self._places = dict.fromkeys(there + told[-_NEWEST:])
+        self._most = 2 * len(self._places) + _PLACES
 
     def _find(self) -> Iterator[sweeps.Known]:
         for place in self._places:
