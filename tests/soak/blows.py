@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +32,7 @@ __all__ = ["Blows", "workers_of"]
 
 #: What can be restarted by name, and the sources that can be paused.
 _WORKERS = ("tree/sleeper", "tree/counter", "tree/stubborn", "tree/brittle", "tree/pair", "chain", "link-1", "model")
-_SOURCES = ("ticker", "FileWatchSource", "disk", "QueueSource", "WebhookSource")
+_SOURCES = ("ticker", "files", "disk", "QueueSource", "Outbox", "Supervisor.watch", "webhook", "prompt", "signals")
 _STREAMS = ("/api/state/stream", "/api/events/stream")
 _FILES = 4
 
@@ -106,11 +108,17 @@ class Blows:
             case "restart":
                 word = f"restart {self._chance.choice(_WORKERS)}"
             case "pause" | "unpause":
-                word = f"{word} {self._chance.choice(_SOURCES)}"
+                word = f"{word} {shlex.quote(await self._source())}"
             case "hello":
                 self.hellos += 1
         outcome = await self._console.command(word)
         self.done[f"{word.split()[0]} {outcome}"] += 1
+
+    async def _source(self) -> str:
+        """The name of one: some have in it where they look or listen."""
+        wanted, state = self._chance.choice(_SOURCES), await self._console.state()
+        names = [source["name"] for router in state["routers"] for source in router["sources"]]
+        return next((name for name in names if name.startswith(wanted)), wanted)
 
     async def emit(self) -> None:
         """An event of any kind, by way of the page."""
@@ -150,15 +158,19 @@ class Blows:
 
     async def kill(self) -> None:
         """A worker, a member of the pool, or what one of them has started."""
-        pids = [pid for _, pid in workers_of(await self._console.state())]
-        below = [pid for pid, what in self._life.relatives().items() if what.startswith("sleep ")]
-        pid = self._chance.choice((pids or [0]) if self._chance.random() < 0.8 else (below or [0]))
-        if pid and pid != self._life.process.pid and self._life.has(pid):
-            signum = self._chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGABRT))
-            try:
+        victims = [(pid, worker["kind"]) for worker, pid in workers_of(await self._console.state())]
+        if self._chance.random() < 0.2:
+            victims = [(pid, "") for pid, what in self._life.relatives().items() if what.startswith("sleep ")]
+        if not victims:
+            return
+        pid, kind = self._chance.choice(victims)
+        signum = self._chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGABRT))
+        if kind == "member" and self._chance.random() < 0.2:
+            # It is noticed that it does not answer.
+            signum = signal.SIGSTOP
+        if self._life.has(pid):
+            with suppress(ProcessLookupError):
                 os.kill(pid, signum)
-            except ProcessLookupError:
-                return
 
     async def shake_the_bus(self) -> None:
         """Its server dies, and comes back; who publishes meanwhile waits."""

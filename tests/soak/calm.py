@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 import sqlite3
 import time
@@ -62,7 +63,7 @@ class Calm:
         """Take back what would keep it from coming to rest."""
         state = await self._console.state()
         for source in {source["name"] for router in state["routers"] for source in router["sources"]}:
-            await self._console.command(f"unpause {source}")
+            await self._console.command(f"unpause {shlex.quote(source)}")
         await self._console.command("resume")
         await self._console.command(f"restart tree/{_BRITTLE}")
         self._config += 1
