@@ -5,6 +5,7 @@ order. An event goes from a source (``pumps``) through ``traffic``, which asks `
 (``windows``) into a lane (``lanes``), whose task calls the handler; ``outcomes`` says what became of it.
 """
 
+from lifecycle.control.batches import merge_files
 from lifecycle.control.commands import Command, Commands
 from lifecycle.control.deliveries import Delivery, delivery
 from lifecycle.control.lanes import Busy, LaneInfo
@@ -18,7 +19,7 @@ from lifecycle.control.router import Router
 from lifecycle.control.routes import Route, RouteInfo
 from lifecycle.control.taps import Subscription, Tap, TapInfo
 from lifecycle.control.types import AsyncHandler, Emit, Handler, Middleware, Source, SourceObject, Wrapper
-from lifecycle.control.windows import Debounce, debounce, merge_files
+from lifecycle.control.windows import Debounce, debounce
 from lifecycle.errors import (
     Dropped,
     InvalidPattern,

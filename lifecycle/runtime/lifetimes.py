@@ -171,7 +171,7 @@ def current() -> Lifetime:
 
 
 def shutdown(reason: Reason | str = Reason.CANCEL) -> None:
-    """`Lifetime.shutdown` of the current lifetime.
+    """Begin the shutdown of the current lifetime; callable from any thread, without effect when it has begun.
 
     Raises:
         LookupError: outside one.
@@ -180,10 +180,10 @@ def shutdown(reason: Reason | str = Reason.CANCEL) -> None:
 
 
 def on_shutdown(hook: _H) -> _H:
-    """`Lifetime.on_shutdown` of the current lifetime.
+    """Run ``hook`` at the end of the current lifetime, before earlier ones; see `Lifetime.on_shutdown`.
 
     Raises:
-        LookupError: outside one.
+        LookupError: outside a lifetime.
     """
     return current().on_shutdown(hook)
 
@@ -212,9 +212,9 @@ def go(
     on_error: Callable[[BaseException], object] | None = None,
     name: str | None = None,
 ) -> asyncio.Task[Any]:
-    """`Lifetime.go` of the current lifetime.
+    """Run ``fn(*args)`` in the background of the current lifetime, which cancels and awaits it; see `Lifetime.go`.
 
     Raises:
-        LookupError: outside one.
+        LookupError: outside a lifetime.
     """
     return current().go(fn, *args, on_error=on_error, name=name)
