@@ -6,21 +6,26 @@ import asyncio
 import functools
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from lifecycle._naming import name_of
 from lifecycle.control.composing import as_async
 from lifecycle.errors import NotHandled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
-    from lifecycle.control.types import AsyncHandler, Handler, Wrapper
+    from lifecycle.control.types import Wrapper
 
 __all__ = ["log", "once", "recover", "timeout"]
 
+_E = TypeVar("_E")
 
-def once(handler: Handler) -> AsyncHandler:
+#: It takes the events that the handler takes.
+_Wrapped: TypeAlias = "Callable[[_E], Coroutine[Any, Any, None]]"
+
+
+def once(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
     """Let ``handler`` run at most once for ever, also under concurrent calls; later calls return without running it.
 
     A first run that failed was the one run.
@@ -42,7 +47,7 @@ def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Wrapper:
     """Contain every `Exception` but `NotHandled`, calling ``on_error(event, error)`` (async or plain) if given."""
     react = None if on_error is None else as_async(lambda pair: on_error(*pair))
 
-    def middleware(handler: Handler) -> AsyncHandler:
+    def middleware(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
         call = as_async(handler)
 
         @functools.wraps(handler, updated=())
@@ -69,7 +74,7 @@ def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Wrap
     """
     out = logger or _log
 
-    def middleware(handler: Handler) -> AsyncHandler:
+    def middleware(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
         call = as_async(handler)
         name = name_of(handler)
 
@@ -101,7 +106,7 @@ def timeout(seconds: float) -> Wrapper:
     if seconds <= 0:
         raise ValueError(f"timeout({seconds!r}) would never let a handler run; give seconds above 0")
 
-    def middleware(handler: Handler) -> AsyncHandler:
+    def middleware(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
         call = as_async(handler)
 
         @functools.wraps(handler, updated=())

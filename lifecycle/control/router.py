@@ -8,7 +8,7 @@ Do not add behaviour here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
 from lifecycle._naming import name_of
 from lifecycle.backoff import Backoff
@@ -53,7 +53,7 @@ class Router(Overview):
             raise ValueError(f"Router(buffer={buffer!r}, drain_timeout={drain_timeout!r}): give 0 or more for both")
         self.name = name
         #: The commands that were registered; prompts read it.
-        self.commands = Commands()
+        self.commands: Final = Commands()
         self._table = Table()
         self._hot = self._table.hot
         self._traffic = Traffic(self._table, buffer, self)
@@ -64,11 +64,11 @@ class Router(Overview):
 
     def handle(
         self,
-        pattern: str | Pattern | type,
+        pattern: str | Pattern | type[Topical],
         handler: Handler,
         *,
         debounce: float | Debounce | None = None,
-        busy: Busy | str = Busy.QUEUE,
+        busy: Busy | Literal["queue", "drop", "restart"] = Busy.QUEUE,
         concurrency: int = 1,
         lane: str | None = None,
         middleware: Iterable[Middleware] = (),
@@ -102,7 +102,7 @@ class Router(Overview):
             self._traffic.roster.retire(old)
         return route
 
-    def on(self, pattern: str | Pattern | type, **settings: Unpack[RouteSettings]) -> Callable[[_H], _H]:
+    def on(self, pattern: str | Pattern | type[Topical], **settings: Unpack[RouteSettings]) -> Callable[[_H], _H]:
         """`handle` as a decorator, with the same settings; the function stays what it is."""
 
         def register(handler: _H) -> _H:
@@ -111,7 +111,7 @@ class Router(Overview):
 
         return register
 
-    def remove(self, pattern: str | Pattern | type) -> None:
+    def remove(self, pattern: str | Pattern | type[Topical]) -> None:
         """Take a route out; what it has accepted is still delivered to it.
 
         Raises:
@@ -121,7 +121,7 @@ class Router(Overview):
         self._traffic.roster.retire(route)
         self.commands.forget(route.pattern)
 
-    def fallback(self, handler: Handler) -> Handler:
+    def fallback(self, handler: _H) -> _H:
         """Give events that nobody took to ``handler`` (one at a time; a later call replaces it)."""
         self._traffic.roster.fall_back_to(handler)
         return handler
@@ -172,7 +172,7 @@ class Router(Overview):
 
     # -- onlookers and sources ---------------------------------------------------------------------------------
 
-    def tap(self, pattern: str | Pattern | type, handler: Handler) -> Tap:
+    def tap(self, pattern: str | Pattern | type[Topical], handler: Handler) -> Tap:
         """Let ``handler`` see every matching event as well; it can neither stop nor change it.
 
         A plain function is called at once; an async one has a lane of its own, and misses (``tap.missed``) what
@@ -181,7 +181,7 @@ class Router(Overview):
         return open_tap(self._traffic, as_pattern(pattern), handler)
 
     def relay(
-        self, pattern: str | Pattern | type, handler: Callable[[Any], Awaitable[bool]], *, concurrency: int = 1
+        self, pattern: str | Pattern | type[Topical], handler: Callable[[Any], Awaitable[bool]], *, concurrency: int = 1
     ) -> Relay:
         """Let ``handler`` have every matching event before its route does; it returns whether the event goes on.
 
@@ -193,7 +193,7 @@ class Router(Overview):
         """
         return open_relay(self._traffic, as_pattern(pattern), handler, concurrency)
 
-    def subscribe(self, pattern: str | Pattern | type = "**", *, maxsize: int = 100) -> Subscription:
+    def subscribe(self, pattern: str | Pattern | type[Topical] = "**", *, maxsize: int = 100) -> Subscription:
         """The matching events as an async iterator: ``async with router.subscribe() as events: async for …``.
 
         At most ``maxsize`` events wait; then the oldest is dropped and counted in ``events.dropped``.

@@ -35,7 +35,7 @@ MAX_TOPIC = 1024
 _CACHED = 4096
 
 
-def as_pattern(pattern: str | Pattern | type) -> Pattern:
+def as_pattern(pattern: str | Pattern | type[Topical]) -> Pattern:
     """A pattern from its text, or from an event class, which stands for the topics of its events."""
     if isinstance(pattern, Pattern):
         return pattern

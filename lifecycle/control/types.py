@@ -6,18 +6,20 @@ Whatever a user writes fits one of these by its shape alone; nothing has to inhe
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
 from lifecycle.events import Topical
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Coroutine, Iterable
 
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.lanes import Busy
     from lifecycle.control.windows import Debounce
 
 __all__ = ["AsyncHandler", "Emit", "Handler", "Middleware", "RouteSettings", "Source", "SourceObject", "Wrapper"]
+
+_E = TypeVar("_E")
 
 #: What a user registers: ``async def`` or plain, of one argument.
 Handler: TypeAlias = Callable[[Any], Any]
@@ -28,15 +30,20 @@ AsyncHandler: TypeAlias = Callable[[Any], Awaitable[Any]]
 #: From handler to handler.
 Middleware: TypeAlias = Callable[[AsyncHandler], Handler]
 
-#: Middleware that may also be called by hand, with any handler: what the library's own is.
-Wrapper: TypeAlias = Callable[[Handler], AsyncHandler]
+
+class Wrapper(Protocol):
+    """Middleware that may also be called by hand, with any handler: what the library's own is."""
+
+    def __call__(self, handler: Callable[[_E], Any], /) -> Callable[[_E], Coroutine[Any, Any, None]]:
+        """``handler``, wrapped; it takes the same events."""
+        ...
 
 
 class RouteSettings(TypedDict, total=False):
     """How a route treats its events; `Router.handle` says what each means, and what it is where it is not given."""
 
     debounce: float | Debounce | None
-    busy: Busy | str
+    busy: Busy | Literal["queue", "drop", "restart"]
     concurrency: int
     lane: str | None
     middleware: Iterable[Middleware]

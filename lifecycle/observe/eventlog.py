@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from lifecycle.control.patterns import Pattern
+    from lifecycle.events import Topical
     from lifecycle.observe._events.files import Writer
     from lifecycle.runtime.lifetimes import Lifetime
 
@@ -106,7 +107,7 @@ class EventLog(Onlooker):
 
     # -- what can be read ----------------------------------------------------------------------------------------
 
-    def entries(self, pattern: str | Pattern | type = "**", *, limit: int | None = None) -> list[Entry]:
+    def entries(self, pattern: str | Pattern | type[Topical] = "**", *, limit: int | None = None) -> list[Entry]:
         """Those that are kept and whose topic matches, oldest first; with ``limit`` the last so many."""
         wanted = as_pattern(pattern)
         found = (record for record in reversed(self._recorder.last) if wanted.matches(record.topic_now()))
@@ -130,7 +131,7 @@ class EventLog(Onlooker):
             )
         return trace_of(id, {number: record.entry() for number, record in records.items()})
 
-    def follow(self, pattern: str | Pattern | type = "**", *, maxsize: int = 1000) -> Following:
+    def follow(self, pattern: str | Pattern | type[Topical] = "**", *, maxsize: int = 1000) -> Following:
         """Entries as they change: ``async with log.follow("file/**") as entries: async for entry in entries``.
 
         An entry that changed several times since the last look comes once, as it is then. At most ``maxsize`` changes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -130,7 +130,7 @@ async def test_one_that_a_relay_took_ends_too(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("busy", ["drop", "restart"])
-async def test_one_that_was_given_up_ends_once_and_so_do_all(clock: Clock, busy: str) -> None:
+async def test_one_that_was_given_up_ends_once_and_so_do_all(clock: Clock, busy: Literal["drop", "restart"]) -> None:
     router = Router()
     router.handle("a", slow, busy=busy)
     with told("delivery_ended") as log:
