@@ -11,7 +11,7 @@ LIT    := 3.3.3
 DAGRE  := 3.1.3
 VENDOR := lifecycle/observe/page/vendor
 
-.PHONY: demo test lint types soak bench bench-check shape docs page engines clean
+.PHONY: demo test lint types chaos soak bench bench-check shape docs pictures page engines clean
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -33,8 +33,11 @@ types: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-soak: $(STAMP)  ## five minutes of chaos in a tree of fifty workers and in a pool, a million hostile webhooks; LIFECYCLE_SEED=… repeats one
-	LIFECYCLE_SOAK=$${LIFECYCLE_SOAK:-300} $(BIN)/python -m pytest -s tests/realtime/test_supervisor_chaos.py tests/realtime/pool/test_pool_chaos.py tests/realtime/test_inbox_chaos.py tests/realtime/test_flow_chaos.py tests/realtime/flows/test_jobs.py tests/realtime/bridges/test_bridge_chaos.py tests/realtime/bridges/test_leader_deaths.py tests/flows/test_crash_points.py tests/conformance/test_flow_cases.py tests/workers/test_supervisor_model.py tests/sources/test_signatures_hostile.py
+chaos: $(STAMP)  ## five minutes of it in a tree of fifty workers and in a pool, a million hostile webhooks; LIFECYCLE_SEED=… repeats one
+	LIFECYCLE_CHAOS=$${LIFECYCLE_CHAOS:-300} $(BIN)/python -m pytest -s tests/realtime/test_supervisor_chaos.py tests/realtime/pool/test_pool_chaos.py tests/realtime/test_inbox_chaos.py tests/realtime/test_flow_chaos.py tests/realtime/flows/test_jobs.py tests/realtime/bridges/test_bridge_chaos.py tests/realtime/bridges/test_leader_deaths.py tests/flows/test_crash_points.py tests/conformance/test_flow_cases.py tests/workers/test_supervisor_model.py tests/sources/test_signatures_hostile.py
+
+soak: $(STAMP)  ## half an hour of a program with every room in it, killed and started again; LIFECYCLE_SOAK=seconds, LIFECYCLE_SEED=… repeats one
+	$(BIN)/python -m tests.soak
 
 bench: $(STAMP)  ## ratios to the peers, onto docs/reference/performance.md: about a quarter of an hour on a quiet machine
 	$(BIN)/python -m pip install --quiet --group bench
@@ -49,6 +52,10 @@ shape: $(STAMP)  ## what style says of the code, measured
 
 docs: $(STAMP)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -b html docs docs/_build/html
+
+pictures: $(STAMP)  ## those of the README and the documentation, of programs that run (tmux, chromium)
+	$(BIN)/python -m docs.make_recording
+	$(BIN)/python -m docs.make_screenshots
 
 page:  ## the libraries of the dashboard's page, as npm has them
 	rm -rf $(VENDOR) && mkdir -p $(VENDOR)/lit-html/directives $(VENDOR)/dagre

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,7 +178,7 @@ def changed(program: str, change: str) -> str:
 
 
 PROGRAMS = {
-    "README.md": {"watcher.py", "repl.py"},
+    "README.md": {"first.py"},
     "docs/tutorial.md": {"app.py", "reloader.py"},
     "docs/tutorial-flows.md": {"deploy.py"},
     "docs/howto/suspend.md": {"repl.py"},
@@ -210,22 +211,25 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 
 def test_the_first_program_of_the_readme(start: Callable[..., Running], tmp_path: Path) -> None:
-    program = start(versions(ROOT / "README.md", "watcher.py")[0])
-    program.until("all is well")
-    program.answers((tmp_path / "saved.txt").touch, str(tmp_path / "saved.txt"))
-    program.stop(signal.SIGINT)
-
-
-def test_the_repl_of_the_readme(start: Callable[..., Running]) -> None:
-    program = start(versions(ROOT / "README.md", "repl.py")[0], keyboard=True)
-    program.type("help")
-    program.until("Print the counter.")
+    program = start(versions(ROOT / "README.md", "first.py")[0], keyboard=True)
+    program.until("process ")
+    program.until(":")
     program.type("suspend")
     program.until("suspended")
-    program.type("show")
-    program.until("1")
+    program.type("resume")
+    program.until("resumed")
+    program.answers((tmp_path / "saved.txt").touch, "saved.txt was ")
+    program.until("process ")
     program.type("quit")
     program.rest()
+
+
+def test_the_program_of_the_first_page_of_help(start: Callable[..., Running], tmp_path: Path) -> None:
+    page = inspect.getdoc(importlib.import_module("lifecycle")) or ""
+    [program] = re.findall(r"^    from lifecycle import .*^    run\(router\)$", page, re.MULTILINE | re.DOTALL)
+    watching = start(inspect.cleandoc(program))
+    watching.answers((tmp_path / "saved.txt").touch, "saved.txt ")
+    watching.stop(signal.SIGINT)
 
 
 def test_the_worker_of_the_how_to_is_suspended(start: Callable[..., Running]) -> None:
@@ -358,6 +362,54 @@ def test_the_manifest_gives_the_service_its_time() -> None:
 def test_links_to_files_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert not [link for link in links if not (page.parent / link).exists()]
+
+
+# -- the comparison is backed ----------------------------------------------------------------------------------
+
+COMPARISON = ROOT / "docs/explanation/comparison.md"
+
+
+def cells(text: str) -> list[str]:
+    """Those of all tables, but their heads and what the first column asks."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    bodies = [row for row, below in pairwise([*rows, [""]]) if not below[0].startswith("--") and row[0][:2] != "--"]
+    return [cell.strip() for row in bodies for cell in row[1:] if cell.strip(" |")]
+
+
+def footnotes(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^\[\^([\w-]+)\]: (.*(?:\n {4}.*)*)", text, re.MULTILINE))
+
+
+def test_every_cell_of_the_comparison_has_a_footnote_and_each_footnote_a_cell() -> None:
+    text = COMPARISON.read_text(encoding="utf-8")
+    said = [cell for cell in cells(text) if cell not in ("not measured", "not tried")]
+    assert len(said) > 100
+    assert [cell for cell in said if "[^" not in cell] == []
+    assert {label for cell in said for label in re.findall(r"\[\^([\w-]+)\]", cell)} == footnotes(text).keys()
+
+
+@pytest.mark.parametrize(("label", "backing"), footnotes(COMPARISON.read_text(encoding="utf-8")).items())
+def test_what_backs_the_comparison_is_there(label: str, backing: str) -> None:
+    functions = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", backing)
+    figures = [
+        (module, figure)
+        for module, of in re.findall(r"`(benchmarks/\w+\.py)`: ((?:`\w+`[\s,;]*)+)", backing)
+        for figure in re.findall(r"`(\w+)`", of)
+    ]
+    assert functions or figures or re.search(r"<https://[^>]+>", backing), label
+    for path, name in functions:
+        assert re.search(rf"^\s*(?:async )?def {name}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), name
+    for path, name in figures:
+        assert f'"{name}"' in (ROOT / path).read_text(encoding="utf-8"), name
+
+
+def test_the_readme_leads_to_what_backs_it() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## (.*)$", COMPARISON.read_text(encoding="utf-8"), re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    links = re.findall(r"docs/explanation/comparison\.md#([\w-]+)", readme)
+    assert len(links) == 11
+    assert set(links) <= anchors
 
 
 # -- the reference is complete ---------------------------------------------------------------------------------
