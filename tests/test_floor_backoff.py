@@ -35,6 +35,7 @@ def test_negative_figures_are_refused_by_name(name: str) -> None:
 def test_a_multiplier_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match=r"multiplier=0\.5"):
         Backoff(multiplier=0.5)
+    assert Backoff(multiplier=1, jitter=0).delay(5) == 0.1
 
 
 @given(st.lists(st.floats(0, 100), max_size=30).map(sorted), st.integers(0, 5), st.floats(0.1, 20))

@@ -92,6 +92,14 @@ async def test_history_is_bounded_frozen_and_knows_durations(clock: Clock) -> No
         machine.history[0].reason = "x"  # type: ignore[misc]  # that is the point
 
 
+def test_the_last_32_changes_are_kept_with_no_reason_unless_one_is_given() -> None:
+    machine = light()
+    for target in (Light.GREEN, Light.AMBER, Light.RED) * 11:
+        machine.to(target)
+    assert len(machine.history) == 32
+    assert {each.reason for each in machine.history} == {""}
+
+
 def test_every_change_is_announced_once() -> None:
     machine, seen = light(), list[Any]()
 
@@ -116,6 +124,22 @@ async def test_reach_waits_for_a_state_and_counts_one_that_was_passed_through(cl
         machine.to(target)
     assert await waiting is Light.AMBER
     assert await machine.reach(Light.BROKEN) is Light.BROKEN
+
+
+async def test_reach_counts_only_what_comes_after_it_was_asked(clock: Clock) -> None:
+    """Also where the machine has been there before, and where several changes came before."""
+    machine = light()
+    for target in (Light.GREEN, Light.AMBER, Light.RED):
+        machine.to(target)
+    waiting = asyncio.create_task(machine.reach(Light.AMBER))
+    await clock.settle()
+    machine.to(Light.GREEN)
+    await clock.settle()
+    assert not waiting.done()
+
+    machine.to(Light.AMBER)
+    machine.to(Light.RED)
+    assert await waiting is Light.AMBER
 
 
 async def test_reach_of_what_can_never_come_raises_for_all_who_wait(clock: Clock) -> None:
