@@ -91,7 +91,8 @@ class Life:
     def type(self, line: str) -> None:
         """At its prompt."""
         assert self.process.stdin is not None
-        self.process.stdin.write(f"{line}\n".encode())
+        if not self.ending:
+            self.process.stdin.write(f"{line}\n".encode())
 
     def send(self, signum: signal.Signals) -> None:
         """To the program, and to nobody else."""

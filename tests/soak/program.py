@@ -73,7 +73,7 @@ class Soak:
         self.probes = ProbeServer("127.0.0.1", 0, checks=[self.health], metrics=self.metrics)
         self.dashboard = Dashboard(token=TOKEN)
         self.control = ControlSocket(NAME)
-        self.suspender = SuspendHandler(timeout=10.0)
+        self.suspender = SuspendHandler(timeout=30.0)
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue(maxsize=50)
         self._ticks: asyncio.Queue[Any] = asyncio.Queue(maxsize=5)
         self._last = 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 import signal
+import sys
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -26,7 +27,6 @@ from tests.soak.wind import Wind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 __all__ = ["Storm"]
 
@@ -73,7 +73,7 @@ class Storm:
         """All of it; what is wrong ends it early."""
         self._prepare()
         with ExitStack() as held:
-            if shutil.which("nats-server") or _bundled():
+            if Path(sys.executable).with_name("nats-server").exists():
                 self._bus = NatsProcess(self.directory / "bus")
                 await asyncio.to_thread(self._bus.start)
                 held.callback(self._bus.kill)
@@ -274,10 +274,3 @@ class Storm:
 def _suspended(state: object) -> bool:
     assert isinstance(state, dict)
     return any(worker["name"] == "tree" and worker["status"] == "suspended" for worker in state["workers"])
-
-
-def _bundled() -> bool:
-    import sys
-    from pathlib import Path
-
-    return Path(sys.executable).with_name("nats-server").exists()

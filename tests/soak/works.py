@@ -18,8 +18,10 @@ __all__ = ["ENDS", "FILE", "KEEP", "Works", "end_of_deploy"]
 
 #: Of the file.
 FILE = "flows.db"
-#: Seconds that what is done is remembered; a webhook that comes again comes sooner.
-KEEP = 40.0
+#: Seconds that what is done is remembered, and those at the begin of a life in which nothing is forgotten: a webhook
+#: that comes again comes sooner.
+KEEP = 90.0
+_BEGIN = 20.0
 ENDS = ("SUCCESS", "FAILURE", "REVERTED")
 
 #: Deploys of these numbers are undone; those of these fail once, and are tried again.
@@ -57,6 +59,7 @@ class Works:
         await self._up.wait()
 
     async def _forget(self) -> None:
+        await asyncio.sleep(_BEGIN)
         while True:
             await asyncio.sleep(1.0)
             await self.board.purge(older_than=KEEP)

@@ -1,0 +1,27 @@
+"""Some seconds of the soak, of which `make soak` is half an hour: all rooms in one program, and all that befalls it."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.soak.storm import Storm
+
+SECONDS = 6.0
+SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
+
+
+@pytest.mark.timeout(600)
+async def test_whatever_befalls_a_program_what_it_promised_is_kept_and_nothing_is_left() -> None:
+    print(f"LIFECYCLE_SEED={SEED}")
+    with tempfile.TemporaryDirectory(prefix="soak") as directory:
+        storm = Storm(Path(directory), SECONDS, SEED)
+        await storm.blow()
+        print(*storm.report(), sep="\n")
+    assert storm.wrong == []
+    assert storm.lives >= 4
+    assert storm.calms >= 2
