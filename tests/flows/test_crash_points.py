@@ -1,7 +1,7 @@
 """A flow whose process dies after any of its transactions comes to the end that it would have come to.
 
 Nothing is left to chance here: each transaction of each of some flows is once the last; of more flows with
-``LIFECYCLE_SOAK`` (`make soak`).
+``LIFECYCLE_CHAOS`` (`make chaos`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lifecycle.flows import Batch
 
 #: Numbers of flows; `Recipe` makes the same ones each time.
-FLOWS = range(150 if "LIFECYCLE_SOAK" in os.environ else 14)
+FLOWS = range(150 if "LIFECYCLE_CHAOS" in os.environ else 14)
 CONCURRENCY = (None, 1, 2)
 
 

@@ -1,4 +1,4 @@
-"""A few seconds of the storm in `tests.chaos.flows`; two minutes with ``LIFECYCLE_SOAK`` (`make soak`)."""
+"""A few seconds of the storm in `tests.chaos.flows`; two minutes with ``LIFECYCLE_CHAOS`` (`make chaos`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from tests.chaos.flows import storm
 
-SECONDS = 120.0 if "LIFECYCLE_SOAK" in os.environ else 4.0
-ON_SERVER = 120.0 if "LIFECYCLE_SOAK" in os.environ else 2.0
+SECONDS = 120.0 if "LIFECYCLE_CHAOS" in os.environ else 4.0
+ON_SERVER = 120.0 if "LIFECYCLE_CHAOS" in os.environ else 2.0
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 
 

@@ -1,4 +1,4 @@
-"""A few seconds of the storm in `tests.chaos.inbox`; ten with ``LIFECYCLE_SOAK`` (`make soak`)."""
+"""A few seconds of the storm in `tests.chaos.inbox`; ten with ``LIFECYCLE_CHAOS`` (`make chaos`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.inbox import storm
 
-SECONDS = 10.0 if "LIFECYCLE_SOAK" in os.environ else 4.0
+SECONDS = 10.0 if "LIFECYCLE_CHAOS" in os.environ else 4.0
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 
 

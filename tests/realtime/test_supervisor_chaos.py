@@ -1,7 +1,7 @@
 """Fifty workers, and somebody who kills, stops, adds, removes, suspends and resumes them at random.
 
-Five seconds in the suite; ``LIFECYCLE_SOAK`` is another number of seconds (`make soak`: five minutes). What is done
-follows from a seed, the same in each run of the suite, which ``LIFECYCLE_SEED`` sets and a soak draws and prints; how
+Five seconds in the suite; ``LIFECYCLE_CHAOS`` is another number of seconds (`make chaos`: five minutes). What is done
+follows from a seed, the same in each run of the suite, which ``LIFECYCLE_SEED`` sets and `make chaos` draws and prints; how
 it meets what goes on is the machine's.
 """
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from lifecycle.workers import WorkerState
 
-SECONDS = float(os.environ.get("LIFECYCLE_SOAK", "5"))
-SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_SOAK" in os.environ else 0))
+SECONDS = float(os.environ.get("LIFECYCLE_CHAOS", "5"))
+SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_CHAOS" in os.environ else 0))
 #: Seconds of storm between two looks at what is left.
 ROUND = min(2.5, SECONDS / 2)
 LIMIT = 30.0

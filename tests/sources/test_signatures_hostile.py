@@ -1,6 +1,6 @@
 """Whatever arrives, a verifier says the id or raises `VerificationError`, and accepts nothing that was not signed.
 
-Some thousand inputs in the suite, a million where ``LIFECYCLE_SOAK`` is set (`make soak`); ``LIFECYCLE_SEED`` repeats
+Some thousand inputs in the suite, a million where ``LIFECYCLE_CHAOS`` is set (`make chaos`); ``LIFECYCLE_SEED`` repeats
 what a seed gave.
 """
 
@@ -27,7 +27,7 @@ from lifecycle.sources.signatures import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-INPUTS = 1_000_000 if "LIFECYCLE_SOAK" in os.environ else 5_000
+INPUTS = 1_000_000 if "LIFECYCLE_CHAOS" in os.environ else 5_000
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 
 NOW = 1_700_000_000

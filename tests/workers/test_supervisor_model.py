@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from lifecycle.testing import Clock
 
-#: `make soak` plays more.
-GAMES = 400 if "LIFECYCLE_SOAK" in os.environ else 40
+#: `make chaos` plays more.
+GAMES = 400 if "LIFECYCLE_CHAOS" in os.environ else 40
 # The same games in every run of the suite, others in every soak.
-SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_SOAK" in os.environ else 0))
+SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_CHAOS" in os.environ else 0))
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A few seconds of the storm in `tests.chaos.bridge`; a minute with ``LIFECYCLE_SOAK`` (`make soak`)."""
+"""A few seconds of the storm in `tests.chaos.bridge`; a minute with ``LIFECYCLE_CHAOS`` (`make chaos`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.bridge import storm
 
-SECONDS, KILLS = (60.0, 30) if "LIFECYCLE_SOAK" in os.environ else (2.0, 2)
+SECONDS, KILLS = (60.0, 30) if "LIFECYCLE_CHAOS" in os.environ else (2.0, 2)
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 
 

@@ -1,6 +1,6 @@
 """Leaders that die and freeze, as processes; and some of the storm in `tests.chaos.leader`.
 
-A minute of it with ``LIFECYCLE_SOAK`` (`make soak`).
+A minute of it with ``LIFECYCLE_CHAOS`` (`make chaos`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.realtime.bridges.workers import Worker, tally, workers
 if TYPE_CHECKING:
     from tests.nats_servers import NatsProcess
 
-SECONDS, STRIKES = (60.0, 30) if "LIFECYCLE_SOAK" in os.environ else (0.0, 2)
+SECONDS, STRIKES = (60.0, 30) if "LIFECYCLE_CHAOS" in os.environ else (0.0, 2)
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 
 

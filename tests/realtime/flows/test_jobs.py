@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LIMIT = 30.0
-SECONDS = 120.0 if "LIFECYCLE_SOAK" in os.environ else 4.0
-ON_SERVER = 120.0 if "LIFECYCLE_SOAK" in os.environ else 2.0
+SECONDS = 120.0 if "LIFECYCLE_CHAOS" in os.environ else 4.0
+ON_SERVER = 120.0 if "LIFECYCLE_CHAOS" in os.environ else 2.0
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 
 

@@ -1,6 +1,6 @@
 """P24: callers of all kinds, and somebody who kills and stops members at random; what must be true is true all along.
 
-Three seconds in the suite; ``LIFECYCLE_SOAK`` is another number of seconds (`make soak`: five minutes). Nothing is said
+Three seconds in the suite; ``LIFECYCLE_CHAOS`` is another number of seconds (`make chaos`: five minutes). Nothing is said
 about how many calls succeed: that is the machine's. Each call has one outcome, and is carried out once at most; the
 figures add up; nothing is left, neither a process nor a descriptor.
 """
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle import hooks
+from lifecycle._cancelling import was_cancelled
 from lifecycle.errors import SessionLost, WorkerLost
 from lifecycle.workers.pool import Heartbeat, Member, Process, Recycle
-from lifecycle.workers.protocols import cancelling
 from tests.realtime.pool.members import LIMIT
 from tests.realtime.pool.pools import gone, pool_of, ready, soon
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.pool import Pool
 
-SECONDS = float(os.environ.get("LIFECYCLE_SOAK", "3"))
-SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_SOAK" in os.environ else 0))
+SECONDS = float(os.environ.get("LIFECYCLE_CHAOS", "3"))
+SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_CHAOS" in os.environ else 0))
 #: As many calls as the suite has at least, however slow the machine is.
 CALLS = 500
 SIZE = 4
@@ -64,7 +64,7 @@ class Storm:
         except (WorkerLost, SessionLost, TimeoutError) as error:
             return type(error).__name__
         except asyncio.CancelledError:
-            if cancelling():
+            if was_cancelled():
                 raise
             return "cancelled"
         return "done"
