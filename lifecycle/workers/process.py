@@ -149,9 +149,7 @@ class ProcessWorker(BaseWorker):
         Raises:
             InvalidTransition: if it is neither suspended nor running.
         """
-        if self.status is not Status.RUNNING:
-            self._machine.require_suspended()
-            self._machine.to(Status.RUNNING)
+        if self._machine.resume():
             self._signal(signal.SIGCONT)
 
     def send_signal(self, signum: int, *, group: bool = False) -> None:

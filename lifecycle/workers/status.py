@@ -87,6 +87,17 @@ class StatusMachine(Machine[Status]):
         """When it changed last, in seconds since the epoch; None before the first change."""
         return self._history[-1][3] if self._history else None
 
+    def resume(self) -> bool:
+        """Go on from SUSPENDED; False if it runs anyway.
+
+        Raises:
+            InvalidTransition: from anywhere else: a start, too, may go to RUNNING, but by itself alone.
+        """
+        if self._state is Status.RUNNING:
+            return False
+        self.require_suspended()
+        return self.to(Status.RUNNING)
+
     def require_suspended(self) -> None:
         """Raise `InvalidTransition` unless it is suspended: a start, too, may go to RUNNING, but by itself alone."""
         if self._state is not Status.SUSPENDED:

@@ -81,9 +81,7 @@ class TaskWorker(BaseWorker):
         Raises:
             InvalidTransition: if it is neither suspended nor running.
         """
-        if self.status is not Status.RUNNING:
-            self._machine.require_suspended()
-            self._machine.to(Status.RUNNING)
+        self._machine.resume()
         if self._gate is not None:
             self._gate.resume()
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.pool.orders import Order
     from lifecycle.workers.pool.phases import Reason
     from lifecycle.workers.pool.requests import Request
-    from lifecycle.workers.pool.seat_book import Waiter
+    from lifecycle.workers.pool.waiters import Waiter
 
 __all__ = ["Call"]
 

@@ -100,7 +100,7 @@ class Core:
             degraded=staying.count(Phase.DEGRADED),
             starting=staying.count(Phase.INITIALIZING),
             stopping=len(members) - len(staying),
-            queued=book.waiting + book.waiting_strictly,
+            queued=len(book.waiters),
             saturation=sum(member.leases for member in members) / (roster.high * plan.concurrency),
             calls=self.times.calls,
             restarts=self.keeper.recovery.restarts,

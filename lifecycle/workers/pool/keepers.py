@@ -138,12 +138,12 @@ class Keeper:
         """Start what is lacking."""
         size = self._roster.size
         if size < self._roster.high and not self._over.done():
-            for _ in range(self._roster.wanted(self._seats.book.waiting) - size):
+            for _ in range(self._roster.wanted(self._seats.book.waiters.anywhere) - size):
                 self._begin()
 
     def replace(self, attempt: int) -> bool:
         """Wish for a member in place of one that is lost, if one is needed; whether it is."""
-        needed = self._roster.wanted(self._seats.book.waiting) > self._roster.size
+        needed = self._roster.wanted(self._seats.book.waiters.anywhere) > self._roster.size
         if needed:
             self._begin(attempt)
         return needed

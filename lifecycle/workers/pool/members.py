@@ -12,20 +12,18 @@ import signal
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lifecycle import hooks
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers.containment import Level
-from lifecycle.workers.pool.phases import REASONS, Phase, PhaseLog, phase_of
+from lifecycle.workers.pool.phases import Phase, PhaseLog, fitting, phase_of
 from lifecycle.workers.pool.requests import LinkClosed
 from lifecycle.workers.process import ProcessWorker
 from lifecycle.workers.records import ProbeResult
 from lifecycle.workers.status import FINAL, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from lifecycle.workers.pool.links import Link
     from lifecycle.workers.pool.phases import PhaseChange, Reason
     from lifecycle.workers.pool.plans import Plan
@@ -254,7 +252,7 @@ class Member(ProcessWorker):
             self.going = "shutdown"
         before, after = self._phase(old), self._phase(new)
         if before is not after:
-            self._note(before, after, self._reason(before, after))
+            self._note(before, after, self._why(before, after))
         if new in FINAL:
             self.health = Health.UNKNOWN
 
@@ -268,27 +266,12 @@ class Member(ProcessWorker):
         if hooks.member_changed.receivers:
             hooks.member_changed.announce(self._pool, member=self.id, change=self._log.newest)
 
-    def _reason(self, before: Phase, after: Phase) -> Reason:
+    def _why(self, before: Phase, after: Phase) -> Reason:
         """Why its status took it from ``before`` to ``after``."""
         if after is Phase.TERMINATED:
             if before is Phase.INITIALIZING:
                 return self._start_failure
             return "killed" if self._machine.state is Status.KILLED else "exited"
         if after is Phase.TERMINATING:
-            return _fitting(self.going or "shutdown", REASONS[before, after])
+            return fitting(self.going or "shutdown", before)
         return "init_complete" if self.sound else "init_degraded"
-
-
-#: What to say in place of a wish that a move has not among its reasons; in the end, all have "shutdown".
-_INSTEAD: Final[Mapping[Reason, Reason]] = {
-    "error": "health_limit",
-    "timeout": "health_limit",
-    "replaced": "recycle",
-    "recycle": "cancelled",
-}
-
-
-def _fitting(wish: Reason, reasons: frozenset[Reason]) -> Reason:
-    while wish not in reasons:
-        wish = _INSTEAD.get(wish, "shutdown")
-    return wish

@@ -20,7 +20,7 @@ from lifecycle.workers.status import FINAL, Status
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["REASONS", "TABLE", "Phase", "PhaseChange", "PhaseLog", "Reason", "phase_of"]
+__all__ = ["REASONS", "TABLE", "Phase", "PhaseChange", "PhaseLog", "Reason", "fitting", "phase_of"]
 
 _log = logging.getLogger("lifecycle.workers")
 
@@ -101,6 +101,22 @@ REASONS: Final[Mapping[tuple[Phase, Phase], frozenset[Reason]]] = {
 TABLE: Final[Mapping[Phase, frozenset[Phase]]] = {
     phase: frozenset(target for source, target in REASONS if source is phase) for phase in Phase
 }
+
+
+#: What to say in place of a wish that a move has not among its reasons; in the end, all have "shutdown".
+_INSTEAD: Final[Mapping[Reason, Reason]] = {
+    "error": "health_limit",
+    "timeout": "health_limit",
+    "replaced": "recycle",
+    "recycle": "cancelled",
+}
+
+
+def fitting(wish: Reason, phase: Phase) -> Reason:
+    """The reason to end a member in ``phase`` that says ``wish``, or comes nearest to it there."""
+    while wish not in REASONS[phase, Phase.TERMINATING]:
+        wish = _INSTEAD.get(wish, "shutdown")
+    return wish
 
 
 def phase_of(status: Status, *, leased: bool, sound: bool) -> Phase:

@@ -257,9 +257,7 @@ class Pool(BaseWorker):
         Raises:
             InvalidTransition: if it is neither suspended nor running.
         """
-        if self.status is not Status.RUNNING:
-            self._machine.require_suspended()
-            self._machine.to(Status.RUNNING)
+        if self._machine.resume():
             self._running().seats.book.resume()
 
     async def probe(self) -> ProbeResult:

@@ -1,4 +1,4 @@
-"""The book of leases: who has a seat on which member, and who waits for one.
+"""The book of seats: who has one on which member, and who is next to get one.
 
 It is a pure sum of what it is told; it keeps no clock and starts nothing. Whoever waits is called in the same step in
 which a seat becomes free, and says whether he uses it, so that no seat is ever on its way to somebody who has left.
@@ -6,14 +6,14 @@ which a seat becomes free, and says whether he uses it, so that no seat is ever 
 
 from __future__ import annotations
 
-from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from lifecycle.workers.pool.waiters import Waiter, Waiters
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Iterator
 
-__all__ = ["SeatBook", "Seated", "Waiter"]
+__all__ = ["SeatBook", "Seated"]
 
 
 class Seated(Protocol):
@@ -32,26 +32,6 @@ class Seated(Protocol):
 
 
 M = TypeVar("M", bound=Seated)
-
-
-class Waiter(Generic[M]):
-    """Somebody who waits for a seat: on ``member``, or on any if that is None.
-
-    Args:
-        future: what he awaits; once it is done, he wants no seat any more.
-        use: called with a member on which a seat was taken for him; False if he has no use for it.
-        session: what the seat is for.
-    """
-
-    __slots__ = ("future", "member", "number", "session", "use")
-
-    def __init__(self, future: asyncio.Future[Any], use: Callable[[M], bool], session: str | None = None) -> None:
-        self.future: asyncio.Future[Any] = future
-        self.use: Callable[[M], bool] = use
-        self.session: str | None = session
-        self.member: M | None = None
-        #: Who has the smaller one, came first.
-        self.number: int = -1
 
 
 class SeatBook(Generic[M]):
@@ -74,22 +54,10 @@ class SeatBook(Generic[M]):
         # Members with a free seat, in the row of how many they have taken; the last was the last to be used.
         self._free: tuple[dict[M, None], ...] = tuple({} for _ in range(capacity))
         self._offered: set[M] = set()
-        # Those who wait, the first first: for any seat, and for one on a certain member.
-        self._queue: dict[Waiter[M], None] = {}
-        self._strict: dict[M, dict[Waiter[M], None]] = {}
-        self._numbers = count()
+        #: Those who wait: `wait` adds to them, and who waits no longer is discarded.
+        self.waiters: Waiters[M] = Waiters()
 
     # -- what it says -----------------------------------------------------------------------------------------------
-
-    @property
-    def waiting(self) -> int:
-        """How many wait for any seat."""
-        return len(self._queue)
-
-    @property
-    def waiting_strictly(self) -> int:
-        """How many wait for a seat on a certain member."""
-        return sum(map(len, self._strict.values())) if self._strict else 0
 
     def idle(self) -> Iterator[M]:
         """Members without a call, the one first that has been so the longest."""
@@ -147,19 +115,9 @@ class SeatBook(Generic[M]):
 
         One that has waited before keeps its rank.
         """
-        if waiter.number < 0:
-            waiter.number = next(self._numbers)
-        waiter.member = member
-        self._row(waiter)[waiter] = None
+        self.waiters.add(waiter, member)
         if member is not None:
             self._grant(member)
-
-    def give_up(self, waiter: Waiter[M]) -> None:
-        """Wait no longer; nothing happens to one that does not."""
-        row = self._queue if waiter.member is None else self._strict.get(waiter.member, {})
-        row.pop(waiter, None)
-        if waiter.member is not None and not row:
-            self._strict.pop(waiter.member, None)
 
     def pause(self) -> None:
         """Give no seat to anybody until `resume`; those that are taken stay so."""
@@ -173,12 +131,12 @@ class SeatBook(Generic[M]):
 
     def dismiss(self, error: Callable[[], Exception]) -> None:
         """Have all who wait get an ``error`` each."""
-        for waiter in [*self._queue, *(waiter for row in self._strict.values() for waiter in row)]:
+        for waiter in self.waiters.all():
             self._refuse(waiter, error())
 
     def dismiss_from(self, member: M, error: Callable[[str | None], Exception]) -> None:
         """Have those who wait for ``member`` get an ``error`` each, of their session."""
-        for waiter in list(self._strict.get(member, ())):
+        for waiter in self.waiters.strictly(member):
             self._refuse(waiter, error(waiter.session))
 
     # -- how ----------------------------------------------------------------------------------------------------------
@@ -204,34 +162,15 @@ class SeatBook(Generic[M]):
     def _grant(self, member: M) -> None:
         """Give the free seats of ``member`` to those who may have them, the first first."""
         while not self.paused and self._has_seat(member):
-            waiter = self._next(member)
+            waiter = self.waiters.first(member)
             if waiter is None:
                 return
-            self.give_up(waiter)
+            self.waiters.discard(waiter)
             self._seat(member, waiter.session)
             if not waiter.use(member):
                 self._unseat(member)
 
-    def _next(self, member: M) -> Waiter[M] | None:
-        """Who came first of those that would take a seat on ``member``."""
-        anyone, strict = _first(self._queue), _first(self._strict.get(member, {}))
-        if anyone is None or strict is None:
-            return anyone or strict
-        return min(anyone, strict, key=_number)
-
-    def _row(self, waiter: Waiter[M]) -> dict[Waiter[M], None]:
-        return self._queue if waiter.member is None else self._strict.setdefault(waiter.member, {})
-
     def _refuse(self, waiter: Waiter[M], error: Exception) -> None:
-        self.give_up(waiter)
+        self.waiters.discard(waiter)
         if not waiter.future.done():
             waiter.future.set_exception(error)
-
-
-def _first(row: dict[Waiter[Any], None]) -> Waiter[Any] | None:
-    """The first that has not been cancelled in this very turn of the loop."""
-    return next((waiter for waiter in row if not waiter.future.done()), None)
-
-
-def _number(waiter: Waiter[Any]) -> int:
-    return waiter.number

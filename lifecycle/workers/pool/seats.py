@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle.errors import PoolBusy, SessionLost
-from lifecycle.workers.pool.seat_book import SeatBook, Waiter
+from lifecycle.workers.pool.seat_book import SeatBook
 from lifecycle.workers.pool.sessions import SessionBook
+from lifecycle.workers.pool.waiters import Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +106,7 @@ class Seats:
 
     def give_up(self, waiter: Waiter[Member]) -> None:
         """Want no seat any more."""
-        self.book.give_up(waiter)
+        self.book.waiters.discard(waiter)
 
     def release(self, member: Member, session: str | None) -> None:
         """Give a seat back."""
@@ -171,7 +172,7 @@ class Seats:
         return True
 
     def _check_room(self, order: Order) -> None:
-        queued = self.book.waiting + self.book.waiting_strictly
+        queued = len(self.book.waiters)
         if queued < self._queue or order.patient or queued < self._queue + self._roster.seats_to_come:
             return
         hooks.pool_saturated.announce(self._pool, queued=queued, function=order.function)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifecycle.workers.pool.seat_book import SeatBook, Waiter
+from lifecycle.workers.pool.seat_book import SeatBook
+from lifecycle.workers.pool.waiters import Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,7 +131,7 @@ class Game:
     def leave(self, place: Place) -> None:
         for waiter, wanted in self.queue:
             if wanted in (None, place):
-                self.book.give_up(waiter)
+                self.book.waiters.discard(waiter)
                 self.queue.remove((waiter, wanted))
                 return
 
@@ -149,7 +150,7 @@ class Game:
             assert place.leases <= self.capacity
             waits = any(wanted in (None, place) and not each.future.done() for each, wanted in self.queue)
             assert not (waits and self.free(place)), "somebody waits for a seat that is free"
-        assert self.book.waiting + self.book.waiting_strictly <= len(self.queue)
+        assert len(self.book.waiters) <= len(self.queue)
 
 
 MOVES = st.lists(
@@ -271,4 +272,4 @@ async def test_all_who_wait_are_dismissed_with_an_error_of_their_own(
     book.dismiss(lambda: RuntimeError("closed"))
     errors = [future.exception() for _, future in waiters]
     assert len({id(error) for error in errors}) == 3
-    assert (book.waiting, book.waiting_strictly) == (0, 0)
+    assert len(book.waiters) == 0
