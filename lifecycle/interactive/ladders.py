@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from lifecycle.control import Delivery, Handler
-    from lifecycle.interactive.desks import Desk
+    from lifecycle.interactive.actions import Actions
+    from lifecycle.interactive.running import RunningCommands
 
 __all__ = ["Ladder", "Signals"]
 
@@ -29,42 +30,43 @@ _AGAIN = 2.0
 class Signals(SignalSource):
     """SIGINT and SIGTERM, and what is made up for where they began the shutdown before the router had them."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, actions: Actions) -> None:
         super().__init__(signal.SIGINT, signal.SIGTERM)
-        self._desk = desk
+        self._actions = actions
 
     async def __aenter__(self) -> Self:
         with suppress(LookupError):
-            current().on_shutdown(self._desk.farewell)
+            current().on_shutdown(self._actions.farewell)
         return await super().__aenter__()
 
 
 class Ladder:
     """What Ctrl+C does: the mildest thing that there is to do."""
 
-    def __init__(self, desk: Desk, interrupt: Handler | None) -> None:
-        self._desk = desk
+    def __init__(self, actions: Actions, running: RunningCommands, interrupt: Handler | None) -> None:
+        self._actions = actions
+        self._running = running
         # The suspension that Ctrl+C asked for last.
         self._asked: Delivery | None = None
         self._interrupt = None if interrupt is None else as_async(interrupt)
         first: Handler = self._ask_for_another
         if interrupt is not None:
             first = self._hand_over
-        elif desk.suspender is not None:
+        elif actions.suspender is not None:
             first = self._suspend_first
         window = _AGAIN if first == self._ask_for_another else None
         self._escalator = Escalator(first, self._quit, window=window)
-        if desk.suspender is not None:
-            desk.suspender.when_resumed(self._begin_anew)
+        if actions.suspender is not None:
+            actions.suspender.when_resumed(self._begin_anew)
 
     async def __call__(self, event: Topical) -> None:
         """Take one step."""
-        desk = self._desk
-        if desk.keyboard is not None and desk.keyboard.clear_line():
+        actions = self._actions
+        if actions.keyboard is not None and actions.keyboard.clear_line():
             _forgive()
             with suppress(NotHandled):
-                await desk.router.emit(ClearLineEvent())
-        elif desk.cancel_commands():
+                await actions.router.emit(ClearLineEvent())
+        elif self._running.cancel():
             _forgive()
         else:
             await self._escalator(event)
@@ -74,19 +76,19 @@ class Ladder:
         await self._interrupt(InterruptEvent())
 
     async def _suspend_first(self, _: Topical) -> None:
-        suspender, asked = self._desk.suspender, self._asked
+        suspender, asked = self._actions.suspender, self._asked
         assert suspender is not None
         if asked is not None and (not asked.done or asked.error is not None):
             raise NotHandled("the suspension that was asked for has not ended, or has failed")
         if suspender.state() in ("suspended", "suspending"):
             raise NotHandled("suspended already")
-        self._asked = await self._desk.router.emit(SuspendEvent())
+        self._asked = await self._actions.router.emit(SuspendEvent())
 
     async def _ask_for_another(self, _: Topical) -> None:
         say("press Ctrl+C again to quit")
 
     async def _quit(self, _: Topical) -> None:
-        await self._desk.router.dispatch(ShutdownEvent("Ctrl+C"))
+        await self._actions.router.dispatch(ShutdownEvent("Ctrl+C"))
 
     def _begin_anew(self) -> None:
         self._asked = None

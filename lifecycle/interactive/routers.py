@@ -8,8 +8,9 @@ from lifecycle.control import Command, Router
 from lifecycle.control.commands import lifecycle_commands
 from lifecycle.events import LineEvent
 from lifecycle.handlers import Suspendable, SuspendHandler, TerminateHandler
-from lifecycle.interactive.desks import Desk, tell_unknown, tell_unrouted
+from lifecycle.interactive.actions import Actions, tell_unknown, tell_unrouted
 from lifecycle.interactive.ladders import Ladder, Signals
+from lifecycle.interactive.running import RunningCommands
 from lifecycle.sources.prompt import PromptSource
 
 if TYPE_CHECKING:
@@ -56,45 +57,46 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
     """
     router = Router("interactive")
     keyboard = PromptSource(prompt=prompt, history=history, fallback=default and LineEvent) if input else None
-    desk = Desk(router, _as_suspend_handler(suspend), shutdown, keyboard)
-    ladder = Ladder(desk, interrupt)
-    router.use(desk.track)
-    _add_commands(router, desk, commands or {})
-    _add_lifecycle(router, desk)
+    actions = Actions(router, _as_suspend_handler(suspend), shutdown, keyboard)
+    running = RunningCommands()
+    ladder = Ladder(actions, running, interrupt)
+    router.use(running.track)
+    _add_commands(router, actions, commands or {})
+    _add_lifecycle(router, actions)
     for topic in ("lifecycle/interrupt", *(("signal/interrupt",) if signals else ())):
         router.handle(topic, ladder, lane="interrupt")
     if signals:
-        router.add_source(Signals(desk))
-        router.handle("signal/terminate", desk.quit)
+        router.add_source(Signals(actions))
+        router.handle("signal/terminate", actions.quit)
     if keyboard is not None:
         # After the signals: who sees a prompt may press Ctrl+C.
         router.add_source(keyboard)
     if default is not None:
         router.handle("input/line", default)
     router.handle("input/unknown", unknown or tell_unknown)
-    router.handle("input/eof", desk.end_of_input)
+    router.handle("input/eof", actions.end_of_input)
     # The least specific of the patterns for them: whatever the program registers comes first.
     router.handle("lifecycle/**", tell_unrouted, lane="lifecycle")
     return router
 
 
-def _add_commands(router: Router, desk: Desk, commands: Mapping[str, Handler]) -> None:
+def _add_commands(router: Router, actions: Actions, commands: Mapping[str, Handler]) -> None:
     for command in lifecycle_commands():
         router.commands.add(command)
     router.commands.add(Command("status", "Show how the program is."))
-    router.handle("command/status", desk.tell_status, lane="command")
+    router.handle("command/status", actions.tell_status, lane="command")
     router.commands.add(Command("help", "List the commands.", aliases=("?",)))
-    router.handle("command/help", desk.tell_help, lane="command")
+    router.handle("command/help", actions.tell_help, lane="command")
     for name, handler in commands.items():
         router.command(name, handler)
 
 
-def _add_lifecycle(router: Router, desk: Desk) -> None:
-    if desk.suspender is not None:
-        router.handle("lifecycle/suspend", desk.suspend, lane="lifecycle")
-        router.handle("lifecycle/resume", desk.resume, lane="lifecycle")
-    router.handle("lifecycle/shutdown", desk.quit, lane="lifecycle")
-    router.handle("lifecycle/terminate", TerminateHandler(desk.suspender, desk.quit), lane="lifecycle")
+def _add_lifecycle(router: Router, actions: Actions) -> None:
+    if actions.suspender is not None:
+        router.handle("lifecycle/suspend", actions.suspend, lane="lifecycle")
+        router.handle("lifecycle/resume", actions.resume, lane="lifecycle")
+    router.handle("lifecycle/shutdown", actions.quit, lane="lifecycle")
+    router.handle("lifecycle/terminate", TerminateHandler(actions.suspender, actions.quit), lane="lifecycle")
 
 
 def _as_suspend_handler(suspend: SuspendHandler | Suspendable | None) -> SuspendHandler | None:

@@ -1,12 +1,10 @@
-"""What the interactive router carries out and says: commands, suspending, quitting, help and status.
+"""What an interactive program does where it is asked to: suspend, resume, quit, say how it is and what it knows.
 
 What Ctrl+C leads to stands in ``ladders``.
 """
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,7 @@ from lifecycle._naming import reason_of
 from lifecycle._steering.answers import reply, say
 from lifecycle._steering.words import status_text
 from lifecycle.control.commands import lifecycle_commands
-from lifecycle.errors import Dropped, NotHandled, RouteNotFound
+from lifecycle.errors import NotHandled, RouteNotFound
 from lifecycle.events import ShutdownEvent, Topical
 from lifecycle.handlers import ShutdownHandler
 from lifecycle.runtime import current
@@ -23,20 +21,20 @@ from lifecycle.runtime import current
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from lifecycle.control import AsyncHandler, Router
+    from lifecycle.control import Router
     from lifecycle.events import UnknownCommandEvent
     from lifecycle.handlers import SuspendHandler
     from lifecycle.runtime import Lifetime
     from lifecycle.sources.prompt import PromptSource
 
-__all__ = ["Desk", "tell_unknown", "tell_unrouted"]
+__all__ = ["Actions", "tell_unknown", "tell_unrouted"]
 
 #: What of a stranger's line is repeated to its author.
 _SHOWN = 60
 
 
-class Desk:
-    """Carries out what is asked for, and says so."""
+class Actions:
+    """What an interactive program can be asked for: each is a handler, carries it out, and says so."""
 
     def __init__(
         self,
@@ -49,47 +47,6 @@ class Desk:
         self.suspender = suspender
         self.keyboard = keyboard
         self._shutdown = shutdown if isinstance(shutdown, ShutdownHandler) else ShutdownHandler(shutdown)
-        # Commands that are running, and those of them that Ctrl+C has cancelled.
-        self._running: dict[asyncio.Task[Any], str] = {}
-        self._cancelled: set[asyncio.Task[Any]] = set()
-
-    # -- commands
-
-    def track(self, handler: AsyncHandler) -> AsyncHandler:
-        """A middleware: commands run where Ctrl+C can reach them."""
-
-        @functools.wraps(handler, updated=())
-        async def tracked(event: Topical) -> None:
-            if not event.topic.startswith("command/"):
-                await handler(event)
-                return
-            await self._run(event.topic.removeprefix("command/"), handler, event)
-
-        return tracked
-
-    async def _run(self, name: str, handler: AsyncHandler, event: Topical) -> None:
-        task = asyncio.ensure_future(_awaited(handler, event))
-        self._running[task] = name
-        try:
-            await asyncio.wait({task})
-            if task in self._cancelled and task.cancelled():
-                say(f"{name} was cancelled")
-                raise Dropped(f"the command {name!r} was cancelled by Ctrl+C")
-            task.result()
-        finally:
-            del self._running[task]
-            self._cancelled.discard(task)
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
-
-    def cancel_commands(self) -> bool:
-        """Cancel the commands that run; whether there were any."""
-        running = [task for task in self._running if task not in self._cancelled]
-        self._cancelled.update(running)
-        for task in running:
-            task.cancel("Ctrl+C")
-        return bool(running)
 
     def tell_help(self, _: Topical) -> None:
         """List the commands, each with the first line of what it says of itself."""
@@ -145,10 +102,6 @@ class Desk:
         """Quit, unless there never was anybody: an empty stdin is how services are started."""
         if self.keyboard is None or self.keyboard.is_terminal or self.keyboard.lines:
             await self.router.dispatch(ShutdownEvent("end of input"))
-
-
-async def _awaited(handler: AsyncHandler, event: Topical) -> Any:
-    return await handler(event)
 
 
 async def _told(what: str, doing: Awaitable[None]) -> None:
