@@ -260,7 +260,10 @@ class Flows:
         return row.id not in self._unfinished and not await self._repository.is_run_elsewhere(row)
 
     async def suspend(self, *, cancel_after: float | None = None) -> None:
-        """Suspend all that runs, and wait until nothing is at work; see `Run.suspend`."""
+        """Suspend all that runs now, and wait until nothing of it is at work; see `Run.suspend`.
+
+        What is started after that runs, as do the jobs that a conductor claims: it goes on looking for them.
+        """
         await asyncio.gather(*[_wait(run, cancel_after) for run in self.runs if run.running])
 
     async def resume(self) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lifecycle.errors import JournalError
-
-if TYPE_CHECKING:
-    import sqlite3
 
 __all__ = ["Schema", "migrate"]
 
@@ -34,7 +31,8 @@ def migrate(db: sqlite3.Connection, schema: Schema) -> None:
     """Bring the tables of ``schema`` up to date, inside the transaction that the caller has begun.
 
     Raises:
-        JournalError: when the file has a version of them that is newer than this program knows.
+        JournalError: when the file has a version of them that is newer than this program knows, or tables of somebody
+            else under their names.
     """
     db.execute(_VERSIONS)
     row = db.execute("SELECT version FROM lifecycle_schemas WHERE name = ?", (schema.name,)).fetchone()
@@ -46,6 +44,18 @@ def migrate(db: sqlite3.Connection, schema: Schema) -> None:
         )
     for step in schema.steps[found:]:
         for statement in step:
-            db.execute(statement)
+            _make(db, schema.name, statement)
     if found < known:
         db.execute("INSERT OR REPLACE INTO lifecycle_schemas VALUES (?, ?)", (schema.name, known))
+
+
+def _make(db: sqlite3.Connection, name: str, statement: str) -> None:
+    try:
+        db.execute(statement)
+    except sqlite3.OperationalError as error:
+        # SQLite has no code of its own for it.
+        if "already exists" not in str(error):
+            raise
+        raise JournalError(
+            f"something in it is called as a table of {name!r} and is none ({error}); give another file"
+        ) from error

@@ -310,6 +310,17 @@ async def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
             pass
 
 
+async def test_a_file_in_which_somebody_has_our_tables_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "flows.db"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE lifecycle_flows (departure TEXT)")
+    with pytest.raises(JournalError, match=r"flows\.db: .* a table of 'flows' and is none .*give another file"):
+        async with Flows(path):
+            pass
+    with closing(sqlite3.connect(path)) as db:
+        assert [name for (name,) in db.execute("SELECT name FROM sqlite_master")] == ["lifecycle_flows"]
+
+
 async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     path = tmp_path / "flows.db"
     path.write_bytes(b"no database at all" * 100)

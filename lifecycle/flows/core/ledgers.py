@@ -41,7 +41,7 @@ class Ledger:
         if not FLOWS.check(self._flow.id, self.state, state, reason):
             return False
         old, self.state = self.state, state
-        self._tell("flow", self._flow.name, old, state, reason=reason)
+        self._changes.append(Change("flow", self._flow.name, old, state, None, reason, 0, *self._next()))
         return True
 
     def move(  # what a change consists of
@@ -64,7 +64,8 @@ class Ledger:
         cell.state = state
         if intention is not None:
             cell.intention = intention
-        self._tell(cell.node.kind, cell.name, old, state, result, text, reason, cell.attempt)
+        kind, attempt = cell.node.kind, cell.attempt
+        self._changes.append(Change(kind, cell.name, old, state, result, reason, attempt, *self._next(), text))
         self.touch(cell)
 
     def intend(self, cell: Cell, intention: Intention) -> None:
@@ -84,7 +85,8 @@ class Ledger:
     def restarted(self, cell: Cell) -> None:
         """Note that it is begun again where a crash interrupted it."""
         self._dirty[cell.number] = cell
-        self._tell(cell.node.kind, cell.name, cell.state, cell.state, reason="restarted", attempt=cell.attempt)
+        kind, state = cell.node.kind, cell.state
+        self._changes.append(Change(kind, cell.name, state, state, None, "restarted", cell.attempt, *self._next()))
 
     def touch(self, cell: Cell) -> None:
         """It is to be written, and others may have to wait for it, or need not any more."""
@@ -95,20 +97,10 @@ class Ledger:
         """It is new, and is to be written."""
         self._dirty[cell.number] = cell
 
-    def _tell(  # noqa: PLR0917  # what a change consists of; by position, as it is called twice a task
-        self,
-        kind: str,
-        name: str,
-        old: str,
-        new: str,
-        result: Any = None,
-        text: str | None = None,
-        reason: str = "",
-        attempt: int = 0,
-    ) -> None:
+    def _next(self) -> tuple[str, int, float]:
+        """The flow of the next change, its number in it, and when it is."""
         self._seq += 1
-        told = Change(kind, name, old, new, result, reason, attempt, self._flow.id, self._seq, self.now, text)
-        self._changes.append(told)
+        return self._flow.id, self._seq, self.now
 
     def send(self, rows: Sequence[OutboxRow]) -> None:
         """Have them go out with what has changed."""
