@@ -63,7 +63,7 @@ class Draining:
         # The key is done when it has ended.
         self._running: dict[asyncio.Future[Any], Drainable] = {}
         #: Whether a router has ever run.
-        self.had_router = False
+        self.had_router: bool = False
         # Seconds that those want who tell others that this is not ready any more.
         self._delays: list[float] = []
         # Until when they want it, by the loop's clock; None before the stop.

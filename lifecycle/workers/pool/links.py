@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.errors import RemoteError
 from lifecycle.workers.pool.frames import FROM_MEMBER, VERSION, Decoder, ProtocolError, encode
@@ -48,7 +48,7 @@ class Link:
     ) -> None:
         self._codec = codec
         #: The streams that this goes over: a `Stdio` for its `ProcessWorker`.
-        self.pipes = MemberPipes(name, codec.name, self._take)
+        self.pipes: Final = MemberPipes(name, codec.name, self._take)
         self._setup = setup_frame(codec, setup)
         self._broken = broken
         self._ended = ended
