@@ -1,7 +1,7 @@
 """Steering a running program by commands, whoever gives them: somebody at its prompt, or from outside.
 
-``kits`` lends the commands to its routers, ``words`` carries them out, ``children`` finds whom they mean, and
-``answers`` brings what they say to whoever asked. The prompt, the console and the command line stand on this; it
+``lent_commands`` lends the commands to its routers, ``actions`` carries them out, ``children`` finds whom they mean,
+and ``answers`` brings what they say to whoever asked. The prompt, the console and the command line stand on this; it
 stands on control and runtime, and knows nothing of how the words travel.
 """
 

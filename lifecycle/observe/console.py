@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._steering.kits import Steering, lent
+from lifecycle._steering.lent_commands import Steering, lent
 from lifecycle.control.commands import completions
 from lifecycle.observe._console.orders import Orders, Outcome, TooMany, Verdict
 from lifecycle.observe._console.output import Output

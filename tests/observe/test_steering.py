@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle import hooks
-from lifecycle._steering.kits import Steering, lent
+from lifecycle._steering.lent_commands import Steering, lent
 from lifecycle.control import Event, NotHandled, Router
 from lifecycle.events import ShutdownEvent, SuspendEvent
 from lifecycle.handlers import SuspendHandler

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle._naming import reason_of
+from lifecycle._steering.actions import is_made_for, routers_of
 from lifecycle._steering.answers import Answer, asker
-from lifecycle._steering.kits import Kit
-from lifecycle._steering.words import is_made_for, routers_of
+from lifecycle._steering.lent_commands import LentCommands
 from lifecycle.control import Router
 from lifecycle.control.commands import split
 from lifecycle.control.deliveries import current
@@ -89,7 +89,7 @@ class Orders:
         self._answers: dict[int, Answer] = {}
         # Never run: what it is given is dispatched, for a program without a router.
         self._desk = Router("program")
-        Kit.of(self._desk, lifetime)
+        LentCommands.of(self._desk, lifetime)
 
     # -- who has what ----------------------------------------------------------------------------------------------
 

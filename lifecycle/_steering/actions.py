@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lifecycle.runtime import Lifetime
 
-__all__ = ["Words", "event_of", "is_made_for", "refuse_emit", "routers_of", "status_text"]
+__all__ = ["Actions", "event_of", "is_made_for", "refuse_emit", "routers_of", "status_text"]
 
 
 def routers_of(lifetime: Lifetime) -> tuple[Router, ...]:
@@ -58,7 +58,7 @@ def _of_routers(routers: Iterable[Router]) -> Iterator[tuple[str, str]]:
         )
 
 
-class Words:
+class Actions:
     """Carries out what ``router`` is told, for all of the program under ``lifetime``."""
 
     def __init__(self, router: Router, lifetime: Lifetime) -> None:
