@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 from lifecycle.cli.failures import ConfigError
 from lifecycle.cli.globs import Glob
 from lifecycle.cli.options import OPTIONS, Flag, Option
+from lifecycle.cli.values import Rule
 from lifecycle.cli.values import path as read_path
-from lifecycle.cli.watch.settings import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ago", "columns", "harmless", "is_secret", "moment", "short"]
+__all__ = ["ago", "columns", "harmless", "is_secret", "moment", "several", "short"]
 
 #: Characters of an error or a value in a list.
 _SHORT = 80
@@ -32,6 +32,11 @@ def harmless(text: str, kept: str = "") -> str:
 def short(text: str, longest: int = _SHORT) -> str:
     """``text``, or its beginning and an ellipsis."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def several(count: int, noun: str) -> str:
+    """``1 restart``, ``2 restarts``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def is_secret(name: str) -> bool:

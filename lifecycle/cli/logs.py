@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.cli.messages import PREFIX, Voice, brief, colourful, put
+from lifecycle.cli.messages import PREFIX, Voice, brief, put, voice
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from lifecycle.cli.watch.settings import LogFormat
+    from lifecycle.cli.values import LogFormat
 
 __all__ = ["MachineVoice", "configured", "failure_shown", "heard", "json_line", "voice_of"]
 
@@ -53,7 +53,7 @@ class MachineVoice(Voice):
 
 def voice_of(log_format: LogFormat | None, prefix: str = PREFIX) -> Voice:
     """Who speaks in that format on standard error."""
-    return MachineVoice() if log_format == "json" else Voice(colourful(sys.stderr), prefix=prefix)
+    return MachineVoice() if log_format == "json" else voice(prefix)
 
 
 def failure_shown(voice: Voice, error: BaseException) -> None:

@@ -9,12 +9,13 @@ import errno
 import os
 import sys
 from dataclasses import dataclass
+from signal import Signals
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["PREFIX", "Voice", "at_terminal", "brief", "colourful", "painted", "put"]
+__all__ = ["PREFIX", "Voice", "at_terminal", "brief", "colourful", "painted", "put", "signal_name", "voice"]
 
 #: Before each line, where nobody speaks for us by another name.
 PREFIX = "[lifecycle]"
@@ -52,6 +53,14 @@ def put(stream: TextIO | None, text: str) -> bool:
 def brief(text: str) -> str:
     """What the library says of an end, without the last lines of a process, which have been shown already."""
     return text.partition("; its last words:\n")[0]
+
+
+def signal_name(number: int) -> str:
+    """What a signal is called."""
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def painted(text: str, colour: str) -> str:
@@ -107,3 +116,8 @@ class Voice:
             lines = [painted(line, colour) for line in lines]
         # One write a message: two writers must not interleave within it.
         put(self.stream or sys.stderr, "".join(line + "\n" for line in lines))
+
+
+def voice(prefix: str = PREFIX) -> Voice:
+    """Who speaks to a person on standard error."""
+    return Voice(colourful(sys.stderr), prefix=prefix)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
+
+from lifecycle.runtime.auxiliaries import Auxiliary
 
 if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
     from pathlib import Path
 
     from lifecycle.cli.messages import Voice
@@ -15,36 +17,23 @@ if TYPE_CHECKING:
 __all__ = ["Steered", "named_after"]
 
 
-class Steered:
+class Steered(Auxiliary):
     """A main for `run`: a `ControlSocket` called ``name``; one that cannot be opened is said, and nothing else."""
 
-    #: For `run`.
-    auxiliary: ClassVar[bool] = True
-
     def __init__(self, name: str, voice: Voice) -> None:
+        super().__init__()
         self.name = name
         self._voice = voice
-        # Whether it is open, or never will be.
-        self._tried = asyncio.Event()
 
-    async def run(self) -> None:
-        """Be there until cancelled; `run` calls this."""
+    async def _open(self, held: AsyncExitStack) -> None:
         if not hasattr(socket, "AF_UNIX"):
-            self._tried.set()
             return
         from lifecycle.observe.control import ControlSocket
 
         try:
-            async with ControlSocket(self.name):
-                self._tried.set()
-                await asyncio.Event().wait()
+            await held.enter_async_context(ControlSocket(self.name))
         except OSError as error:
             self._voice.warn(f"lifecycle ctl will not find this program: {error.strerror or error}")
-            self._tried.set()
-
-    async def wait_running(self) -> None:
-        """Wait until it is known whether there is one."""
-        await self._tried.wait()
 
 
 def named_after(command: str, directory: Path) -> str:

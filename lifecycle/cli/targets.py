@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle.cli.failures import DONE, FAILED, UsageError
 from lifecycle.cli.logs import configured, failure_shown, voice_of
-from lifecycle.cli.steered import Steered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import ModuleType
 
     from lifecycle.cli.messages import Voice
-    from lifecycle.cli.watch.settings import LogFormat
+    from lifecycle.cli.values import LogFormat
 
 __all__ = ["find", "load", "run_target"]
 
@@ -40,6 +39,7 @@ def run_target(target: str, *, factory: bool, log_format: LogFormat | None = Non
 
 
 def _run(target: str, mains: tuple[Any, ...], voice: Voice) -> int:
+    from lifecycle.cli.steered import Steered
     from lifecycle.runtime import run
 
     try:

@@ -1,22 +1,27 @@
-"""Readers of one value each: from a text, as typed, to what the settings hold.
+"""The values that options and keys have, and a reader of each: from a text, as typed, to what settings hold.
 
-Each raises `ValueError` saying what is accepted; the callers add which option or key it was.
+Each reader raises `ValueError` saying what is accepted; the callers add which option or key it was.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from pathlib import Path
 from signal import Signals
-from typing import TYPE_CHECKING, get_args
-
-from lifecycle.cli.watch.settings import Action, Address, Busy, LogFormat, Policy, Rule
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 if TYPE_CHECKING:
     from lifecycle.cli.globs import Glob
 
 __all__ = [
+    "Action",
+    "Address",
+    "Busy",
+    "LogFormat",
+    "Policy",
+    "Rule",
     "address",
     "busy",
     "extensions",
@@ -32,6 +37,45 @@ __all__ = [
     "signal",
     "variable",
 ]
+
+#: What to do while the command still runs: stop it, wait for its end, or let the change go.
+Busy: TypeAlias = Literal["restart", "queue", "drop"]
+
+#: When a command that ended is started again without a change.
+Policy: TypeAlias = Literal["never", "on_failure", "always"]
+
+#: What a changed file leads to.
+Action: TypeAlias = Literal["restart", "reload", "ignore"]
+
+#: How the commands say what they say: for people, or as JSON.
+LogFormat: TypeAlias = Literal["text", "json"]
+
+
+class Address(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class Rule(NamedTuple):
+    """The action for paths that match a glob."""
+
+    glob: Glob
+    action: Action
+
+    def at(self, base: Path) -> Rule:
+        """The same, with a glob that starts at ``base``."""
+        return self._replace(glob=self.glob.at(base))
+
 
 _BUSY: dict[str, Busy] = {each: each for each in get_args(Busy)}
 _POLICIES: dict[str, Policy] = {each.replace("_", "-"): each for each in get_args(Policy)}

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import SplitResult, quote, urlsplit
 
 from lifecycle._naming import reason_of
-from lifecycle.cli.failures import DONE, FAILED, CliError, ConfigError, UsageError
+from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
 from lifecycle.cli.messages import put
+from lifecycle.cli.variables import secret_in
 from lifecycle.sources.signatures import GitHub, GitLab, Hmac, Slack, StandardWebhooks, Stripe
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def send(url: str, *, scheme: str, secret_env: str, data: str, options: Mapping[
         CliError: when there is no answer.
     """
     target = _target(url)
-    secret = _secret(secret_env)
+    secret = secret_in(secret_env)
     body = _data(data)
     try:
         signer = _signer(scheme, secret, options)
@@ -96,13 +97,6 @@ def _signer(name: str, secret: str, options: Mapping[str, str]) -> _Scheme:
     if name == "hmac" and "header" not in options:
         raise UsageError("--scheme hmac needs --header NAME, the header that the signature goes into")
     return SCHEMES[name](secret, **options)
-
-
-def _secret(name: str) -> str:
-    secret = os.environ.get(name)
-    if not secret:
-        raise ConfigError(f"the variable {name} (--secret-env) is {'empty' if secret == '' else 'not set'}; set it")
-    return secret
 
 
 def _data(text: str) -> bytes:

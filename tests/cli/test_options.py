@@ -12,7 +12,8 @@ from lifecycle.cli.commandline import parse, watch_settings
 from lifecycle.cli.config import find_table
 from lifecycle.cli.failures import ConfigError, UsageError
 from lifecycle.cli.globs import Glob
-from lifecycle.cli.watch.settings import Address, Rule, Settings
+from lifecycle.cli.values import Address, Rule
+from lifecycle.cli.watch.settings import Settings
 
 
 def settings(*argv: str, here: Path | None = None) -> Settings:

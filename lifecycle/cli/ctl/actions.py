@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.cli.ctl.clients import choose
-from lifecycle.cli.ctl.printing import show_json, show_text, voice
+from lifecycle.cli.ctl.printing import show_json, show_text
 from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
 from lifecycle.cli.listing import harmless
+from lifecycle.cli.messages import voice
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -8,7 +8,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lifecycle.cli.ctl.printing import console, voice
+from lifecycle.cli.ctl.printing import console
+from lifecycle.cli.messages import voice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle.cli.listing import ago, short
+from lifecycle.cli.listing import ago, several, short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,7 +130,7 @@ def _counted(node: dict[str, Any], **names: str) -> Iterator[str]:
 
 def _several(node: dict[str, Any], **names: str) -> Iterator[str]:
     """The same, of what can be counted."""
-    yield from (f"{count} {name}{'s' * (count != 1)}" for field, name in names.items() if (count := node.get(field)))
+    yield from (several(count, name) for field, name in names.items() if (count := node.get(field)))
 
 
 _TELLING: Final[dict[str, Callable[[Node], Iterator[str]]]] = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.listing import columns, harmless
-from lifecycle.cli.messages import Voice, at_terminal, colourful, painted, put
+from lifecycle.cli.messages import at_terminal, colourful, painted, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["Sheet", "coloured", "console", "live", "show", "show_json", "show_output", "show_text", "voice", "width"]
+__all__ = ["Sheet", "coloured", "console", "live", "show", "show_json", "show_output", "show_text", "width"]
 
 _GREEN, _RED, _YELLOW, _DIM = "32", "31", "33", "2"
 
@@ -113,11 +113,6 @@ def coloured(text: str, word: str) -> str:
 def width() -> int | None:
     """How many characters a line may have; None where nobody sits before a terminal."""
     return shutil.get_terminal_size().columns if at_terminal(sys.stdout) else None
-
-
-def voice() -> Voice:
-    """For what is said besides the answer."""
-    return Voice(colourful(sys.stderr))
 
 
 def console(*, errors: bool = False) -> Console | None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.ctl.clients import NoProgramError
 from lifecycle.cli.ctl.exchanges import Exchange, GoneError, decoded
-from lifecycle.cli.ctl.printing import Sheet, show, show_json, voice
+from lifecycle.cli.ctl.printing import Sheet, show, show_json
 from lifecycle.cli.failures import DONE, CliError
 from lifecycle.cli.listing import ago
+from lifecycle.cli.messages import voice
 
 if TYPE_CHECKING:
     from lifecycle.cli.ctl.verbs import Order

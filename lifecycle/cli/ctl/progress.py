@@ -14,9 +14,11 @@ from lifecycle.cli.ctl.actions import command, line_of, patiently, told
 from lifecycle.cli.ctl.bars import bar
 from lifecycle.cli.ctl.clients import choose
 from lifecycle.cli.ctl.exchanges import GoneError, decoded
-from lifecycle.cli.ctl.printing import show_json, voice
+from lifecycle.cli.ctl.printing import show_json
 from lifecycle.cli.ctl.trees import Tree
 from lifecycle.cli.failures import DONE
+from lifecycle.cli.listing import several
+from lifecycle.cli.messages import voice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -139,12 +141,8 @@ class Left:
         events = sum(int(lane.get("waiting") or 0) + int(lane.get("running") or 0) for lane in lanes)
         workers = sum(worker.get("status") in _ALIVE for worker in tree.of("worker", "member"))
         self._most = max(self._most, events + workers)
-        parts = [_several(events, "event"), _several(workers, "worker")]
-        return self._most - events - workers, self._most, ", ".join(filter(None, parts))
-
-
-def _several(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}" if count else ""
+        left = [several(count, noun) for count, noun in ((events, "event"), (workers, "worker")) if count]
+        return self._most - events - workers, self._most, ", ".join(left)
 
 
 class Renewal:
@@ -160,8 +158,8 @@ class Renewal:
         """How many are new, of how many, and what is left in words."""
         nodes = {name: tree.get(name) for name in self._old}
         new = sum(self._is_new(name, node) for name, node in nodes.items())
-        left = _several(len(self._old) - new, "worker")
-        return new, len(self._old), f"{left} to go" if left else ""
+        left = len(self._old) - new
+        return new, len(self._old), f"{several(left, 'worker')} to go" if left else ""
 
     def _is_new(self, name: str, node: Node | None) -> bool:
         return node is None or (node.get("status") == "running" and _life_of(node) != self._old[name])

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 from lifecycle.cli.ctl.clients import choose
 from lifecycle.cli.ctl.entries import entry_line
-from lifecycle.cli.ctl.printing import Sheet, show, show_json, show_text, voice
+from lifecycle.cli.ctl.printing import Sheet, show, show_json, show_text
 from lifecycle.cli.failures import DONE
-from lifecycle.cli.messages import put
+from lifecycle.cli.messages import put, voice
 
 if TYPE_CHECKING:
     from collections.abc import Callable

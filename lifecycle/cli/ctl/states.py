@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from lifecycle.cli.ctl.clients import choose
 from lifecycle.cli.ctl.details import called, details, is_shown, kind
 from lifecycle.cli.ctl.entries import clock
-from lifecycle.cli.ctl.printing import Sheet, console, live, show, show_json, voice
+from lifecycle.cli.ctl.printing import Sheet, console, live, show, show_json
 from lifecycle.cli.ctl.trees import Tree
 from lifecycle.cli.failures import DONE, FAILED
 from lifecycle.cli.listing import harmless
-from lifecycle.cli.messages import put
+from lifecycle.cli.messages import put, voice
 
 if TYPE_CHECKING:
     from lifecycle.cli.ctl.streams import Stream

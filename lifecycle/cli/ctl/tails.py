@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.ctl.clients import choose
 from lifecycle.cli.ctl.entries import UNDER_WAY, entry_line
-from lifecycle.cli.ctl.printing import show_json, voice, width
+from lifecycle.cli.ctl.printing import show_json, width
 from lifecycle.cli.failures import DONE, FAILED
-from lifecycle.cli.messages import put
+from lifecycle.cli.messages import put, voice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

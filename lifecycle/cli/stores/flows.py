@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
-from lifecycle.cli.messages import Voice, colourful, put
+from lifecycle.cli.messages import put, voice
 from lifecycle.cli.stores.files import check_file
 from lifecycle.cli.stores.flow_reports import described, in_order, listed, picture, records, whole
 from lifecycle.errors import FlowError, JournalError
@@ -104,7 +104,7 @@ async def _list(work: _Work) -> int:
     if rows or work.json:
         put(sys.stdout, records(rows) if work.json else listed(rows))
     else:
-        _say("there are no flows")
+        voice().say("there are no flows")
     return DONE
 
 
@@ -133,9 +133,9 @@ async def _suspend(work: _Work) -> int:
     asked = await _ask(work, SUSPEND, _RUNS)
     left = [row for row in await work.rows() if row.state in _RUNS and row.id not in asked]
     for row in left:
-        _say(f"{row.id} is not running: it is {row.state}, and its program goes on with it when it starts")
+        voice().say(f"{row.id} is not running: it is {row.state}, and its program goes on with it when it starts")
     if not asked and not left:
-        _say("there is nothing to suspend")
+        voice().say("there is nothing to suspend")
     return DONE
 
 
@@ -145,9 +145,9 @@ async def _resume(work: _Work) -> int:
     others = [row for row in await work.rows() if row.state not in _ENDS and row.id not in asked]
     left = [row for row in others if not await work.runner(row)]
     for row in left:
-        _say(f"{row.id} is {row.state}, and nobody runs who could go on with it; start its program")
+        voice().say(f"{row.id} is {row.state}, and nobody runs who could go on with it; start its program")
     if not asked and not left:
-        _say("there is nothing to resume")
+        voice().say("there is nothing to resume")
     return FAILED if left else DONE
 
 
@@ -159,7 +159,7 @@ async def _ask(work: _Work, what: str, states: Sequence[FlowState]) -> set[str]:
     meant = {row.id: runner for row in rows if row.state in states and (runner := await work.runner(row))}
     work.ring(what, meant)
     for each, runner in meant.items():
-        _say(f"process {runner} was asked to {what} {each}")
+        voice().say(f"process {runner} was asked to {what} {each}")
     return set(meant)
 
 
@@ -170,10 +170,10 @@ async def _retry(work: _Work) -> int:
     for row in rows:
         await begin_anew(work.flows.store, row.id)
         when = f"by process {_process(row.owner)}" if row.owner in living else "when its program starts, or recovers"
-        _say(f"{row.id} was {row.state}, and is begun anew {when}")
+        voice().say(f"{row.id} was {row.state}, and is begun anew {when}")
     work.ring(RECOVER, living)
     if not rows:
-        _say("nothing has failed")
+        voice().say("nothing has failed")
     return DONE
 
 
@@ -185,7 +185,3 @@ VERBS: dict[str, Callable[[_Work], Awaitable[int]]] = {
     "resume": _resume,
     "retry": _retry,
 }
-
-
-def _say(text: str) -> None:
-    Voice(colourful(sys.stderr)).say(text)

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.cli.failures import DONE, CliError, UsageError
-from lifecycle.cli.listing import ago, columns, harmless, is_secret, moment, short
-from lifecycle.cli.messages import Voice, colourful, put
+from lifecycle.cli.listing import ago, columns, harmless, is_secret, moment, several, short
+from lifecycle.cli.messages import put, voice
 from lifecycle.cli.stores.files import check_file
 from lifecycle.errors import JournalError
 from lifecycle.journal import QUEUES, FileLock
@@ -92,7 +92,7 @@ def _list(carry_out: Callable[[Work], Any], _letters: Sequence[str]) -> None:
     if entries:
         put(sys.stdout, columns(rows))
     else:
-        _say("nothing waits, and there are no dead letters")
+        voice().say("nothing waits, and there are no dead letters")
 
 
 def _show(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
@@ -110,7 +110,7 @@ def _replay(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
     for number in numbers:
         if not carry_out(partial(LETTERS.revive, number=number)):
             raise CliError(f"letter {number} is with the receiver at this moment, or gone")
-    _say(f"{_counted(numbers)} to be delivered again")
+    voice().say(f"{several(len(numbers), 'letter')} to be delivered again")
 
 
 def _drop(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
@@ -123,10 +123,12 @@ def _drop(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
         return taken
 
     taken: list[int] = carry_out(remove)
-    _say(f"{_counted(numbers)} removed")
+    voice().say(f"{several(len(numbers), 'letter')} removed")
     if taken:
         shown = ", ".join(map(str, taken))
-        _say(f"of these the receiver already has {shown}, and may deliver that; nothing brings it back after a crash")
+        voice().say(
+            f"of these the receiver already has {shown}, and may deliver that; nothing brings it back after a crash"
+        )
 
 
 VERBS: dict[str, Callable[[Callable[[Work], Any], Sequence[str]], None]] = {
@@ -201,11 +203,3 @@ def _event(entry: Entry) -> WebhookEvent | None:
         return unpacked(entry.body)
     except ValueError:
         return None
-
-
-def _counted(numbers: Sequence[int]) -> str:
-    return f"{len(numbers)} letter{'' if len(numbers) == 1 else 's'}"
-
-
-def _say(text: str) -> None:
-    Voice(colourful(sys.stderr)).say(text)

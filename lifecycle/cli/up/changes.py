@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from lifecycle.cli.watch.gitignore import available
 from lifecycle.cli.watch.rules import PathRules, absolute, own_output
-from lifecycle.cli.watch.session import changed
 from lifecycle.cli.watch.settings import Settings
+from lifecycle.cli.watch.words import changed
 from lifecycle.control import Debounce, Router, merge_files
 from lifecycle.errors import InvalidTransition, WorkerFailed
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from lifecycle.cli.dotenv import read_env
 from lifecycle.cli.failures import ConfigError
+from lifecycle.cli.variables import read_env
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from signal import Signals
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.cli.failures import DONE, FAILED
-from lifecycle.cli.messages import brief
+from lifecycle.cli.listing import columns, several
+from lifecycle.cli.messages import brief, signal_name
 from lifecycle.workers.status import Status
 
 if TYPE_CHECKING:
@@ -71,15 +71,13 @@ def how(state: WorkerState) -> str:
 
 def summary(outcomes: Sequence[Outcome]) -> list[str]:
     """A line for each, in columns."""
-    rows = [_row(each.state) for each in outcomes]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return columns([_row(each.state) for each in outcomes]).splitlines()
 
 
 def _row(state: WorkerState) -> tuple[str, str, str, str]:
     """Name, end, duration and restarts."""
     ran = state.started_at is not None
-    restarts = f"{state.restarts} restart{'s'[: state.restarts != 1]}" if state.restarts else ""
+    restarts = several(state.restarts, "restart") if state.restarts else ""
     given_up = "given up after " if state.circuit == "open" else ""
     return state.name, _end(state), f"after {_duration(state)}" if ran else "", given_up + restarts
 
@@ -91,14 +89,8 @@ def _end(state: WorkerState) -> str:
         return "could not start" if state.started_at is None else str(state.status)
     if state.started_at is None and state.exit_code < 0:
         return "not ready"
-    return f"{state.status}, " + (f"status {state.exit_code}" if state.exit_code >= 0 else _signal(-state.exit_code))
-
-
-def _signal(number: int) -> str:
-    try:
-        return Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    code = state.exit_code
+    return f"{state.status}, {f'status {code}' if code >= 0 else signal_name(-code)}"
 
 
 def _duration(state: WorkerState) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from signal import Signals
 
-    from lifecycle.cli.watch.settings import Policy
+    from lifecycle.cli.values import Policy
 
 __all__ = ["Process", "in_order", "selected"]
 

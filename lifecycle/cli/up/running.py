@@ -12,7 +12,6 @@ from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.cli.failures import FAILED
 from lifecycle.cli.logs import heard
-from lifecycle.cli.steered import Steered, named_after
 from lifecycle.cli.up.changes import watching
 from lifecycle.cli.up.environments import environment
 from lifecycle.cli.up.files import find_file, read_file
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from lifecycle.cli.up.processes import Process
-    from lifecycle.cli.watch.settings import LogFormat
+    from lifecycle.cli.values import LogFormat
     from lifecycle.events import StatusEvent
     from lifecycle.workers import WorkerState
 
@@ -62,8 +61,8 @@ class _Program:
 
     def __init__(self, processes: Sequence[Process], directory: Path, screen: Screen) -> None:
         self._processes = processes
+        self._directory = directory
         self._env_file = directory / ".env"
-        self._steered = Steered(named_after("up", directory), screen.voice)
         self._screen = screen
         self._supervisor = Supervisor(
             _NAME,
@@ -76,8 +75,10 @@ class _Program:
 
     def run(self) -> int:
         """Until all have ended, one that is essential has, or we are asked to stop."""
+        from lifecycle.cli.steered import Steered, named_after
         from lifecycle.runtime import run
 
+        steered = Steered(named_after("up", self._directory), self._screen.voice)
         router = watching(self._processes, self._supervisor, self._screen.voice, logs=self._screen.logs)
         if router is not None:
             # SIGHUP where there is no terminal: it ends us as it does where nothing is watched.
@@ -86,7 +87,7 @@ class _Program:
         hooks.forced_exit.connect(self._kill)
         try:
             # A fifth of the time belongs to hooks.
-            run(self._steered, *([router] if router else []), self._live, exit_timeout=max(25.0, limit * 1.25))
+            run(steered, *([router] if router else []), self._live, exit_timeout=max(25.0, limit * 1.25))
         except SourceFailed as error:
             self._screen.voice.bad(str(error))
             return FAILED

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import BinaryIO, Self
 
-    from lifecycle.cli.watch.settings import LogFormat
+    from lifecycle.cli.values import LogFormat
     from lifecycle.workers.stdio import Output
 
 __all__ = ["Screen"]

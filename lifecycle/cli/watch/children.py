@@ -11,8 +11,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lifecycle.cli.dotenv import read_env
 from lifecycle.cli.messages import at_terminal, put
+from lifecycle.cli.variables import read_env
 from lifecycle.cli.watch.programs import arguments
 from lifecycle.errors import StopTree
 from lifecycle.workers import ProcessWorker, Status

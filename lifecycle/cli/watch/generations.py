@@ -9,13 +9,12 @@ takes the place alone. Here is what is asked of it, and when. Who makes the work
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.backoff import Backoff
 from lifecycle.cli.messages import brief
-from lifecycle.cli.watch.endings import how
+from lifecycle.cli.watch.words import described, how
 from lifecycle.control import FileBatch, merge_files
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers.specs import Spec
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["Generations"]
 
 _ALIVE: Final = (Status.STARTING, Status.RUNNING, Status.SUSPENDED)
-_AT_REST: Final = {Status.CREATED: "waiting for the first change", Status.PENDING: "waiting to be started again"}
 #: It waits from 0.1 to 13 seconds, half a minute in all; then it is a matter of the next change.
 _BACKOFF: Final = Backoff(max_restarts=8, within=60.0)
 
@@ -145,23 +143,15 @@ class Generations:
 
     def describe(self) -> str:
         """How the command does, for people."""
-        state = self._state
-        if state is None or state.status in (*FINAL, Status.PENDING):
-            return "suspended; nothing runs" if self._held else _AT_REST.get(self._status, "waiting for a change")
-        since = f" for {time.time() - state.started_at:.0f} s" if state.started_at else ""
-        times = f"{state.restarts + 1} times" if state.restarts else "once"
-        return f"{state.status}{since}, pid {state.pid}, started {times}"
-
-    @property
-    def _state(self) -> WorkerState | None:
-        return self._state_of(self._spec)
+        return described(self._state_of(self._spec), held=self._held)
 
     def _state_of(self, spec: Spec) -> WorkerState | None:
         return next((each for each in self._supervisor.workers() if each.name == spec.name), None)
 
     @property
     def _status(self) -> Status:
-        return Status.CREATED if self._state is None else self._state.status
+        state = self._state_of(self._spec)
+        return Status.CREATED if state is None else state.status
 
     # -- the life ----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from lifecycle.cli.globs import Glob
-    from lifecycle.cli.watch.settings import Action, Settings
+    from lifecycle.cli.values import Action
+    from lifecycle.cli.watch.settings import Settings
 
 __all__ = ["PathRules", "absolute", "own_output"]
 

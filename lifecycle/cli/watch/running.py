@@ -14,7 +14,6 @@ from lifecycle.cli.commandline import watch_settings
 from lifecycle.cli.config import find_table
 from lifecycle.cli.failures import DONE, FAILED, ConfigError, UsageError
 from lifecycle.cli.logs import heard, voice_of
-from lifecycle.cli.steered import Steered, named_after
 from lifecycle.cli.watch.children import Children, manner
 from lifecycle.cli.watch.generations import Generations
 from lifecycle.cli.watch.gitignore import available, has_rules
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from lifecycle.cli.watch.sockets import Handover
     from lifecycle.cli.watch.terminals import Foreground
     from lifecycle.runtime.mains import AnyMain
-    from lifecycle.sources import WebhookSource
 
 __all__ = ["watch"]
 
@@ -79,6 +77,7 @@ class _Program:
     generations: Generations
 
     def run(self, *beside: AnyMain) -> int:
+        from lifecycle.cli.steered import Steered, named_after
         from lifecycle.runtime import run
 
         try:
@@ -138,8 +137,10 @@ def _prepare(settings: Settings, here: Path, voice: Voice, socket: Handover | No
     if live is not None:
         router.add_source(live)
     if settings.webhook is not None:
+        from lifecycle.cli.watch.webhook import SpokenWebhook
+
         router.handle("webhook/**", session.webhook)
-        router.add_source(_webhook_source(settings, voice))
+        router.add_source(SpokenWebhook(settings.webhook, settings.secret_env, say=voice.say))
     if foreground is not None:
         _follow_the_shell(router, foreground)
     if how == "pty":
@@ -224,19 +225,3 @@ def _add_files(router: Router, settings: Settings, session: Session, rules: Path
         poll=settings.poll,
     )
     router.add_source(source)
-
-
-def _webhook_source(settings: Settings, voice: Voice) -> WebhookSource:
-    from lifecycle.cli.watch.webhook import SpokenWebhook
-    from lifecycle.sources import GitHub
-
-    assert settings.webhook is not None, "the caller looked"
-    verify = GitHub(_secret(settings.secret_env)) if settings.secret_env else None
-    return SpokenWebhook(*settings.webhook, verify=verify, say=voice.say)
-
-
-def _secret(name: str) -> str:
-    secret = os.environ.get(name)
-    if not secret:
-        raise ConfigError(f"the variable {name} (--secret-env) is {'empty' if secret == '' else 'not set'}; set it")
-    return secret

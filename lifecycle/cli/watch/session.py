@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from lifecycle.cli.dotenv import read_env
 from lifecycle.cli.failures import ConfigError
+from lifecycle.cli.variables import read_env
 from lifecycle.cli.watch.contents import Contents
 from lifecycle.cli.watch.syntax import broken_files
+from lifecycle.cli.watch.words import changed
 from lifecycle.control import FileBatch, merge_files
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+    from collections.abc import AsyncGenerator, Collection, Mapping
     from pathlib import Path
     from signal import Signals
 
@@ -23,10 +24,7 @@ if TYPE_CHECKING:
     from lifecycle.events import Change
     from lifecycle.handlers import SuspendHandler
 
-__all__ = ["Session", "changed"]
-
-#: Names that a message shows; the others are counted.
-_SHOWN = 3
+__all__ = ["Session"]
 
 
 class Restartable(Protocol):
@@ -198,12 +196,3 @@ class Session:
         except ConfigError as error:
             return [str(error)]
         return []
-
-
-def changed(changes: Mapping[Path, Change], name: Callable[[Path], str]) -> str:
-    """``changed: app.py, new.py (added) (+3)``."""
-    shown = [
-        name(path) + ("" if change == "modified" else f" ({change})") for path, change in list(changes.items())[:_SHOWN]
-    ]
-    more = len(changes) - len(shown)
-    return f"changed: {', '.join(shown)}" + (f" (+{more})" if more else "")

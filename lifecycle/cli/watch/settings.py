@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import signal as signals
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
 from lifecycle.cli.failures import UsageError
 
@@ -14,47 +13,9 @@ if TYPE_CHECKING:
     from signal import Signals
 
     from lifecycle.cli.globs import Glob
+    from lifecycle.cli.values import Action, Address, Busy, LogFormat, Policy, Rule
 
-__all__ = ["Action", "Address", "Busy", "LogFormat", "Policy", "Rule", "Settings"]
-
-#: What to do while the command still runs: stop it, wait for its end, or let the change go.
-Busy: TypeAlias = Literal["restart", "queue", "drop"]
-
-#: When a command that ended is started again without a change.
-Policy: TypeAlias = Literal["never", "on_failure", "always"]
-
-#: What a changed file leads to.
-Action: TypeAlias = Literal["restart", "reload", "ignore"]
-
-
-#: How the commands say what they say: for people, or as JSON.
-LogFormat: TypeAlias = Literal["text", "json"]
-
-
-class Address(NamedTuple):
-    """Where to listen."""
-
-    host: str
-    port: int
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        try:
-            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-
-class Rule(NamedTuple):
-    """The action for paths that match a glob."""
-
-    glob: Glob
-    action: Action
-
-    def at(self, base: Path) -> Rule:
-        """The same, with a glob that starts at ``base``."""
-        return self._replace(glob=self.glob.at(base))
+__all__ = ["Settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

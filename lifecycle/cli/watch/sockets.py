@@ -16,7 +16,7 @@ from lifecycle.cli.failures import CliError
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from lifecycle.cli.watch.settings import Address
+    from lifecycle.cli.values import Address
 
 __all__ = ["Handover", "handover"]
 

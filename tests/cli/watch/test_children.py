@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lifecycle.cli.watch.children import changes_env
-from lifecycle.cli.watch.session import changed
 from lifecycle.cli.watch.terminals import AboveThePrompt
+from lifecycle.cli.watch.words import changed
 
 
 def test_changes_are_a_json_list() -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from lifecycle.cli import values
 from lifecycle.cli.globs import Glob
+from lifecycle.cli.values import Rule
 from lifecycle.cli.watch.rules import PathRules
-from lifecycle.cli.watch.settings import Rule, Settings
+from lifecycle.cli.watch.settings import Settings
 
 
 def rules(here: Path, **given: Any) -> PathRules:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.cli.dotenv import parse_env, read_env
 from lifecycle.cli.failures import ConfigError
+from lifecycle.cli.variables import parse_env, read_env
 
 if TYPE_CHECKING:
     from pathlib import Path

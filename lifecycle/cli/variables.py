@@ -1,4 +1,4 @@
-r"""``--env-file``: KEY=VALUE lines, as most tools write them.
+r"""Variables of the environment: files of KEY=VALUE lines, as most tools write them, and the one with a secret.
 
 A few lines of our own rather than one more dependency: blank lines and ``#`` comments, ``export``, single quotes
 (as they are), double quotes (with ``\n``, ``\t``, ``\"``, ``\\`` and ``\$``), quoted values over several lines.
@@ -7,6 +7,7 @@ A few lines of our own rather than one more dependency: blank lines and ``#`` co
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from lifecycle.cli.failures import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["parse_env", "read_env"]
+__all__ = ["parse_env", "read_env", "secret_in"]
 
 _ENTRY = re.compile(
     r"""
@@ -64,6 +65,18 @@ def parse_env(text: str, name: str) -> dict[str, str]:
         found[entry["key"]] = _value(entry)
         at = entry.end()
     return found
+
+
+def secret_in(name: str) -> str:
+    """The secret that the variable ``name`` holds.
+
+    Raises:
+        ConfigError: when it holds none.
+    """
+    secret = os.environ.get(name)
+    if not secret:
+        raise ConfigError(f"the variable {name} (--secret-env) is {'empty' if secret == '' else 'not set'}; set it")
+    return secret
 
 
 def _value(entry: re.Match[str]) -> str:
