@@ -9,9 +9,10 @@ PROGRAM = """
 import os, threading
 from opentelemetry.sdk.trace import TracerProvider
 from lifecycle import Event, Router, run
-from lifecycle.observe import EventLog, OpenTelemetryTraces, _lines
+from lifecycle.observe import EventLog, OpenTelemetryTraces
+from lifecycle.observe._events import files
 
-_lines._CLOSING = 0.1
+files._CLOSING = 0.1
 write, hangs = os.write, threading.Event()
 
 
