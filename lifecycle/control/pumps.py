@@ -207,10 +207,7 @@ class Pump:
                 if isinstance(error, asyncio.CancelledError) and was_cancelled():
                     raise
                 if not started:
-                    failure = SourceFailed(f"source {self.name!r} could not start: {error_text(error)}")
-                    failure.__cause__ = error
-                    self._announce(error, None)
-                    ready(failure)
+                    ready(self._could_not_start(error))
                     return
                 retry = 0 if loop.time() - began >= self._backoff.reset_after else retry
                 delay = self._report(error, retry, loop.time())
@@ -263,6 +260,12 @@ class Pump:
         if inspect.iscoroutine(events):
             events.close()
         raise TypeError(f"source {self.name!r} gave {events!r}; it must give an async iterable of events")
+
+    def _could_not_start(self, error: BaseException) -> SourceFailed:
+        self._announce(error, None)
+        failure = SourceFailed(f"source {self.name!r} could not start: {error_text(error)}")
+        failure.__cause__ = error
+        return failure
 
     def _report(self, error: BaseException, retry: int, now: float) -> float | None:
         """Log and announce a failure; the seconds until the next start, None if there is none."""

@@ -1,7 +1,8 @@
 """A program's life: `run` it, work in its background, and end it in order.
 
-``ownership`` has the signal handlers, ``signaling`` and ``escalation`` decide what a signal means, ``lives`` holds
-what a lifetime consists of, ``endings`` has the shutdown in its order. `Lifetime` is what a program sees of it all.
+``runs`` begins a program and ``blocks`` a lifetime inside one; ``lives`` holds what either consists of. A signal comes
+by ``ownership``, is judged in ``escalation`` and carried out in ``signaling``; ``endings`` has the shutdown in its
+order, ``deadlines`` its time. `Lifetime` is what a program sees of it all.
 """
 
 from lifecycle.errors import Interrupted, WorkerFailed
