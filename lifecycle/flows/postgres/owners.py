@@ -108,7 +108,7 @@ class PostgresOwners(Owners):
 
     async def _hang_on(self) -> None:
         db, name = await self._server.dial(self._introduce)
-        self._channel = Channel(db, name, hear=self._heard, lost=self._cut)
+        self._channel = Channel(db, name, hear=self._notified, lost=self._cut)
 
     def _introduce(self, db: psycopg.Connection[Row]) -> str:
         """Let it be known that we are there; the channel on which others are heard."""
@@ -151,7 +151,7 @@ class PostgresOwners(Owners):
         if self._channel is not None:
             self._channel.tell(f"{self.name} {news.encode('unicode_escape').decode()}")
 
-    def _heard(self, line: str) -> None:
+    def _notified(self, line: str) -> None:
         name, _, news = line.partition(" ")
         if name != self.name:
             self._tell(news.encode().decode("unicode_escape", "replace"))
