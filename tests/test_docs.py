@@ -31,11 +31,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # myst-parser brings it, without stubs
 
-from lifecycle.cli.commandline import parse, watch_settings
-from lifecycle.cli.config import read_table
-from lifecycle.cli.options import OPTIONS
+from lifecycle.cli.commandline import parse
 from lifecycle.cli.up.processes import in_order
 from lifecycle.cli.up.tables import KEYS, read_processes
+from lifecycle.cli.watch.options import OPTIONS
+from lifecycle.cli.watch.settings import watch_settings
+from lifecycle.cli.watch.tables import read_table
 from lifecycle.testing import VirtualLoop
 from tests.programs import Running, connect, free_port, post
 

@@ -1,10 +1,8 @@
-"""The command lines: what can be typed, and the settings that it makes."""
+"""The command lines: what can be typed, and who carries it out."""
 
 from __future__ import annotations
 
 import argparse
-import shlex
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lifecycle.cli.ctl.verbs import add_ctl
@@ -13,11 +11,10 @@ from lifecycle.cli.parsers import CommandParser, typed
 from lifecycle.cli.stores.commandline import add_flows, add_inbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from lifecycle.cli.watch.settings import Settings
 
-__all__ = ["Parsed", "parse", "watch_settings"]
+__all__ = ["Parsed", "parse"]
 
 _EPILOG = """\
 examples:
@@ -64,28 +61,6 @@ def parse(argv: Sequence[str]) -> Parsed:
     return _parser(*ours[:1]).parse_args(ours, Parsed(command=command))
 
 
-def watch_settings(typed: Mapping[str, Any], configured: Mapping[str, Any]) -> Settings:
-    """The settings of `watch`; what was typed wins over what a file says.
-
-    Raises:
-        UsageError: without a command, or for settings that do not go together.
-    """
-    from lifecycle.cli.watch.settings import Settings
-
-    known = {field.name for field in fields(Settings)}
-    given = {**configured, **{name: value for name, value in typed.items() if name in known and not _absent(value)}}
-    if not given.get("command"):
-        raise UsageError("no command to run; end the line with one: lifecycle watch -- python app.py")
-    if isinstance(given["command"], str):
-        given["command"] = (given["command"],) if given.get("shell") else tuple(shlex.split(given["command"]))
-    return Settings(**given)
-
-
-def _absent(value: object) -> bool:
-    """What argparse leaves where nothing was typed."""
-    return value is None or (isinstance(value, list | tuple) and not value)
-
-
 def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     if "--" not in argv:
         return list(argv), ()
@@ -122,7 +97,8 @@ def _parser(first: str = "") -> argparse.ArgumentParser:
 def _add_watch(commands: Any) -> None:
     """The options of the table, and the paths."""
     from lifecycle.cli import values
-    from lifecycle.cli.options import OPTIONS, Option
+    from lifecycle.cli.options import Option
+    from lifecycle.cli.watch.options import OPTIONS
 
     parser = commands.add_parser(
         "watch",

@@ -1,7 +1,4 @@
-"""Every option of `lifecycle watch` in one table, which the command line and ``pyproject.toml`` both read.
-
-A key in ``[tool.lifecycle.watch]`` is an option's long name. Add an option here and in `settings`, nowhere else.
-"""
+"""What an option is, on a command line and as a key of a configuration file; a key is an option's long name."""
 
 from __future__ import annotations
 
@@ -10,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from lifecycle.cli import values
+from lifecycle.cli.config import shown, texts
 
-__all__ = ["LOG_FORMAT", "OPTIONS", "Flag", "Option"]
+__all__ = ["LOG_FORMAT", "Flag", "Option", "read_value"]
 
 _Read: TypeAlias = Callable[[str], Any]
 
@@ -54,54 +52,32 @@ class Flag:
         return f"no-{self.name}" if self.default else self.name
 
 
-#: Other commands have it too.
+#: Most commands have it.
 LOG_FORMAT = Option(
     "log-format", "FORMAT", "how to say what there is to say: text, or json, an object a line", values.log_format
 )
 
-OPTIONS: tuple[Option | Flag, ...] = (
-    Option("ext", "py,toml", "only files with these endings", values.extensions, many=True),
-    Option("include", "GLOB", "these paths count too, besides --ext", values.globs, many=True),
-    Option("ignore", "GLOB", "these paths never count", values.globs, many=True),
-    Flag("gitignore", "what git ignores counts too", default=True),
-    Option(
-        "on", "GLOB=ACTION", "restart, reload or ignore for these paths; the first match wins", values.rules, many=True
-    ),
-    Option("step", "S", "gather the system's notifications for S seconds (0.05)", values.interval, number=True),
-    Option("wait", "S", "act once it was quiet for S seconds (0.1)", values.seconds, number=True),
-    Option("busy", "POLICY", "while the command runs: restart it, queue the change, or drop it", values.busy),
-    Option(
-        "restart",
-        "POLICY",
-        "start it again when it ends: never (that is the default), on-failure, always",
-        values.policy,
-    ),
-    Option("ready", "WHEN", "when it counts as started, such as port:8000", values.ready),
-    Option("start-timeout", "S", "how long it has for that (30)", values.interval, number=True),
-    Flag("postpone", "wait for the first change before the first start"),
-    Option(
-        "poll",
-        "S",
-        "look every S seconds, where the system does not tell (NFS, Docker, WSL)",
-        values.interval,
-        number=True,
-    ),
-    Flag("clear", "clear the screen before each start"),
-    Option("env-file", "F", "KEY=VALUE lines for the command's environment", values.path),
-    Flag("shell", "the command is one line for $SHELL -c"),
-    Option("signal", "SIG", "send this signal at a change, instead of restarting", values.signal),
-    Option("stop-signal", "SIG", "ask the command to stop with this signal (TERM)", values.signal),
-    Option("stop-timeout", "S", "kill it S seconds after the stop signal (10)", values.seconds, number=True),
-    Flag("keep-old", "stop the old one only when the new one is ready; if it will not be, the old one stays"),
-    Option(
-        "socket", "HOST:PORT", "listen there once, and hand the socket to each run (as systemd does)", values.address
-    ),
-    Option(
-        "live", "PORT", "reload pages in browsers when it is ready; the tag for them is shown", values.port, number=True
-    ),
-    Option("webhook", "HOST:PORT", "restart on a POST too", values.address),
-    Option("secret-env", "NAME", "the variable with the secret that signs the POSTs (as GitHub does)", values.variable),
-    Flag("prompt", "leave the terminal to the command (for pdb)", default=True),
-    Flag("check", "restart even if a changed Python file has a syntax error", default=True),
-    LOG_FORMAT,
-)
+
+def read_value(option: Option, value: Any) -> Any:
+    """What ``value``, as a file gives it, means for ``option``.
+
+    Raises:
+        ValueError: naming the option, what was given and what is accepted.
+    """
+    if option.many:
+        parts = (part for text in texts(option.name, value) for part in _parse(option, text))
+        return tuple(parts)
+    if option.number:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{option.name} = {shown(value)} is no number; give one without quotes, such as 5")
+        return _parse(option, str(value))
+    if not isinstance(value, str):
+        raise ValueError(f"{option.name} = {shown(value)} is no text; give one in quotes")  # noqa: TRY004  # what readers raise
+    return _parse(option, value)
+
+
+def _parse(option: Option, text: str) -> Any:
+    try:
+        return option.read(text)
+    except ValueError as error:
+        raise ValueError(f"{option.name} = {text if option.number else shown(text)}: {error}") from None

@@ -11,6 +11,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from lifecycle.cli.config import read_text
 from lifecycle.cli.failures import ConfigError
 
 if TYPE_CHECKING:
@@ -37,13 +38,7 @@ def read_env(file: Path) -> dict[str, str]:
     Raises:
         ConfigError: for a file that cannot be read, naming the line where that is the reason.
     """
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{file}: is no text in UTF-8; save it so") from None
-    return parse_env(text, str(file))
+    return parse_env(read_text(file), str(file))
 
 
 def parse_env(text: str, name: str) -> dict[str, str]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lifecycle.cli.commandline import parse, watch_settings
-from lifecycle.cli.config import find_table
+from lifecycle.cli.commandline import parse
 from lifecycle.cli.failures import ConfigError, UsageError
 from lifecycle.cli.globs import Glob
 from lifecycle.cli.values import Address, Rule
-from lifecycle.cli.watch.settings import Settings
+from lifecycle.cli.watch.settings import Settings, watch_settings
+from lifecycle.cli.watch.tables import find_table
 
 
 def settings(*argv: str, here: Path | None = None) -> Settings:

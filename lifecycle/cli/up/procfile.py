@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from lifecycle.cli.config import read_text
 from lifecycle.cli.failures import ConfigError
 from lifecycle.cli.up.processes import Process
 
@@ -27,13 +28,7 @@ def read_procfile(file: Path) -> tuple[Process, ...]:
     Raises:
         ConfigError: for a file that cannot be read, naming the line where that is the reason.
     """
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{file}: is no text in UTF-8; save it so") from None
-    return parse_procfile(text, file)
+    return parse_procfile(read_text(file), file)
 
 
 def parse_procfile(text: str, file: Path) -> tuple[Process, ...]:

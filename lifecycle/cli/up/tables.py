@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from lifecycle.cli import values
-from lifecycle.cli.config import did_you_mean, read_value, shown, texts
+from lifecycle.cli.config import did_you_mean, shown, texts
 from lifecycle.cli.failures import ConfigError
-from lifecycle.cli.options import Option
+from lifecycle.cli.options import Option, read_value
 from lifecycle.cli.up.processes import Process
 from lifecycle.cli.up.procfile import NAME
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import re
 import time
-from fnmatch import translate
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.sources import DEFAULT_IGNORES
+from lifecycle.sources._files.marks import STAMP_NS
+from lifecycle.sources._files.rules import Rules
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
@@ -31,16 +31,15 @@ _MOST: Final = 20_000
 _LARGEST: Final = 16 * 1024 * 1024
 #: Files looked at in one go.
 _BATCH: Final = 200
-# The clock that stamps files moves in steps of up to 10 ms.
-_STAMP_NS: Final = 20_000_000
-_UNWATCHED: Final = re.compile("|".join(translate(glob) for glob in DEFAULT_IGNORES))
+#: Whose names nobody watches.
+_RULES: Final = Rules((), DEFAULT_IGNORES)
 
 
 class Contents:
     """Remembers what files hold, as far as it was learned or has changed since it was made."""
 
     def __init__(self) -> None:
-        self._since = time.time_ns() - _STAMP_NS
+        self._since = time.time_ns() - STAMP_NS
         self._known: dict[Path, bytes] = {}
 
     async def learn(self, roots: Iterable[Path], counts: Callable[[Path], bool]) -> AsyncGenerator[int]:
@@ -77,8 +76,8 @@ def _files(roots: Iterable[Path]) -> Iterator[Path]:
         if not root.is_dir():
             yield root
         for folder, folders, files in os.walk(root):
-            folders[:] = [name for name in folders if not _UNWATCHED.match(name)]
-            yield from (Path(folder, name) for name in files if not _UNWATCHED.match(name))
+            folders[:] = [name for name in folders if not _RULES.skips(name, name)]
+            yield from (Path(folder, name) for name in files if not _RULES.skips(name, name))
 
 
 def _prints(paths: Collection[Path], until: int | None = None) -> dict[Path, bytes]:

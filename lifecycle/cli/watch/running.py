@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._steering.answers import reply
-from lifecycle.cli.commandline import watch_settings
-from lifecycle.cli.config import find_table
 from lifecycle.cli.failures import DONE, FAILED, ConfigError, UsageError
 from lifecycle.cli.logs import heard, voice_of
 from lifecycle.cli.watch.children import Children, manner
@@ -21,7 +19,9 @@ from lifecycle.cli.watch.live import LiveReload
 from lifecycle.cli.watch.programs import interpreter
 from lifecycle.cli.watch.rules import PathRules, own_output
 from lifecycle.cli.watch.session import Session
+from lifecycle.cli.watch.settings import watch_settings
 from lifecycle.cli.watch.sockets import handover
+from lifecycle.cli.watch.tables import find_table
 from lifecycle.control import Debounce, Router, merge_files
 from lifecycle.errors import SourceFailed
 from lifecycle.handlers import SuspendHandler

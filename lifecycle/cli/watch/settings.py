@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 import signal as signals
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lifecycle.cli.failures import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from signal import Signals
 
     from lifecycle.cli.globs import Glob
     from lifecycle.cli.values import Action, Address, Busy, LogFormat, Policy, Rule
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "watch_settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,3 +120,23 @@ class Settings:
     def reload_signal(self) -> Signals:
         """What the command is sent when it shall reload."""
         return self.signal or signals.SIGHUP
+
+
+def watch_settings(typed: Mapping[str, Any], configured: Mapping[str, Any]) -> Settings:
+    """The settings of `watch`; what was typed wins over what a file says.
+
+    Raises:
+        UsageError: without a command, or for settings that do not go together.
+    """
+    known = {field.name for field in fields(Settings)}
+    given = {**configured, **{name: value for name, value in typed.items() if name in known and not _absent(value)}}
+    if not given.get("command"):
+        raise UsageError("no command to run; end the line with one: lifecycle watch -- python app.py")
+    if isinstance(given["command"], str):
+        given["command"] = (given["command"],) if given.get("shell") else tuple(shlex.split(given["command"]))
+    return Settings(**given)
+
+
+def _absent(value: object) -> bool:
+    """What argparse leaves where nothing was typed."""
+    return value is None or (isinstance(value, list | tuple) and not value)
