@@ -98,7 +98,13 @@ class _Receiver:
         hooks.signal_received.announce(self._life.lifetime, signum=signum, count=count)
 
     def _capture(self, sent_by_source: bool) -> None:
-        _send_interrupt(self._life.all_routers(), sent_by_source=sent_by_source)
+        """Tell the routers of a Ctrl+C; where a source makes events of signals, the routes have it already."""
+        routers = self._life.all_routers()
+        takers = [router for router in routers if _wants_interrupt(router)]
+        if not takers:
+            _send(routers, InterruptEvent(), ClearLineEvent())
+        elif not sent_by_source:
+            _send(takers, SignalEvent(signal.SIGINT))
 
     def _reload(self) -> None:
         _send(self._life.all_routers(), ReloadEvent())
@@ -120,12 +126,3 @@ def _send(routers: Iterable[RouterLike], *events: Topical) -> None:
                 router.emit_nowait(event)
             except LifecycleError as error:
                 _log.debug("%r was not taken by %r: %s", event, router, error)
-
-
-def _send_interrupt(routers: Iterable[RouterLike], *, sent_by_source: bool) -> None:
-    """Tell the routers of a captured Ctrl+C; where a source makes events of signals, the routes have it already."""
-    takers = [router for router in routers if _wants_interrupt(router)]
-    if not takers:
-        _send(routers, InterruptEvent(), ClearLineEvent())
-    elif not sent_by_source:
-        _send(takers, SignalEvent(signal.SIGINT))
