@@ -1,6 +1,6 @@
 """A container run as a worker: created, followed and removed at an engine that speaks Docker's API.
 
-What is asked of the engine is in `_container`, where it is found in `engines`, and who sees to the container when this
+What is asked of the engine is in `engine_api`, where it is found in `engines`, and who sees to the container when this
 program is killed in `containment.holds`.
 """
 
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import _platform
-from lifecycle.workers._container import Container, Lost, Refused
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.containment.holds import Ward
+from lifecycle.workers.engine_api import Container, Lost, Refused
 from lifecycle.workers.engines import address_of, check_address, socket_of
 from lifecycle.workers.handovers import RESUME_ID
 from lifecycle.workers.output import Receiver
@@ -32,7 +32,7 @@ from lifecycle.workers.status import Status
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
-    from lifecycle.workers._container import Ended
+    from lifecycle.workers.engine_api import Ended
     from lifecycle.workers.output import Output
     from lifecycle.workers.records import WorkerState
 

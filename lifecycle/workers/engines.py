@@ -1,6 +1,6 @@
 """Where the engine of containers is, and a client for it: Docker's API, which Podman speaks as well.
 
-`lifecycle.workers.containers` has the worker, `lifecycle.workers._container` what it asks of the engine.
+`lifecycle.workers.containers` has the worker, `lifecycle.workers.engine_api` what it asks of the engine.
 """
 
 from __future__ import annotations

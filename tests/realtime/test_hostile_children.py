@@ -16,6 +16,8 @@ import pytest
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import Backoff, ProcessWorker, Spec, Status, Supervisor, stop_and_wait
+from tests.processes import alive
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -28,19 +30,6 @@ FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))"
 
 def command(code: str, *argv: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-u", "-c", textwrap.dedent(code), *argv]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 class Lives:

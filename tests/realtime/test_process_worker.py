@@ -14,7 +14,7 @@ import textwrap
 import threading
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -22,9 +22,8 @@ import pytest
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import ProcessWorker, Status, _platform, stop_and_wait
 from lifecycle.workers.stdio import Inherited
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.processes import alive, members
+from tests.waiting import until
 
 #: A program's wait: a signal that comes just before one long sleep would be handled after it.
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))"
@@ -59,19 +58,6 @@ def python(code: str, *argv: str, name: str = "app", **how: Any) -> ProcessWorke
     return ProcessWorker(name, sys.executable, "-u", "-c", textwrap.dedent(code), *argv, **how)
 
 
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 #: A leader that ends of SIGTERM, a child that does too, one that ignores it, and one that is stopped.
 FAMILY = """
     import os, signal, time
@@ -88,16 +74,6 @@ FAMILY = """
     os.write(1, b"leader %d\\n" % os.getpid())
     {end}
 """
-
-
-def members(pgid: int) -> list[int]:
-    """Everything alive in a process group."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(OSError, psutil.Error):
-            if os.getpgid(process.pid) == pgid and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-    return found
 
 
 # -- the end, and its status --------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 import signal
@@ -20,9 +19,11 @@ import pytest
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import Backoff, ProcessWorker, Spec, Status, Supervisor
 from lifecycle.workers.readiness import listeners
+from tests.processes import members
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from lifecycle.workers import WorkerState
 
@@ -37,22 +38,6 @@ def command(code: str, *argv: str) -> list[str]:
 
 def python(code: str, *argv: str, **how: Any) -> ProcessWorker:
     return ProcessWorker("app", *command(code, *argv), **how)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-def members(pgid: int) -> list[int]:
-    """Everything alive in a process group."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(OSError, psutil.Error):
-            if os.getpgid(process.pid) == pgid and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-    return found
 
 
 def news(worker: ProcessWorker) -> str:

@@ -1,8 +1,8 @@
 """Fifty workers, and somebody who kills, stops, adds, removes, suspends and resumes them at random.
 
 Five seconds in the suite; ``LIFECYCLE_CHAOS`` is another number of seconds (`make chaos`: five minutes). What is done
-follows from a seed, the same in each run of the suite, which ``LIFECYCLE_SEED`` sets and `make chaos` draws and prints; how
-it meets what goes on is the machine's.
+follows from a seed, the same in each run of the suite, which ``LIFECYCLE_SEED`` sets and `make chaos` draws and prints;
+how it meets what goes on is the machine's.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lifecycle.workers import ContainerWorker, Status, WorkerFailed
-from lifecycle.workers._container import Ended, _number
 from lifecycle.workers.containers import _called, _verdict
+from lifecycle.workers.engine_api import Ended, _number
 from lifecycle.workers.engines import address_of
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 from lifecycle.backoff import Intensity
 from lifecycle.workers.pool import Phase, Pool, Process
 from tests.realtime.pool.members import LIMIT
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from lifecycle.hooks import Hook
 
-__all__ = ["QUICK", "gone", "heard", "pids", "pool_of", "ready", "soon", "started"]
+__all__ = ["QUICK", "gone", "heard", "pids", "pool_of", "ready", "started"]
 
 #: Without what a container of its own costs.
 QUICK = Process(contain="group", grace=0.3)
@@ -31,16 +31,9 @@ def pool_of(target: str = "Desk", *, size: tuple[int, int] = (1, 1), **how: Any)
     return Pool("pool", f"tests.realtime.pool.tasks:{target}", size=size, **how)
 
 
-async def soon(condition: Callable[[], object]) -> None:
-    """Return when it is so."""
-    async with asyncio.timeout(LIMIT):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
 async def started(*paths: Path) -> None:
     """Return when the calls that were told to make these files have begun."""
-    await soon(lambda: all(path.exists() for path in paths))
+    await until(lambda: all(path.exists() for path in paths))
 
 
 def pids(pool: Pool) -> set[int | None]:

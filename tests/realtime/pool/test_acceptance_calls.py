@@ -17,7 +17,8 @@ from lifecycle.errors import PoolBusy, PoolClosed, RemoteError
 from lifecycle.workers.pool import Heartbeat, Phase, Process
 from tests.realtime.pool import tasks
 from tests.realtime.pool.members import LIMIT
-from tests.realtime.pool.pools import gone, heard, pids, pool_of, ready, soon, started
+from tests.realtime.pool.pools import gone, heard, pids, pool_of, ready, started
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,7 @@ async def test_p2_members_are_started_as_calls_need_them(tmp_path: Path) -> None
         assert pool.members() == ()
         calls = await occupied(pool, tmp_path, 2)
         third = asyncio.create_task(pool.call("pid"))
-        await soon(lambda: pool.stats().queued == 1)
+        await until(lambda: pool.stats().queued == 1)
         assert len(pool.members()) == 2
         (tmp_path / "release").touch()
         assert await third in {await call for call in calls}
@@ -49,7 +50,7 @@ async def test_p3_a_call_too_many_is_refused_at_once(tmp_path: Path) -> None:
         with heard(hooks.pool_saturated, pool) as saturated:
             (running,) = await occupied(pool, tmp_path, 1)
             waiting = asyncio.create_task(pool.call("pid"))
-            await soon(lambda: pool.stats().queued == 1)
+            await until(lambda: pool.stats().queued == 1)
             with pytest.raises(PoolBusy, match="1 calls wait for a member of 'pool', and no more may"):
                 await pool.call("pid")
             assert saturated == [{"queued": 1, "function": "pid"}]
@@ -101,7 +102,7 @@ async def test_p6_a_call_that_cannot_be_broken_off_costs_its_member(tmp_path: Pa
         assert [(each["action"], each["member"], each["reason"]) for each in recovered] == [
             ("replace", "pool-1", "timeout")
         ]
-        await soon(lambda: gone(pid))
+        await until(lambda: gone(pid))
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -136,7 +137,7 @@ async def test_p7_who_is_cancelled_while_he_gets_a_lease_gives_it_back() -> None
             for caller in callers:
                 caller.cancel()
             await asyncio.gather(*callers, return_exceptions=True)
-            await soon(lambda: ready(pool) == 1)
+            await until(lambda: ready(pool) == 1)
         assert pool.stats().idle == 1
 
 
@@ -161,7 +162,7 @@ async def test_who_is_cancelled_twice_does_not_wait_and_the_seat_is_still_given_
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await soon(lambda: ready(pool) == 1)
+        await until(lambda: ready(pool) == 1)
         assert (tmp_path / "cleaned").exists()
 
 
@@ -192,7 +193,7 @@ async def test_p9_a_slow_consumer_bounds_the_memory_and_pings_are_answered() -> 
             async with pool.stream("blocks", 10_000, 1024 * 1024) as stream:
                 await anext(stream)
                 seen = len(checked)
-                await soon(lambda: len(checked) > seen + 10)
+                await until(lambda: len(checked) > seen + 10)
                 assert all(each["result"].healthy for each in checked)
                 grown = psutil.Process().memory_info().rss - before
         # The window is of 32; twice that while they are read.
@@ -220,7 +221,7 @@ async def test_what_cannot_be_sent_is_refused_also_in_the_queue(tmp_path: Path) 
         (running,) = await occupied(pool, tmp_path, 1)
         bad = asyncio.create_task(pool.call("echo", object()))
         good = asyncio.create_task(pool.call("echo", 1, session="a"))
-        await soon(lambda: pool.stats().queued == 2)
+        await until(lambda: pool.stats().queued == 2)
         (tmp_path / "release").touch()
         with pytest.raises(TypeError, match="object"):
             await bad
@@ -297,7 +298,7 @@ async def test_a_lease_may_be_discarded_with_its_member() -> None:
             worker.discard()
             assert await worker.call("pid") == pid
         assert await pool.call("pid") != pid
-        await soon(lambda: gone(pid))
+        await until(lambda: gone(pid))
 
 
 async def test_a_stream_fails_as_a_call_does() -> None:
@@ -345,7 +346,7 @@ async def test_calls_are_announced_with_how_long_they_waited_and_ran(tmp_path: P
         ):
             (running,) = await occupied(pool, tmp_path, 1)
             failing = asyncio.create_task(pool.call("fail", "", session="s"))
-            await soon(lambda: pool.stats().queued == 1)
+            await until(lambda: pool.stats().queued == 1)
             (tmp_path / "release").touch()
             await running
             with pytest.raises(RemoteError):

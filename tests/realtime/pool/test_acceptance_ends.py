@@ -17,7 +17,8 @@ from lifecycle.workers import Spec, Status, Supervisor
 from lifecycle.workers.pool import Phase, Pool, Process
 from tests.programs import Running
 from tests.realtime.pool.members import LIMIT
-from tests.realtime.pool.pools import gone, kill, pids, pool_of, ready, soon, started
+from tests.realtime.pool.pools import gone, kill, pids, pool_of, ready, started
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ async def test_p22_a_stop_leaves_running_calls_their_grace_and_then_nothing() ->
     await pool.start()
     (pid,) = pids(pool)
     call = asyncio.create_task(pool.call("sleep"))
-    await soon(lambda: pool.stats().busy == 1)
+    await until(lambda: pool.stats().busy == 1)
     await pool.stop(0.2)
     with pytest.raises(PoolClosed):
         await call
@@ -44,7 +45,7 @@ async def test_a_stop_lets_calls_that_run_finish_and_refuses_those_that_wait(tmp
     running = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
     await started(tmp_path / "started")
     waiting = asyncio.create_task(pool.call("pid"))
-    await soon(lambda: pool.stats().queued == 1)
+    await until(lambda: pool.stats().queued == 1)
     stopping = asyncio.create_task(pool.stop(LIMIT))
     with pytest.raises(PoolClosed):
         await waiting
@@ -79,7 +80,7 @@ async def test_p23_a_stop_is_legal_at_any_time(tmp_path: Path) -> None:
 
     opening = pool_of("Waits", init=[str(tmp_path / "never")])
     start = asyncio.create_task(opening.start())
-    await soon(lambda: [pid for pid in pids(opening) if pid])
+    await until(lambda: [pid for pid in pids(opening) if pid])
     seen = pids(opening)
     await opening.stop()
     with pytest.raises(WorkerFailed, match="was stopped while it started"):
@@ -89,7 +90,7 @@ async def test_p23_a_stop_is_legal_at_any_time(tmp_path: Path) -> None:
     growing = pool_of("Waits", size=(0, 2), init=[str(tmp_path / "never")])
     await growing.start()
     call = asyncio.create_task(growing.call("pid"))
-    await soon(lambda: [pid for pid in pids(growing) if pid])
+    await until(lambda: [pid for pid in pids(growing) if pid])
     seen = pids(growing)
     await growing.stop()
     with pytest.raises(PoolClosed):
@@ -153,7 +154,7 @@ async def test_p25_nothing_outlives_a_program_that_is_killed(program: Callable[[
     members = pids_in(app.text)
     assert len(members) == 3
     app.process.kill()
-    await soon(lambda: all(map(gone, members)))
+    await until(lambda: all(map(gone, members)))
 
 
 @pytest.mark.parametrize("how", ["loop.close()", "asyncio.run"])
@@ -182,7 +183,7 @@ async def test_p28_a_loop_that_is_closed_over_a_pool_leaves_no_process_and_a_war
     app.until("collected")
     members = pids_in(app.text)
     # While the program goes on.
-    await soon(lambda: all(map(gone, members)))
+    await until(lambda: all(map(gone, members)))
     assert app.process.poll() is None
     assert "ResourceWarning: <Pool 'pool'" in app.text
     assert "was not stopped before its loop" in app.text
@@ -196,7 +197,7 @@ async def test_a_suspended_pool_lets_calls_finish_and_holds_others_back(tmp_path
         await pool.suspend()
         assert pool.status is Status.SUSPENDED
         waiting = asyncio.create_task(pool.call("pid"))
-        await soon(lambda: pool.stats().queued == 1)
+        await until(lambda: pool.stats().queued == 1)
         (tmp_path / "release").touch()
         pid = await running
         # Its member is there, and is not given to anybody.
@@ -243,7 +244,7 @@ async def test_a_supervisor_starts_a_pool_again_that_has_failed() -> None:
     async with Supervisor("app", Spec("pool", make, restart="always")) as supervisor:
         assert await made[0].call("echo", 1) == 1
         kill(made[0].members()[0].pid, signal.SIGKILL)
-        await soon(lambda: len(made) == 2 and made[1].status is Status.RUNNING)
+        await until(lambda: len(made) == 2 and made[1].status is Status.RUNNING)
         assert await made[1].call("echo", 2) == 2
         await supervisor.suspend()
         assert made[1].status is Status.SUSPENDED

@@ -18,8 +18,9 @@ from lifecycle.errors import PoolFailed, RemoteError, RemoteTraceback, WorkerFai
 from lifecycle.workers import Status
 from lifecycle.workers.pool import Health, Heartbeat, Phase, Pool, Process
 from tests.realtime.pool.members import LIMIT, python
-from tests.realtime.pool.pools import ANY, QUICK, gone, heard, kill, pids, pool_of, ready, soon, started
+from tests.realtime.pool.pools import ANY, QUICK, gone, heard, kill, pids, pool_of, ready, started
 from tests.realtime.pool.test_hostile_members import MEMBER
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,15 +39,15 @@ async def test_p1_a_member_that_dies_fails_the_one_call_that_it_had(tmp_path: Pa
             places = [tmp_path / str(number) for number in range(8)]
             release = str(tmp_path / "release")
             calls = [asyncio.create_task(pool.call("wait_for", str(place), release)) for place in places]
-            await soon(lambda: sum(place.exists() for place in places) == 4)
+            await until(lambda: sum(place.exists() for place in places) == 4)
             victim = pool.members()[0].pid
             kill(victim, signal.SIGKILL)
-            await soon(lambda: recovered)
+            await until(lambda: recovered)
             (tmp_path / "release").touch()
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             lost = [each for each in outcomes if isinstance(each, BaseException)]
             assert [type(each) for each in lost] == [WorkerLost]
-            await soon(lambda: ready(pool) == 4)
+            await until(lambda: ready(pool) == 4)
             assert victim not in pids(pool)
         error = lost[0]
         assert isinstance(error, WorkerLost)
@@ -70,7 +71,7 @@ async def test_a_call_that_does_no_harm_twice_is_tried_once_more(tmp_path: Path)
         with heard(hooks.pool_recovered, pool) as recovered:
             pid = await pool.call("die_once", str(tmp_path / "died"), idempotent=True)
             assert pids(pool) == {pid}
-            await soon(lambda: len(recovered) == 2)
+            await until(lambda: len(recovered) == 2)
         assert sorted(said(recovered)) == [("replace", "pool-1", "exited"), ("retry", "pool-1", "exited")]
         with pytest.raises(WorkerLost):
             await pool.call("die", signal.SIGKILL, idempotent=True)
@@ -81,8 +82,8 @@ async def test_a_member_above_the_least_that_dies_unneeded_is_not_replaced() -> 
         victim = await pool.call("pid")
         with heard(hooks.pool_recovered, pool) as recovered:
             kill(victim, signal.SIGKILL)
-            await soon(lambda: recovered)
-            await soon(lambda: pool.members() == ())
+            await until(lambda: recovered)
+            await until(lambda: pool.members() == ())
         assert said(recovered) == [("remove", "pool-1", "exited")]
         assert await pool.call("pid") != victim
 
@@ -93,7 +94,7 @@ async def test_p11_what_a_member_left_behind_is_killed_and_its_end_is_noticed(tm
         child = await pool.call("fork")
         with pytest.raises(WorkerLost, match="status 7"):
             await pool.call("die_once", str(tmp_path / "died"))
-        await soon(lambda: gone(child))
+        await until(lambda: gone(child))
         await pool.call("pid")
 
 
@@ -135,7 +136,7 @@ async def test_a_pool_that_gives_up_lets_calls_that_run_finish(tmp_path: Path) -
     await started(tmp_path / "started")
     idle = next(member for member in pool.members() if member.phase is Phase.READY)
     kill(idle.pid, signal.SIGKILL)
-    await soon(lambda: len(pool.members()) == 1)
+    await until(lambda: len(pool.members()) == 1)
     with pytest.raises(PoolFailed):
         await pool.call("pid")
     release.touch()
@@ -150,9 +151,9 @@ async def test_members_that_fail_in_a_row_are_waited_for(tmp_path: Path) -> None
         spoilt.touch()
         with heard(hooks.pool_recovered, pool) as recovered:
             kill(await pool.call("pid"), signal.SIGKILL)
-            await soon(lambda: recovered)
+            await until(lambda: recovered)
         call = asyncio.create_task(pool.call("pid"))
-        await soon(lambda: any(member.status is Status.PENDING for member in pool.members()))
+        await until(lambda: any(member.status is Status.PENDING for member in pool.members()))
         assert pool.stats().starting == 1
         spoilt.unlink()
         assert await call == pool.members()[0].pid
@@ -183,7 +184,7 @@ async def test_p19_a_member_that_breaks_the_protocol_is_killed_and_replaced(code
             with pytest.raises(WorkerLost, match="it broke the protocol: ") as caught:
                 await pool.call("anything")
             assert reason in str(caught.value)
-            await soon(lambda: ready(pool) == 1)
+            await until(lambda: ready(pool) == 1)
         assert said(recovered) == [("replace", "pool-1", "error")]
         assert victim.history[0].reason == "killed"
 
@@ -208,11 +209,11 @@ async def test_p21_a_member_that_is_stopped_is_found_out_killed_and_replaced() -
         (victim,) = pool.members()
         with heard(hooks.pool_recovered, pool) as recovered, heard(hooks.member_changed, pool) as changes:
             kill(victim.pid, signal.SIGSTOP)
-            await soon(lambda: victim.phase is Phase.DEGRADED)
+            await until(lambda: victim.phase is Phase.DEGRADED)
             assert victim.health is Health.UNHEALTHY
             call = asyncio.create_task(pool.call("pid"))
             assert await call != victim.pid
-            await soon(lambda: ready(pool) == 1)
+            await until(lambda: ready(pool) == 1)
         assert [each for each in said(recovered) if each[1] == "pool-1"] == [
             ("degrade", "pool-1", "health_check_failed"),
             ("degrade", "pool-1", "health_check_failed"),
@@ -234,7 +235,7 @@ async def test_a_member_that_feels_well_again_serves_again() -> None:
     async with pool_of(heartbeat=Heartbeat(every=0.05, timeout=0.5, misses=1000)) as pool:
         (member,) = pool.members()
         kill(member.pid, signal.SIGSTOP)
-        await soon(lambda: member.phase is Phase.DEGRADED)
+        await until(lambda: member.phase is Phase.DEGRADED)
         assert pool.stats().degraded == 1
         assert not (await pool.probe()).healthy
         call = asyncio.create_task(pool.call("pid"))
@@ -289,7 +290,7 @@ async def test_a_member_that_does_not_answer_is_asked_what_it_is_doing(
     with caplog.at_level("INFO", logger="lifecycle.workers.pool-1"):
         async with pool_of(heartbeat=heartbeat, deadline=float("inf")) as pool:
             call = asyncio.create_task(pool.call("hold", str(tmp_path / "held")))
-            await soon(lambda: "in hold" in caplog.text)
+            await until(lambda: "in hold" in caplog.text)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
@@ -304,7 +305,7 @@ async def test_a_call_that_holds_the_interpreter_is_left_to_its_deadline(tmp_pat
             await started(tmp_path / "held")
             recovered.clear()
             missed = len(checked)
-            await soon(lambda: len(checked) > missed + 5)
+            await until(lambda: len(checked) > missed + 5)
             assert not checked[-1]["result"].healthy
             assert recovered == []
             call.cancel()
@@ -317,7 +318,7 @@ async def test_a_call_without_a_deadline_that_holds_the_interpreter_costs_its_me
     async with pool_of(heartbeat=Heartbeat(every=0.02, timeout=0.2, misses=2), deadline=float("inf")) as pool:
         with pytest.raises(WorkerLost, match=r"it did not answer within 0\.2 s, 2 times in a row, and it was killed"):
             await pool.call("hold", str(tmp_path / "held"))
-        await soon(lambda: ready(pool) == 1)
+        await until(lambda: ready(pool) == 1)
 
 
 async def test_a_call_among_others_that_cannot_be_broken_off_takes_them_with_it(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import pytest
 from lifecycle import hooks
 from lifecycle.errors import PoolBusy, SessionLost, WorkerLost
 from lifecycle.workers.pool import Phase, Sessions
-from tests.realtime.pool.pools import heard, kill, pool_of, ready, soon, started
+from tests.realtime.pool.pools import heard, kill, pool_of, ready, started
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,8 +36,8 @@ async def occupy(pool: Pool, path: Path, session: str | None) -> asyncio.Task[in
 async def lose(pool: Pool, pid: int) -> None:
     with heard(hooks.pool_recovered, pool) as recovered:
         kill(pid, signal.SIGKILL)
-        await soon(lambda: recovered)
-        await soon(lambda: ready(pool) == 2)
+        await until(lambda: recovered)
+        await until(lambda: ready(pool) == 2)
 
 
 async def test_p14_a_session_stays_with_its_member_and_gets_another_when_that_is_lost() -> None:
@@ -82,7 +83,7 @@ async def test_p15_who_waits_for_his_member_holds_nobody_up(tmp_path: Path) -> N
     async with pool_of(size=(2, 2), sessions=STRICT) as pool:
         call = await occupy(pool, tmp_path, "a")
         again = asyncio.create_task(pool.call("pid", session="a"))
-        await soon(lambda: pool.stats().queued == 1)
+        await until(lambda: pool.stats().queued == 1)
         served = {await pool.call("pid", session="b"), await pool.call("pid"), await pool.call("pid", session="b")}
         assert not again.done()
         (tmp_path / "release").touch()
@@ -94,7 +95,7 @@ async def test_who_waits_for_his_member_does_not_have_others_started(tmp_path: P
     async with pool_of(size=(1, 4), sessions=STRICT) as pool:
         call = await occupy(pool, tmp_path, "a")
         again = asyncio.create_task(pool.call("pid", session="a"))
-        await soon(lambda: pool.stats().queued == 1)
+        await until(lambda: pool.stats().queued == 1)
         assert len(pool.members()) == 1
         (tmp_path / "release").touch()
         assert await again == await call
@@ -105,7 +106,7 @@ async def test_who_waits_for_his_member_is_told_when_it_is_lost(tmp_path: Path) 
     async with pool_of(size=(2, 2), sessions=STRICT) as pool:
         call = await occupy(pool, tmp_path, "a")
         waiting = [asyncio.create_task(pool.call("pid", session="a")) for _ in range(2)]
-        await soon(lambda: pool.stats().queued == 2)
+        await until(lambda: pool.stats().queued == 2)
         busy = next(member for member in pool.members() if member.phase is Phase.BUSY)
         kill(busy.pid, signal.SIGKILL)
         outcomes = await asyncio.gather(call, *waiting, return_exceptions=True)
@@ -118,10 +119,10 @@ async def test_calls_of_a_new_session_that_wait_together_get_one_member(tmp_path
     async with pool_of(size=(2, 2), sessions=STRICT) as pool:
         await asyncio.gather(occupy(pool, tmp_path, "x"), occupy(pool, tmp_path, "y"))
         calls = [asyncio.create_task(pool.call("work", 0.01, session="new")) for _ in range(6)]
-        await soon(lambda: pool.stats().queued == 6)
+        await until(lambda: pool.stats().queued == 6)
         (tmp_path / "release").touch()
         assert len(set(await asyncio.gather(*calls))) == 1
-        await soon(lambda: ready(pool) == 2)
+        await until(lambda: ready(pool) == 2)
 
 
 async def test_who_cannot_wait_is_told_that_his_member_is_busy(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ async def test_who_cannot_wait_is_told_that_his_member_is_busy(tmp_path: Path) -
             await pool.call("pid", session="a")
         (tmp_path / "release").touch()
         first = await call
-        await soon(lambda: ready(pool) == 2)
+        await until(lambda: ready(pool) == 2)
         assert await pool.call("pid", session="a") == first
 
 
@@ -149,7 +150,7 @@ async def test_who_waits_for_his_member_counts_in_the_queue(tmp_path: Path) -> N
     async with pool_of(size=(2, 2), sessions=STRICT, queue=1) as pool:
         call = await occupy(pool, tmp_path, "a")
         waiting = asyncio.create_task(pool.call("pid", session="a"))
-        await soon(lambda: pool.stats().queued == 1)
+        await until(lambda: pool.stats().queued == 1)
         with pytest.raises(PoolBusy):
             await pool.call("pid", session="a")
         assert await pool.call("pid")
@@ -162,7 +163,7 @@ async def test_a_lease_of_a_session_keeps_its_member() -> None:
         async with pool.lease("a") as worker:
             pid = worker.member.pid
             again = asyncio.create_task(pool.call("pid", session="a"))
-            await soon(lambda: pool.stats().queued == 1)
+            await until(lambda: pool.stats().queued == 1)
             assert await worker.call("pid") == pid
             assert not again.done()
         assert await again == pid
@@ -185,7 +186,7 @@ async def test_p27_pools_know_nothing_of_each_others_sessions() -> None:
         a, b = await one.call("pid", session="a"), await two.call("pid", session="a")
         assert a != b
         kill(a, signal.SIGKILL)
-        await soon(lambda: one.stats().restarts == 1)
+        await until(lambda: one.stats().restarts == 1)
         assert await two.call("pid", session="a") == b
         with pytest.raises(SessionLost):
             await one.call("pid", session="a")

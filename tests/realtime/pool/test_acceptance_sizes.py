@@ -11,7 +11,8 @@ from lifecycle import hooks
 from lifecycle.backoff import Intensity
 from lifecycle.errors import PoolFailed
 from lifecycle.workers.pool import Phase, Pool, Recycle, Sessions
-from tests.realtime.pool.pools import QUICK, gone, heard, pids, pool_of, ready, soon, started
+from tests.realtime.pool.pools import QUICK, gone, heard, pids, pool_of, ready, started
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,7 @@ async def test_the_member_in_its_place_is_started_while_the_last_call_runs(tmp_p
     async with pool_of(recycle=Recycle(calls=1)) as pool:
         call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
         await started(tmp_path / "started")
-        await soon(lambda: ready(pool) == 1)
+        await until(lambda: ready(pool) == 1)
         (old, new) = pool.members()
         assert (old.phase, old.going) == (Phase.BUSY, "recycle")
         assert await pool.call("pid") == new.pid
@@ -45,13 +46,13 @@ async def test_p13_a_member_goes_when_it_has_too_much_memory_and_no_call_suffers
         seen = [await pool.call("grow", 50 * 1024 * 1024) for _ in range(8)]
         assert len(set(seen)) > 1
         (old, *_) = dict.fromkeys(seen)
-        await soon(lambda: gone(old))
+        await until(lambda: gone(old))
 
 
 async def test_a_member_goes_when_it_is_old() -> None:
     async with pool_of(recycle=Recycle(age=0.3)) as pool:
         old = pool.members()[0]
-        await soon(lambda: old not in pool.members() and ready(pool) == 1)
+        await until(lambda: old not in pool.members() and ready(pool) == 1)
         assert "recycle" in [change.reason for change in old.history]
         assert pool.stats().restarts == 0
 
@@ -67,7 +68,7 @@ async def test_members_above_the_least_go_when_they_are_idle_the_one_first_that_
         with heard(hooks.member_changed, pool) as changes:
             (tmp_path / "release").touch()
             await running
-            await soon(lambda: len(pool.members()) == 1)
+            await until(lambda: len(pool.members()) == 1)
         assert [each["change"].reason for each in changes if each["change"].target is Phase.TERMINATING] == [
             "idle_timeout",
             "idle_timeout",
@@ -81,7 +82,7 @@ async def test_an_idle_member_stays_as_long_as_somebody_has_to_have_it() -> None
     async with pool_of(size=(0, 1), recycle=Recycle(idle=0.05), sessions=sessions) as pool:
         with heard(hooks.session_lost, pool) as lost:
             await pool.call("pid", session="a")
-            await soon(lambda: pool.members() == ())
+            await until(lambda: pool.members() == ())
         assert lost == []
 
 
@@ -98,13 +99,13 @@ async def test_p26_all_members_are_replaced_under_load_without_an_error() -> Non
             return calls
 
         callers = [asyncio.create_task(load()) for _ in range(6)]
-        await soon(lambda: pool.stats().calls > 20)
+        await until(lambda: pool.stats().calls > 20)
         with heard(hooks.pool_recovered, pool) as recovered:
             await pool.refresh()
         assert pids(pool).isdisjoint(before)
         assert all(map(gone, before))
         done = pool.stats().calls
-        await soon(lambda: pool.stats().calls > done + 20)
+        await until(lambda: pool.stats().calls > done + 20)
         over.set()
         assert all(await asyncio.gather(*callers))
         assert recovered == []
@@ -116,7 +117,7 @@ async def test_a_member_that_is_replaced_finishes_its_call(tmp_path: Path) -> No
         call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
         await started(tmp_path / "started")
         refreshed = asyncio.create_task(pool.refresh())
-        await soon(lambda: ready(pool) == 1)
+        await until(lambda: ready(pool) == 1)
         new = await pool.call("pid")
         assert not refreshed.done()
         (tmp_path / "release").touch()
@@ -138,10 +139,10 @@ async def test_members_that_start_when_a_refresh_comes_are_replaced_too(tmp_path
     pool = Pool("pool", "tests.realtime.pool.tasks:Waits", size=(0, 1), init=[str(release)], process=QUICK)
     async with pool:
         call = asyncio.create_task(pool.call("pid"))
-        await soon(lambda: [member.pid for member in pool.members() if member.pid])
+        await until(lambda: [member.pid for member in pool.members() if member.pid])
         (old,) = pool.members()
         refreshed = asyncio.create_task(pool.refresh())
-        await soon(lambda: any(member.generation == 1 and member.pid for member in pool.members()))
+        await until(lambda: any(member.generation == 1 and member.pid for member in pool.members()))
         release.touch()
         await refreshed
         assert await call != old.pid
@@ -164,7 +165,7 @@ async def test_a_pool_gets_other_sizes_while_it_runs(tmp_path: Path) -> None:
         call = asyncio.create_task(pool.call("wait_for", str(tmp_path / "started"), str(tmp_path / "release")))
         await started(tmp_path / "started")
         await pool.resize(1, 1)
-        await soon(lambda: len(pool.members()) == 1)
+        await until(lambda: len(pool.members()) == 1)
         assert pool.members()[0].phase is Phase.BUSY
         (tmp_path / "release").touch()
         assert await call == pool.members()[0].pid

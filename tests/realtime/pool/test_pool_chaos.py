@@ -1,8 +1,8 @@
 """P24: callers of all kinds, and somebody who kills and stops members at random; what must be true is true all along.
 
-Three seconds in the suite; ``LIFECYCLE_CHAOS`` is another number of seconds (`make chaos`: five minutes). Nothing is said
-about how many calls succeed: that is the machine's. Each call has one outcome, and is carried out once at most; the
-figures add up; nothing is left, neither a process nor a descriptor.
+Three seconds in the suite; ``LIFECYCLE_CHAOS`` is another number of seconds (`make chaos`: five minutes). Nothing is
+said about how many calls succeed: that is the machine's. Each call has one outcome, and is carried out once at most;
+the figures add up; nothing is left, neither a process nor a descriptor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from lifecycle._cancelling import was_cancelled
 from lifecycle.errors import SessionLost, WorkerLost
 from lifecycle.workers.pool import Heartbeat, Member, Process, Recycle
 from tests.realtime.pool.members import LIMIT
-from tests.realtime.pool.pools import gone, pool_of, ready, soon
+from tests.realtime.pool.pools import gone, pool_of, ready
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -154,7 +155,7 @@ async def test_p24_each_call_has_one_outcome_and_nothing_is_left(tmp_path: Path)
             assert sum(storm.outcomes.values()) == storm.begun
             for member in pool.members():
                 member.send_signal(signal.SIGCONT)
-            await soon(lambda: ready(pool) == SIZE)
+            await until(lambda: ready(pool) == SIZE)
             stats = pool.stats()
             assert (stats.queued, stats.busy, stats.idle, stats.size) == (0, 0, SIZE, SIZE)
             print(dict(storm.outcomes), f"{storm.kills} kills, {stats.restarts} restarts, {len(seen)} processes")

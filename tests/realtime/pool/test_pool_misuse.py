@@ -16,7 +16,8 @@ from lifecycle.errors import PoolClosed, PoolFailed, RemoteError, WorkerFailed, 
 from lifecycle.workers import Status
 from lifecycle.workers.pool import Heartbeat, Pool
 from tests.realtime.pool.members import LIMIT
-from tests.realtime.pool.pools import ANY, QUICK, gone, heard, kill, pool_of, soon, started
+from tests.realtime.pool.pools import ANY, QUICK, gone, heard, kill, pool_of, started
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +77,7 @@ async def test_a_member_that_somebody_asks_to_end_fails_its_call_with_how_it_end
         with pytest.raises(WorkerLost, match="killed by signal 15") as lost:
             await call
         assert lost.value.signal == signal.SIGTERM
-        await soon(lambda: pool.stats().idle == 1)
+        await until(lambda: pool.stats().idle == 1)
 
 
 async def test_what_a_member_forks_ends_by_the_signal_and_the_member_does_not() -> None:
@@ -95,7 +96,7 @@ async def test_a_call_that_does_no_harm_twice_outlives_that_its_member_is_asked_
         await started(tmp_path / "started")
         (member,) = pool.members()
         kill(member.pid, signal.SIGTERM)
-        await soon(lambda: gone(member.pid))
+        await until(lambda: gone(member.pid))
         (tmp_path / "release").touch()
         assert await call != member.pid
 
@@ -128,7 +129,7 @@ async def test_a_call_that_holds_the_interpreter_has_its_time_whatever_calls_bef
             call = asyncio.create_task(pool.call("hold", str(tmp_path / "held"), deadline=LIMIT))
             await started(tmp_path / "held")
             missed = len(checked)
-            await soon(lambda: len(checked) > missed + 5)
+            await until(lambda: len(checked) > missed + 5)
             assert recovered == []
             call.cancel()
             with pytest.raises(asyncio.CancelledError):

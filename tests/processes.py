@@ -1,0 +1,28 @@
+"""Looking at processes from outside, for tests of what is left of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import psutil
+
+__all__ = ["alive", "members"]
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process, and not only what is left of it to be reaped."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def members(pgid: int) -> list[int]:
+    """Everything alive in a process group."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getpgid(process.pid) == pgid and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
