@@ -2,8 +2,8 @@
 
 Each has a small file there: a FIFO that its owner holds locked. The lock says whether an owner lives: the system lets
 go of it when the process dies, however it dies. The FIFO says when to look: the others hold its writing end, which the
-system reports as broken when the last reader is gone, the lock with it; and what they write into it is a ring. So nobody
-has to look again and again.
+system reports as broken when the last reader is gone, the lock with it; and what they write into it is a ring. So
+nobody has to look again and again.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakValueDictionary
 
 from lifecycle import hooks
 from lifecycle.errors import FlowError
@@ -18,7 +17,7 @@ from lifecycle.flows.plans.scopes import asked, check
 from lifecycle.flows.records import FlowRow
 from lifecycle.flows.repositories import Repository
 from lifecycle.flows.requests import Requests
-from lifecycle.flows.runs import Run
+from lifecycle.flows.rosters import Roster
 from lifecycle.flows.stores import id_for, store_at
 from lifecycle.flows.tables import FlowState
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.patterns import Item
     from lifecycle.flows.plans.compiling import Plan
     from lifecycle.flows.records import Snapshot
+    from lifecycle.flows.runs import Run
     from lifecycle.flows.stores import Store
     from lifecycle.flows.views import FlowsState
 
@@ -86,15 +86,13 @@ class Flows:
         self._repository = Repository(self.store, codec or JSON(), options or Options(), self.owners)
         self._stop_timeout = stop_timeout
         self._open = False
-        # Each run by its id, as long as it is not at its end, or somebody has it.
-        self._unfinished: dict[str, Run] = {}
-        self._runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
+        self._roster = Roster(self._repository, self.requests)
         # What was started or recovered here, by name; and who looks for what of it is to begin anew.
         self._known: dict[str, Item] = {}
         self._looking: set[asyncio.Task[list[Run]]] = set()
 
     def __repr__(self) -> str:
-        return f"<Flows in {self.store!r}: {len(self._unfinished)} unfinished>"
+        return f"<Flows in {self.store!r}: {len(self._roster)} unfinished>"
 
     async def __aenter__(self) -> Self:
         """Open the store.
@@ -145,7 +143,7 @@ class Flows:
     @property
     def runs(self) -> tuple[Run, ...]:
         """Those that were started or recovered here and have not come to an end, the first first."""
-        return tuple(self._unfinished.values())
+        return self._roster.unfinished
 
     def state(self) -> FlowsState:
         """What can be seen of it now."""
@@ -169,7 +167,7 @@ class Flows:
         self.check_open()
         plan = compile_flow(flow)
         self._known[plan.name] = flow
-        known = self._runs.get(id or "")
+        known = self._roster.get(id or "")
         if known is not None:
             if known.name != plan.name:
                 raise FlowError(f"the id {id!r} is that of a flow {known.name!r}, not {plan.name!r}; give another id")
@@ -178,7 +176,7 @@ class Flows:
             return known
         _check_values(plan, store)
         row = FlowRow(id_for(id), plan.name, store=self._repository.codec.encode(store))
-        return self._begin(plan, row)
+        return self._roster.begin(plan, row)
 
     def asks(self, flow: Item) -> frozenset[str]:
         """The names that ``flow`` has to be given, or can be, when it is started: tasks ask for them, and none gives.
@@ -189,11 +187,6 @@ class Flows:
         plan = compile_flow(flow)
         return frozenset(asked(plan) - plan.providers.keys())
 
-    def _begin(self, plan: Plan, row: FlowRow) -> Run:
-        self._runs[row.id] = run = Run(plan, row, self._repository, self._driven)
-        run.drive()
-        return run
-
     def adopt(self, flow: Item, snapshot: Snapshot) -> Run:
         """Carry out ``flow`` from where ``snapshot`` says, which was taken for us; what a `Board` does with a job.
 
@@ -201,31 +194,14 @@ class Flows:
             FlowError: as `start`.
         """
         self.check_open()
-        plan, row = self._repository.plan(flow, snapshot.flow.name), snapshot.flow
-        _check_values(plan, self.codec.decode(row.store))
-        run = Run(plan, row, self._repository, self._driven)
-        run.adopt(snapshot)
-        self._runs[row.id] = run
-        if not run.ended:
-            run.drive()
-        return run
+        plan = self._repository.plan(flow, snapshot.flow.name)
+        _check_values(plan, self.codec.decode(snapshot.flow.store))
+        return self._roster.adopt(plan, snapshot)
 
     async def leave(self, run: Run, error: Exception) -> None:
         """Have nothing more to do with ``run``, which is stopped; who waits for it gets ``error``."""
         await run.abandon(error)
-        if self._runs.get(run.id) is run:
-            del self._runs[run.id]
-            self._unfinished.pop(run.id, None)
-            self.requests.forget(run)
-
-    def _driven(self, run: Run) -> None:
-        """Keep it as long as there is something to do with it."""
-        if run.ended:
-            self._unfinished.pop(run.id, None)
-            self.requests.forget(run)
-        else:
-            self._unfinished[run.id] = run
-            self.requests.hear(run)
+        self._roster.strike(run)
 
     async def recover(self, *flows: Item) -> list[Run]:
         """Go on with what is unfinished of ``flows``, known by their names: suspended, or left by a crash.
@@ -242,7 +218,7 @@ class Flows:
             rows = await self.store.flows(name=plan.name, states=_UNFINISHED)
             posted = await self.store.jobs(self.owners).unfinished([row.id for row in rows])
             rows = [row for row in rows if row.id not in posted]
-            runs += [self._begin(plan, row) for row in rows if await self._is_left(row)]
+            runs += [self._roster.begin(plan, row) for row in rows if await self._is_left(row)]
         return runs
 
     def _look(self) -> None:
@@ -257,7 +233,7 @@ class Flows:
             _log.warning("what is to begin anew could not be recovered: %s", error)
 
     async def _is_left(self, row: FlowRow) -> bool:
-        return row.id not in self._unfinished and not await self._repository.is_run_elsewhere(row)
+        return row.id not in self._roster and not await self._repository.is_run_elsewhere(row)
 
     async def suspend(self, *, cancel_after: float | None = None) -> None:
         """Suspend all that runs now, and wait until nothing of it is at work; see `Run.suspend`.
