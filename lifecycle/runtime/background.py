@@ -13,10 +13,9 @@ from lifecycle._naming import name_of
 from lifecycle.errors import Interrupted
 
 if TYPE_CHECKING:
-    import contextvars
     from collections.abc import Callable
 
-    from lifecycle.runtime.lifetimes import Lifetime
+    from lifecycle.runtime.lives import Life
 
 __all__ = ["Background", "call_anywhere", "check_callable"]
 
@@ -47,8 +46,8 @@ def check_callable(fn: object) -> None:
 class Background:
     """The tasks of `go`; a crash of one is told to everybody and kills nothing."""
 
-    def __init__(self, sender: Lifetime) -> None:
-        self._sender = sender
+    def __init__(self, life: Life) -> None:
+        self._life = life
         self._running: set[asyncio.Task[Any]] = set()
         self.started: int = 0
         self.crashed: int = 0
@@ -64,13 +63,16 @@ class Background:
         args: tuple[Any, ...],
         on_error: Callable[[BaseException], object] | None,
         name: str | None,
-        *,
-        context: contextvars.Context,
     ) -> asyncio.Task[Any]:
-        """Run ``fn(*args)`` in a task of its own."""
-        loop = asyncio.get_running_loop()
-        label = name or name_of(fn)
-        task = loop.create_task(self._watch(label, fn, args, on_error), name=label, context=context)
+        """`Lifetime.go`: run ``fn(*args)`` in a task of its own."""
+        check_callable(fn)
+        life, label = self._life, name or name_of(fn)
+        if not life.in_loop():
+            raise RuntimeError("go() starts a task and must be called in the thread of the lifetime's event loop")
+        if life.over:
+            raise RuntimeError("the lifetime is over; start background tasks before it ends")
+        work = self._watch(label, fn, args, on_error)
+        task = life.loop.create_task(work, name=label, context=life.context_below())
         self.started += 1
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -101,7 +103,7 @@ class Background:
     ) -> Any:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        hooks.task_started.announce(self._sender, name=name)
+        hooks.task_started.announce(self._life.lifetime, name=name)
         try:
             return await call_anywhere(fn, *args)
         except asyncio.CancelledError as error:
@@ -114,14 +116,14 @@ class Background:
             await self._report(name, error, on_error)
             raise
         finally:
-            hooks.task_finished.announce(self._sender, name=name, duration=loop.time() - began)
+            hooks.task_finished.announce(self._life.lifetime, name=name, duration=loop.time() - began)
 
     async def _report(
         self, name: str, error: BaseException, on_error: Callable[[BaseException], object] | None
     ) -> None:
         self.crashed += 1
         _log.error("the background task %r failed: %r", name, error, exc_info=error)
-        hooks.task_crashed.announce(self._sender, name=name, error=error)
+        hooks.task_crashed.announce(self._life.lifetime, name=name, error=error)
         if on_error is None:
             return
         try:

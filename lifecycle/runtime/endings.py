@@ -37,7 +37,7 @@ async def _conclude(life: Life, mains: Sequence[Main]) -> None:
     in_time = life.deadline.expect_end()
     await life.background.cancel(life.deadline.left_for_work())
     await life.cleanup.run(life.deadline.left)
-    life.end_hooks()
+    life.close()
     await life.flushes.run(life.deadline.left)
     for main in mains:
         await main.over()

@@ -139,7 +139,7 @@ class Lifetime:
             TypeError: for what is no function.
             RuntimeError: in another thread than the loop's, or when the lifetime is over.
         """
-        return self._life.go(fn, args, on_error, name)
+        return self._life.background.start(fn, args, on_error, name)
 
     def reset_signals(self) -> None:
         """Count signals from the beginning, for instance when the user has resumed."""

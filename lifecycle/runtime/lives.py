@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.runtime.adoption import Adopted
-from lifecycle.runtime.background import Background, check_callable
+from lifecycle.runtime.background import Background
 from lifecycle.runtime.cleanup import Cleanup
 from lifecycle.runtime.components import Components
 from lifecycle.runtime.deadlines import Deadline
@@ -41,7 +41,7 @@ class Life:
         self.loop = loop
         self.lifetime: Final = Lifetime(self)
         self.escalation: Final = Escalation(settings)
-        self.background: Final = Background(self.lifetime)
+        self.background: Final = Background(self)
         self.cleanup: Final = Cleanup(self.lifetime, settings.hook_timeout)
         #: What is done when those have run: what was measured is sent.
         self.flushes: Final = Cleanup(self.lifetime, settings.hook_timeout, cut=True)
@@ -67,7 +67,8 @@ class Life:
         self._stopping = asyncio.Event()
         # Whoever draws the first number is the first cause; drawing one is atomic, and takes no lock.
         self._causes = itertools.count()
-        self._over = False
+        #: Whether it takes nothing more that would have to run.
+        self.over: bool = False
         #: When it began, in seconds since the epoch.
         self.started_at: float = time.time()
         #: Where code that the lifetime calls by itself runs.
@@ -134,7 +135,7 @@ class Life:
         try:
             yield
         finally:
-            self.end_hooks()
+            self.close()
             for each in disconnect:
                 each()
             if self.outer is not None:
@@ -144,24 +145,16 @@ class Life:
 
     def is_here(self) -> bool:
         """Whether what runs here runs under it, and in its loop."""
-        return current_life.get(None) is self and _running_loop() is self.loop
+        return current_life.get(None) is self and self.in_loop()
 
-    def go(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        on_error: Callable[[BaseException], object] | None,
-        name: str | None,
-    ) -> asyncio.Task[Any]:
-        """`Lifetime.go`."""
-        check_callable(fn)
-        if _running_loop() is not self.loop:
-            raise RuntimeError("go() starts a task and must be called in the thread of the lifetime's event loop")
-        if self._over:
-            raise RuntimeError("the lifetime is over; start background tasks before it ends")
-        return self.background.start(fn, args, on_error, name, context=self._context_below())
+    def in_loop(self) -> bool:
+        """Whether this is the thread of its loop, and runs in it."""
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
 
-    def _context_below(self) -> contextvars.Context:
+    def context_below(self) -> contextvars.Context:
         """The running context, with this as the current lifetime: `Lifetime.go` can be called from elsewhere."""
         context = contextvars.copy_context()
         if context.get(current_life) is not self:
@@ -181,9 +174,9 @@ class Life:
         """`Lifetime.components`."""
         return (*self.components(), *(each for inner in self.inner for each in inner.all_components()))
 
-    def end_hooks(self) -> None:
-        """From now on nothing can be added that would have to run."""
-        self._over = True
+    def close(self) -> None:
+        """Take nothing more that would have to run."""
+        self.over = True
         self.cleanup.close()
         self.flushes.close()
 
@@ -205,10 +198,3 @@ class Life:
 
 def _nothing() -> None:
     return None
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
