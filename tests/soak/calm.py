@@ -55,20 +55,19 @@ class Calm:
         Raises:
             Broken: saying what is not as it has to be.
         """
-        await self._undo()
-        await self._until_true()
-        await self._check_suspension()
-
-    async def _undo(self) -> None:
-        """Take back what would keep it from coming to rest."""
-        state = await self._console.state()
-        for source in {source["name"] for router in state["routers"] for source in router["sources"]}:
-            await self._console.command(f"unpause {shlex.quote(source)}")
-        await self._console.command("resume")
         await self._console.command(f"restart tree/{_BRITTLE}")
         self._config += 1
         (self._life.directory / CONFIG).write_text(json.dumps({"number": -self._config}))
         self._life.send(signal.SIGHUP)
+        await self._until_true()
+        await self._check_suspension()
+
+    async def go_on(self) -> None:
+        """Take back what keeps it from doing what it was asked for, so that it can come to rest."""
+        state = await self._console.state()
+        for source in (source for router in state["routers"] for source in router["sources"] if source["paused"]):
+            await self._console.command(f"unpause {shlex.quote(source['name'])}")
+        await self._console.command("resume")
 
     async def _until_true(self) -> None:
         """What was begun a moment ago takes its time; what is wrong stays wrong."""

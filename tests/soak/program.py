@@ -157,7 +157,9 @@ class Soak:
                 self.notes.note("file", path.name, path.read_text() if path.exists() else None)
 
     def _felt(self, event: HealthEvent) -> None:
-        self.notes.note("health", event.healthy)
+        # The bridge tells of its connection in the same way.
+        if event.name == self.health.name:
+            self.notes.note("health", event.healthy)
 
     def _is_well(self) -> None:
         (self.directory / HEALTH).read_bytes()

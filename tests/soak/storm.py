@@ -179,7 +179,7 @@ class Storm:
             await self._wait(life, min(left, _ROUND), beside)
             if calm is None:
                 continue
-            await self._still()
+            await self._still(calm)
             await calm.check()
             self.calms += 1
             if end < time.monotonic():
@@ -199,12 +199,21 @@ class Storm:
             if self._ledger.wrong:
                 raise Broken("something is wrong that is told below")
 
-    async def _still(self) -> None:
+    async def _still(self, calm: Calm) -> None:
+        """Let the wind fall, and all that was asked for be answered."""
+        falling = asyncio.create_task(self._wind.fall())
         try:
             async with asyncio.timeout(LIMIT):
-                await self._wind.fall()
+                while not falling.done():
+                    await calm.go_on()
+                    await asyncio.wait({falling}, timeout=_PAUSE)
+                # Who asked last may have paused something.
+                await calm.go_on()
         except TimeoutError:
             raise Broken(f"what was asked of it is not answered after {LIMIT:g} s") from None
+        finally:
+            falling.cancel()
+            await asyncio.wait({falling})
 
     async def _end(self, life: Life, end: str, console: Console, calm: Calm) -> None:
         """As it is called; those that need calm have it, the others come in the middle of the storm."""
@@ -223,7 +232,7 @@ class Storm:
                 life.type("status")
                 await life.close_input()
             case "interrupt":
-                await self._still()
+                await self._still(calm)
                 await calm.check()
                 await self._interrupt(life, console)
 
