@@ -24,7 +24,7 @@ __all__ = ["main"]
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "_static" / "first.svg"
 NAME = "first.py"
-COLUMNS, ROWS = 72, 20
+COLUMNS, ROWS = 92, 20
 LIMIT = 30.0
 LONGEST, LAST = 1.5, 5.0  # seconds that a screen is shown at most, and the last one
 
