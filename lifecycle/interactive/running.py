@@ -20,7 +20,7 @@ class RunningCommands:
     """Those that are being carried out, each in a task of its own that can be cancelled."""
 
     def __init__(self) -> None:
-        self._running: dict[asyncio.Task[Any], str] = {}
+        self._running: set[asyncio.Task[Any]] = set()
         # Those of them that Ctrl+C has cancelled.
         self._cancelled: set[asyncio.Task[Any]] = set()
 
@@ -38,7 +38,7 @@ class RunningCommands:
 
     async def _run(self, name: str, handler: AsyncHandler, event: Topical) -> None:
         task = asyncio.ensure_future(_awaited(handler, event))
-        self._running[task] = name
+        self._running.add(task)
         try:
             await asyncio.wait({task})
             if task in self._cancelled and task.cancelled():
@@ -46,7 +46,7 @@ class RunningCommands:
                 raise Dropped(f"the command {name!r} was cancelled by Ctrl+C")
             task.result()
         finally:
-            del self._running[task]
+            self._running.remove(task)
             self._cancelled.discard(task)
             if not task.done():
                 task.cancel()
@@ -54,8 +54,8 @@ class RunningCommands:
 
     def cancel(self) -> bool:
         """Cancel all that run; whether there were any."""
-        running = [task for task in self._running if task not in self._cancelled]
-        self._cancelled.update(running)
+        running = self._running - self._cancelled
+        self._cancelled |= running
         for task in running:
             task.cancel("Ctrl+C")
         return bool(running)

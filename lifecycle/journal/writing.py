@@ -144,24 +144,25 @@ class Journal:
         if self._busy or self._thread is None:
             return
         if self._waiting:
-            if self._gathers():
-                return
-            group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
-            kept = [(work, future) for work, future in group if not future.cancelled()]
-            works = [work for work, _ in kept]
-            job = self._loop.run_in_executor(self._thread, self._database.carry_out, works)
-            began = self._loop.time()
-
-            def committed(job: asyncio.Future[list[Outcome]]) -> None:
-                self._expect(len(group), self._loop.time() - began)
-                self._committed(len(group), [each for _, each in kept], job)
-
-            job.add_done_callback(committed)
-            self._busy = True
+            if not self._gathers():
+                self._commit_next()
         elif self._closing is not None:
-            job_of_closing = self._loop.run_in_executor(self._thread, self._database.close)
-            job_of_closing.add_done_callback(self._closed)
+            self._loop.run_in_executor(self._thread, self._database.close).add_done_callback(self._closed)
             self._busy = True
+
+    def _commit_next(self) -> None:
+        """Let those go who wait, as many as go into a transaction."""
+        group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
+        kept = [(work, future) for work, future in group if not future.cancelled()]
+        began = self._loop.time()
+
+        def committed(job: asyncio.Future[list[Outcome]]) -> None:
+            self._expect(len(group), self._loop.time() - began)
+            self._committed(len(group), [each for _, each in kept], job)
+
+        works = [work for work, _ in kept]
+        self._loop.run_in_executor(self._thread, self._database.carry_out, works).add_done_callback(committed)
+        self._busy = True
 
     def _expect(self, served: int, duration: float) -> None:
         """Those who were served just now may come again, beside those who wait already."""
@@ -198,8 +199,4 @@ class Journal:
         assert closing is not None
         # It has nothing left to do, so that this waits for no more than its last instruction.
         thread.shutdown()
-        error = job.exception()
-        if error is None:
-            closing.set_result(None)
-        else:
-            closing.set_exception(error)
+        settle(closing, (None, job.exception()))
