@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lifecycle.bridges.leases import BUCKET, STREAM
+from lifecycle.bridges.lease_keys import BUCKET, STREAM
 from lifecycle.bridges.streams import COPIES, patiently
 from lifecycle.errors import UnfitServer
 

@@ -31,7 +31,7 @@ class Candidate:
     def __init__(self, link: Link, name: str, seconds: float, told: Callable[[int, str], None]) -> None:
         self.link = link
         self.lease: Final = Lease(link, name, seconds)
-        self.vacancy: Final = Vacancy(self.lease.subject)
+        self.vacancy: Final = Vacancy(self.lease.key.subject)
         self._name = name
         self._told = told
         self._stirred = asyncio.Event()

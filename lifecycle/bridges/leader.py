@@ -143,7 +143,7 @@ class Leader:
         if self._candidate is None:
             raise BridgeError(f"{key!r} cannot be read: {self!r} does not run")
         try:
-            return await self._candidate.lease.get(key)
+            return await self._candidate.lease.key.get(key)
         except unanswered() as error:
             raise BridgeError(f"{self._server!r} does not say what is under {key!r}; try again") from error
 

@@ -1,74 +1,34 @@
 """A lease: one key of a bucket on the server, which one process has at a time, as long as it goes on renewing it.
 
-The key ends by itself when it was not renewed in time. Whoever writes it says which revision they know, and the server
-takes the write if that is still the last: so of several who want it one gets it, and who was frozen meanwhile is told
-that it is over. A write of other data is fenced in the same way, as the server compares the revision of the lease in
-the same step.
+The key ends by itself when it was not renewed in time. Of several who want it one gets it, and who was frozen meanwhile
+is told that it is over, as every write names the revision that it follows (``lease_keys``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import os
 import socket
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from lifecycle.bridges.publishing import check_size
-from lifecycle.bridges.subjects import as_subject, as_token
-from lifecycle.errors import BridgeError, NotLeader
+from lifecycle.bridges.lease_keys import BUCKET, STREAM, Holder, LeaseKey, Refused, read_holder
+from lifecycle.errors import NotLeader
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from lifecycle.bridges.links import Link
 
-__all__ = ["BUCKET", "MARGIN", "OPERATION", "STREAM", "Holder", "Lease", "read_holder", "unanswered"]
-
-#: Where leases are kept, and what their holders write.
-BUCKET = "LEADERS"
-STREAM = f"KV_{BUCKET}"
+__all__ = ["BUCKET", "MARGIN", "STREAM", "Lease", "unanswered"]
 
 #: The part of a lease that its holder gives up, so that it has let go when the server gives it to another.
 MARGIN = 0.1
 
-#: Seconds for an answer, at most.
-_ANSWER = 2.0
-
 #: Seconds for the last word.
 _RELEASE = 1.0
-
-#: Another revision is the last; another write is under way, which may or may not be ours.
-_WRONG_SEQUENCE = (10071, 10164)
-
-_EXPECTED = "Nats-Expected-Last-Subject-Sequence"
-_OF_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
-#: What is in the headers of who gave it back.
-OPERATION = "KV-Operation"
-
-
-class Holder(NamedTuple):
-    """Who has a lease, by what stands in its key."""
-
-    id: str
-    #: Its machine and process, for people.
-    place: str
-    #: Seconds.
-    lease: float
-
-
-class _Entry(NamedTuple):
-    """What is in the key: the last revision, and who wrote it; None if it was given back."""
-
-    revision: int
-    holder: Holder | None
-
-
-class _Refused(Exception):
-    """The server compared revisions and did not take the write."""
 
 
 class Lease:
@@ -78,11 +38,9 @@ class Lease:
     """
 
     def __init__(self, link: Link, name: str, seconds: float) -> None:
-        #: The key, as a subject.
-        self.subject: str = f"$KV.{BUCKET}.{as_token(name)}"
-        self.link = link
         self.seconds = seconds
         self.me: Final = Holder(uuid.uuid4().hex, f"{socket.gethostname()}:{os.getpid()}", seconds)
+        self.key: Final = LeaseKey(link, name, self.me)
         #: The revision with which it was gained: the fencing token.
         self.token: int = 0
         # The last revision that we know to be ours, 0 for none; and until when it is ours by our own clock.
@@ -107,14 +65,14 @@ class Lease:
             Exception: one of `unanswered`; it may be ours all the same, and is found so the next time.
         """
         async with self._turn:
-            entry = await self._look()
-            if entry.holder is not None and entry.holder.id != self.me.id:
+            entry = await self.key.read()
+            if entry.holder is not None and not self.key.is_mine(entry):
                 return entry.holder
             sent = asyncio.get_running_loop().time()
             try:
-                self._revision = await self._write(entry.revision)
-            except _Refused:
-                return (await self._look()).holder or read_holder(None)
+                self._revision = await self.key.write(entry.revision)
+            except Refused:
+                return (await self.key.read()).holder or read_holder(None)
             self.token, self._until = self._revision, self._end(sent)
             return self.me
 
@@ -127,7 +85,7 @@ class Lease:
         """
         async with self._turn:
             sent = asyncio.get_running_loop().time()
-            self._revision = await self._insist(lambda: self._write(self._revision))
+            self._revision = await self._insist(lambda: self.key.write(self._revision))
             self._until = self._end(sent)
 
     async def put(self, key: str, value: bytes, token: int) -> int:
@@ -142,17 +100,7 @@ class Lease:
             # It may have been lost and gained again since, and another have led in between.
             if not self.is_ours or self.token != token:
                 raise NotLeader(f"{key!r} was not written: this process does not lead, or no longer")
-            return await self._insist(lambda: self._write_fenced(key, value))
-
-    async def get(self, key: str) -> bytes | None:
-        """What was last put under ``key``, by whoever led then."""
-        from nats.js.errors import NotFoundError
-
-        try:
-            message = await self._last(as_subject(key, self.subject))
-        except NotFoundError:
-            return None
-        return message.data or b""
+            return await self._insist(lambda: self.key.put(key, value, self._revision))
 
     def forget(self) -> None:
         """It is not ours any more, or not sure to be."""
@@ -161,27 +109,11 @@ class Lease:
     async def release(self) -> None:
         """Give it back, so that another has it at once; where that cannot be said, it ends by itself."""
         try:
-            with suppress(*unanswered(), _Refused):
+            with suppress(*unanswered(), Refused):
                 async with asyncio.timeout(_RELEASE), self._turn:
-                    await self._give_back()
+                    await self.key.give_back()
         finally:
             self.forget()
-
-    # -- what is said to the server ----------------------------------------------------------------------------------
-
-    async def _look(self) -> _Entry:
-        from nats.js.errors import NotFoundError
-
-        try:
-            message = await self._last(self.subject)
-        except NotFoundError:
-            return _Entry(0, None)
-        return _Entry(message.seq, None if OPERATION in (message.headers or {}) else read_holder(message.data))
-
-    async def _give_back(self) -> None:
-        entry = await self._look()
-        if entry.holder is not None and entry.holder.id == self.me.id:
-            await self._publish(self.subject, b"", {_EXPECTED: str(entry.revision), OPERATION: "DEL"}, ttl=1)
 
     async def _insist(self, write: Callable[[], Awaitable[int]]) -> int:
         """What ``write`` returns; one that is refused may be so because the answer to another of ours was lost.
@@ -190,70 +122,26 @@ class Lease:
             NotLeader: when the lease is not ours.
             TimeoutError: when another write is still under way.
         """
-        with suppress(_Refused):
+        with suppress(Refused):
             return await write()
         await self._find_ours()
-        with suppress(_Refused):
+        with suppress(Refused):
             return await write()
         raise TimeoutError("another write came first")
 
     async def _find_ours(self) -> None:
         """Learn the revision of a write of ours whose answer was lost."""
-        entry = await self._look()
-        if entry.holder is None or entry.holder.id != self.me.id or entry.revision < self._revision:
+        entry = await self.key.read()
+        if not self.key.is_mine(entry) or entry.revision < self._revision:
             self.forget()
             raise NotLeader(f"{entry.holder.place if entry.holder else 'nobody'} has the lease")
         if entry.revision == self._revision:
             raise TimeoutError("another write is still under way")
         self._revision = entry.revision
 
-    async def _write(self, expected: int) -> int:
-        holder = json.dumps({"id": self.me.id, "place": self.me.place, "lease": self.seconds})
-        # A server counts whole seconds.
-        return await self._publish(
-            self.subject, holder.encode(), {_EXPECTED: str(expected)}, ttl=math.ceil(self.seconds)
-        )
-
-    async def _write_fenced(self, key: str, value: bytes) -> int:
-        subject = as_subject(key, self.subject)
-        headers = {_EXPECTED: str(self._revision), _OF_SUBJECT: self.subject}
-        check_size(self.link, subject, headers, value)
-        return await self._publish(subject, value, headers)
-
-    async def _publish(self, subject: str, body: bytes, headers: dict[str, str], ttl: int | None = None) -> int:
-        from nats.js.errors import APIError
-
-        try:
-            answer = await self.link.js.publish(subject, body, timeout=self._patience, headers=headers, msg_ttl=ttl)
-        except APIError as error:
-            if error.err_code in _WRONG_SEQUENCE:
-                raise _Refused from error
-            if error.code == 400:  # noqa: PLR2004  # as HTTP has it: another try would meet it again
-                raise BridgeError(f"the server does not take {subject!r}: {error.description}") from error
-            raise
-        return answer.seq
-
-    async def _last(self, subject: str) -> Any:
-        """The last message; from the stream's leader, since any other copy may be behind."""
-        async with asyncio.timeout(self._patience):
-            return await self.link.js.get_last_msg(STREAM, subject)
-
-    @property
-    def _patience(self) -> float:
-        return min(_ANSWER, self.seconds / 4)
-
     def _end(self, sent: float) -> float:
         """When what was sent at ``sent`` is over for us: the server counts from a later moment."""
         return sent + self.seconds * (1 - MARGIN)
-
-
-def read_holder(value: bytes | None) -> Holder:
-    """Who stands in a key; somebody, where another program wrote it in its own way."""
-    try:
-        said: Any = json.loads(value or b"")
-        return Holder(str(said["id"]), str(said["place"]), float(said["lease"]))
-    except (ValueError, KeyError, TypeError):
-        return Holder("", "somebody", 0.0)
 
 
 def unanswered() -> tuple[type[Exception], ...]:

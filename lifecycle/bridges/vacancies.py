@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from lifecycle._bells import within
-from lifecycle.bridges.leases import OPERATION, Holder, read_holder
+from lifecycle.bridges.lease_keys import OPERATION, Holder, read_holder
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg

@@ -71,17 +71,17 @@ class Worker:
         """What was sent while it led, and arrives who knows when: neither the clock nor the client can see to that."""
         while True:
             await asyncio.sleep(PAUSE)
-            lease = self.leader._candidate and self.leader._candidate.lease
-            if lease and lease.is_ours:
+            candidate = self.leader._candidate
+            if candidate and (lease := candidate.lease).is_ours:
                 (key, value), revision = self.next(lease.token), lease._revision
                 await asyncio.sleep(LATE * random.random() ** 2)
                 headers = {
                     "Nats-Expected-Last-Subject-Sequence": str(revision),
-                    "Nats-Expected-Last-Subject-Sequence-Subject": lease.subject,
+                    "Nats-Expected-Last-Subject-Sequence-Subject": lease.key.subject,
                 }
-                subject = f"{lease.subject}.{key.replace('/', '.')}"
+                subject = f"{lease.key.subject}.{key.replace('/', '.')}"
                 try:
-                    answer = await lease.link.js.publish(subject, value, timeout=1.0, headers=headers)
+                    answer = await candidate.link.js.publish(subject, value, timeout=1.0, headers=headers)
                     self.note(f"put {answer.seq}")
                 except APIError:
                     self.note("refused")
