@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from lifecycle.cli.ctl.clients import Client
-    from lifecycle.cli.ctl.verbs import Order
+    from lifecycle.cli.ctl.verbs import Request
 
 __all__ = ["command", "emit", "line_of", "patiently", "told"]
 
 
-def command(order: Order) -> int:
+def command(request: Request) -> int:
     """Have the program carry out its command, and wait for the outcome."""
-    client = choose(order.program)
+    client = choose(request.program)
     with patiently(client):
-        outcome = client.post("/api/command", {"line": line_of(order)})
-    return told(client, order, outcome)
+        outcome = client.post("/api/command", {"line": line_of(request)})
+    return told(client, request, outcome)
 
 
-def emit(order: Order) -> int:
+def emit(request: Request) -> int:
     """Send an event, and wait for what becomes of it."""
-    text, data = order.given["data"], None
+    text, data = request.given["data"], None
     try:
         data = None if text is None else json.loads(text)
     except ValueError as error:
         raise UsageError(f"{text!r} is no JSON: {error}; a text is given as '\"text\"'") from None
-    client = choose(order.program)
+    client = choose(request.program)
     with patiently(client):
-        outcome = client.post("/api/emit", {"topic": order.given["topic"], "data": data})
-    return told(client, order, outcome)
+        outcome = client.post("/api/emit", {"topic": request.given["topic"], "data": data})
+    return told(client, request, outcome)
 
 
 @contextmanager
@@ -56,20 +56,20 @@ def patiently(client: Client) -> Generator[None]:
         raise CliError(f"not waited for any longer; {client.name} goes on with it") from None
 
 
-def line_of(order: Order) -> str:
+def line_of(request: Request) -> str:
     """The command as a person at the program's prompt would type it; options of ours are none of its."""
-    return shlex.join(word for word in order.words if not order.verb or word != "--json")
+    return shlex.join(word for word in request.words if not request.verb or word != "--json")
 
 
-def told(client: Client, order: Order, outcome: dict[str, Any]) -> int:
+def told(client: Client, request: Request, outcome: dict[str, Any]) -> int:
     """Show what became of it, and give the status to exit with."""
     done = outcome.get("outcome") == "handled"
-    if order.json:
+    if request.json:
         show_json(outcome)
         return DONE if done else FAILED
     show_text(outcome.get("answer") or "")
     if done:
-        voice().good(f"{client.name}: {harmless(' '.join(order.words))}: done")
+        voice().good(f"{client.name}: {harmless(' '.join(request.words))}: done")
     else:
         voice().bad(f"{client.name}: {harmless(str(outcome.get('error') or outcome.get('outcome')), chr(10))}")
     return DONE if done else FAILED

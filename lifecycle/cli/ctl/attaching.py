@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.ctl.clients import Client
     from lifecycle.cli.ctl.exchanges import Exchange
     from lifecycle.cli.ctl.streams import Stream
-    from lifecycle.cli.ctl.verbs import Order
+    from lifecycle.cli.ctl.verbs import Request
     from lifecycle.events import Topical
 
 __all__ = ["attach"]
@@ -37,9 +37,9 @@ __all__ = ["attach"]
 _AT_ONCE: Final = 100
 
 
-def attach(order: Order) -> int:
+def attach(request: Request) -> int:
     """Talk to the program until Ctrl+D, the end of the lines, or its own end; 1 if a line from a pipe failed."""
-    client = choose(order.program)
+    client = choose(request.program)
     with client.stream("/api/attach", sys.stdout) as output:
         talk = _Talk(client, output)
         run(talk.router(), talk.listen)

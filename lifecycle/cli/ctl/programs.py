@@ -14,7 +14,7 @@ from lifecycle.cli.listing import ago
 from lifecycle.cli.messages import voice
 
 if TYPE_CHECKING:
-    from lifecycle.cli.ctl.verbs import Order
+    from lifecycle.cli.ctl.verbs import Request
     from lifecycle.observe.sockets import Program
 
 __all__ = ["ps"]
@@ -23,15 +23,15 @@ __all__ = ["ps"]
 _PATIENCE: Final = 5.0
 
 
-def ps(order: Order) -> int:
+def ps(request: Request) -> int:
     """List them."""
     from lifecycle.observe.sockets import find
 
-    programs = find(order.program)
-    if order.program is not None and not programs:
-        raise NoProgramError(f"no program called {order.program!r} runs here")
+    programs = find(request.program)
+    if request.program is not None and not programs:
+        raise NoProgramError(f"no program called {request.program!r} runs here")
     answers = _asked(programs)
-    if order.json:
+    if request.json:
         show_json([{**answer, "name": each.name, "path": str(each.path)} for each, answer in answers])
     elif answers:
         show(Sheet(("name", "pid", "since"), [_row(each, answer) for each, answer in answers]))

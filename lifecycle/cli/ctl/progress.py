@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.ctl.exchanges import Exchange
     from lifecycle.cli.ctl.streams import Stream
     from lifecycle.cli.ctl.trees import Node
-    from lifecycle.cli.ctl.verbs import Order
+    from lifecycle.cli.ctl.verbs import Request
 
 __all__ = ["Left", "Renewal", "restart", "stop"]
 
@@ -35,15 +35,15 @@ __all__ = ["Left", "Renewal", "restart", "stop"]
 _ALIVE: Final = ("pending", "starting", "running", "suspended", "stopping")
 
 
-def stop(order: Order) -> int:
+def stop(request: Request) -> int:
     """Ask the program to end, and wait until its process has ended."""
-    client = choose(order.program)
+    client = choose(request.program)
     with patiently(client), _life(client) as wait_for_end, client.stream("/api/state/stream") as stream:
-        outcome, stops = _stopped(client, line_of(order), stream)
+        outcome, stops = _stopped(client, line_of(request), stream)
         if not stops:
-            return told(client, order, outcome)
+            return told(client, request, outcome)
         wait_for_end()
-    if order.json:
+    if request.json:
         show_json(outcome)
     else:
         voice().good(f"{client.name} has ended")
@@ -66,21 +66,21 @@ def _stopped(client: Client, line: str, stream: Stream) -> tuple[dict[str, Any],
     return outcome, True
 
 
-def restart(order: Order) -> int:
+def restart(request: Request) -> int:
     """Start a worker anew, and show how far that has come."""
-    if order.given["name"] is None:  # a program's own word may take none
-        return command(order)
-    client = choose(order.program)
+    if request.given["name"] is None:  # a program's own word may take none
+        return command(request)
+    client = choose(request.program)
     tree = Tree()
     with patiently(client), client.stream("/api/state/stream") as stream:
         tree.update([stream.first()])
-        renewal = Renewal(tree, order.given["name"])
-        line = {"line": line_of(order)}
+        renewal = Renewal(tree, request.given["name"])
+        line = {"line": line_of(request)}
         with bar(f"restarting {renewal.name}") as draw, client.tell("/api/command", line) as exchange:
             for _ in _changes(tree, stream, exchange):
                 draw(*renewal.of(tree))
             outcome = decoded(exchange.body())
-    return told(client, order, outcome)
+    return told(client, request, outcome)
 
 
 def _changes(tree: Tree, stream: Stream, exchange: Exchange) -> Iterator[None]:

@@ -15,16 +15,16 @@ from lifecycle.cli.messages import put, voice
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lifecycle.cli.ctl.verbs import Order
+    from lifecycle.cli.ctl.verbs import Request
 
 __all__ = ["commands", "diagram", "dump", "explain", "routes", "show_commands", "trace"]
 
 _COUNTS = ("handled", "failed", "dropped", "held")
 
 
-def routes(order: Order) -> int:
+def routes(request: Request) -> int:
     """Which handlers there are, and for what."""
-    return _tell(order, choose(order.program).get("/api/routes"), _routes)
+    return _tell(request, choose(request.program).get("/api/routes"), _routes)
 
 
 def _routes(answer: Any) -> None:
@@ -44,9 +44,9 @@ def _shared(route: dict[str, Any]) -> str:
     return "" if lane == route["pattern"] else str(lane)
 
 
-def commands(order: Order) -> int:
+def commands(request: Request) -> int:
     """The words that the program knows."""
-    return _tell(order, choose(order.program).get("/api/commands"), show_commands)
+    return _tell(request, choose(request.program).get("/api/commands"), show_commands)
 
 
 def show_commands(answer: Any) -> None:
@@ -55,9 +55,9 @@ def show_commands(answer: Any) -> None:
     show(Sheet(("command", "meaning"), [(row[0], row[1] if row[1:] else "") for row in rows]))
 
 
-def explain(order: Order) -> int:
+def explain(request: Request) -> int:
     """Why nothing happens."""
-    return _tell(order, choose(order.program).get("/api/explain", topic=order.given["topic"]), _explanation)
+    return _tell(request, choose(request.program).get("/api/explain", topic=request.given["topic"]), _explanation)
 
 
 def _explanation(answer: Any) -> None:
@@ -66,30 +66,30 @@ def _explanation(answer: Any) -> None:
         voice().say("`lifecycle ctl routes` lists the patterns that there are")
 
 
-def trace(order: Order) -> int:
+def trace(request: Request) -> int:
     """An event, what led to it, and what came of it."""
-    number = order.given["id"].removeprefix("#")
-    return _tell(order, choose(order.program).get(f"/api/trace/{quote(number, safe='')}"), _trace)
+    number = request.given["id"].removeprefix("#")
+    return _tell(request, choose(request.program).get(f"/api/trace/{quote(number, safe='')}"), _trace)
 
 
 def _trace(answer: Any) -> None:
     put(sys.stdout, "".join(f"{entry_line(node, depth=node['depth'], whole=True)}\n" for node in answer["nodes"]))
 
 
-def diagram(order: Order) -> int:
+def diagram(request: Request) -> int:
     """A drawing for Mermaid."""
-    show_text(choose(order.program).text("/api/diagram", of=order.given["of"]))
+    show_text(choose(request.program).text("/api/diagram", of=request.given["of"]))
     return DONE
 
 
-def dump(order: Order) -> int:
+def dump(request: Request) -> int:
     """Where each thread and each task stands."""
-    show_text(choose(order.program).text("/api/dump"))
+    show_text(choose(request.program).text("/api/dump"))
     return DONE
 
 
-def _tell(order: Order, answer: Any, people: Callable[[Any], None]) -> int:
-    if order.json:
+def _tell(request: Request, answer: Any, people: Callable[[Any], None]) -> int:
+    if request.json:
         show_json(answer)
     else:
         people(answer)

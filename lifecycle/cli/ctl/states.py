@@ -17,18 +17,18 @@ from lifecycle.cli.messages import put, voice
 if TYPE_CHECKING:
     from lifecycle.cli.ctl.streams import Stream
     from lifecycle.cli.ctl.trees import Node
-    from lifecycle.cli.ctl.verbs import Order
+    from lifecycle.cli.ctl.verbs import Request
 
 __all__ = ["sheet", "status"]
 
 _HEADING: Final = ("name", "kind", "status", "")
 
 
-def status(order: Order) -> int:
+def status(request: Request) -> int:
     """Show it; with --watch until Ctrl+C, until nobody reads any more, or until the program has ended (a failure)."""
-    client = choose(order.program)
-    watching = order.given["watch"]
-    if order.json and not watching:
+    client = choose(request.program)
+    watching = request.given["watch"]
+    if request.json and not watching:
         show_json(client.get("/api/state"))
         return DONE
     with client.stream("/api/state/stream", sys.stdout) as stream:
@@ -37,7 +37,7 @@ def status(order: Order) -> int:
             tree.update([stream.first()])
             show(sheet(tree, client.name))
             return DONE
-        read = _as_json(stream) if order.json else _as_it_changes(stream, client.name)
+        read = _as_json(stream) if request.json else _as_it_changes(stream, client.name)
         if not read or stream.unread:
             return DONE
     voice().warn(f"{client.name} has ended")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lifecycle.cli.ctl.streams import Stream
-    from lifecycle.cli.ctl.verbs import Order
+    from lifecycle.cli.ctl.verbs import Request
 
 __all__ = ["Held", "tail"]
 
@@ -26,14 +26,14 @@ _LATEST: Final = 10
 _SLOW: Final = 1.0
 
 
-def tail(order: Order) -> int:
+def tail(request: Request) -> int:
     """Show events until Ctrl+C, until nobody reads any more, or until the program has ended (a failure)."""
-    client = choose(order.program)
-    pattern = order.given["pattern"]
+    client = choose(request.program)
+    pattern = request.given["pattern"]
     # First the stream, so that nothing falls between the two.
     with client.stream("/api/events/stream", sys.stdout, pattern=pattern) as stream:
         past = client.get("/api/events", pattern=pattern, limit=_LATEST)
-        if order.json:
+        if request.json:
             lines = (show_json(message, line=True) for message in _all(stream, past))
         else:
             lines = (put(sys.stdout, f"{_line(message)}\n") for message in _settled(stream, past))

@@ -13,7 +13,7 @@ from lifecycle.cli.parsers import CommandParser
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["VERBS", "Order", "add_ctl"]
+__all__ = ["VERBS", "Request", "add_ctl"]
 
 _JSON: Final = (("--json", {"action": "store_true", "help": "for programs"}),)
 
@@ -27,15 +27,15 @@ class Verb:
     function: str
     takes: tuple[tuple[str, dict[str, Any]], ...] = ()
 
-    def run(self, order: Order) -> int:
+    def run(self, request: Request) -> int:
         """Carry it out."""
         module = importlib.import_module(f"lifecycle.cli.ctl.{self.module}")
-        carry_out: Callable[[Order], int] = getattr(module, self.function)
-        return carry_out(order)
+        carry_out: Callable[[Request], int] = getattr(module, self.function)
+        return carry_out(request)
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Request:
     """What was typed."""
 
     #: The name of the program, if one was given.
@@ -142,7 +142,7 @@ def add_ctl(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.intermixes = False  # what follows the command is the command's
-    parser.set_defaults(main=_ctl, order=None)
+    parser.set_defaults(main=_ctl, request=None)
     parser.add_argument("-p", "--program", metavar="NAME", help="which program, where several run; see ps")
     parser.add_argument("words", nargs=argparse.REMAINDER, action=_Words, metavar="COMMAND ...", help=argparse.SUPPRESS)
 
@@ -152,18 +152,18 @@ class _Words(argparse.Action):
 
     def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: str | None = None) -> None:
         if values:
-            namespace.order = _order(namespace.program, tuple(values))
+            namespace.request = _request(namespace.program, tuple(values))
 
 
-def _order(program: str | None, words: Sequence[str]) -> Order:
+def _request(program: str | None, words: Sequence[str]) -> Request:
     verb = VERBS.get(words[0])
     if verb is None:
-        return Order(program, "", tuple(words))
+        return Request(program, "", tuple(words))
     parser = CommandParser(prog=f"lifecycle ctl {words[0]}", description=_sentence(verb.told), allow_abbrev=False)
     for name, how in verb.takes:
         parser.add_argument(name, **how)
     given = vars(parser.parse_args(words[1:]))
-    return Order(program, words[0], tuple(words), given)
+    return Request(program, words[0], tuple(words), given)
 
 
 def _sentence(text: str) -> str:
@@ -171,19 +171,19 @@ def _sentence(text: str) -> str:
 
 
 def _ctl(parsed: Any) -> int:
-    order: Order | None = parsed.order
-    if order is None and not parsed.command:
+    request: Request | None = parsed.request
+    if request is None and not parsed.command:
         raise UsageError("lifecycle ctl needs a command, such as status; `lifecycle ctl --help` lists them")
-    if order is None:
-        order = Order(parsed.program, "", parsed.command)
+    if request is None:
+        request = Request(parsed.program, "", parsed.command)
     elif parsed.command:
-        order = _with_rest(order, parsed.command)
-    verb = VERBS[order.verb] if order.verb else _command("")
-    return verb.run(order)
+        request = _with_rest(request, parsed.command)
+    verb = VERBS[request.verb] if request.verb else _command("")
+    return verb.run(request)
 
 
-def _with_rest(order: Order, rest: tuple[str, ...]) -> Order:
+def _with_rest(request: Request, rest: tuple[str, ...]) -> Request:
     """What follows ``--`` belongs to a word of the program; none of ours takes it."""
-    if order.verb:
-        raise UsageError(f"lifecycle ctl {order.verb} takes nothing after --")
-    return Order(order.program, "", (*order.words, "--", *rest))
+    if request.verb:
+        raise UsageError(f"lifecycle ctl {request.verb} takes nothing after --")
+    return Request(request.program, "", (*request.words, "--", *rest))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lifecycle.flows import AtomRow, Change, FlowRow, Snapshot, Store
     from lifecycle.flows.views import RunInfo
 
-__all__ = ["described", "in_order", "listed", "picture", "records", "whole"]
+__all__ = ["described", "in_order", "listed", "listed_as_json", "picture", "whole"]
 
 #: Changes of a flow that a person is shown; JSON has all.
 _LATEST = 20
@@ -54,7 +54,7 @@ def listed(rows: Sequence[tuple[FlowRow, str]]) -> str:
     return columns([("id", "flow", "state", "changed", "process"), *(tuple(map(harmless, row)) for row in cells)])
 
 
-def records(rows: Sequence[tuple[FlowRow, str]]) -> str:
+def listed_as_json(rows: Sequence[tuple[FlowRow, str]]) -> str:
     """The same for programs."""
     return _json([_record(row, runner) for row, runner in rows])
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
 from lifecycle.cli.messages import put, voice
 from lifecycle.cli.stores.files import check_file
-from lifecycle.cli.stores.flow_reports import described, in_order, listed, picture, records, whole
+from lifecycle.cli.stores.flow_reports import described, in_order, listed, listed_as_json, picture, whole
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Flows
 from lifecycle.flows.postgres import PostgresStore
@@ -44,16 +44,16 @@ def flows(verb: str, place: Path | str, ids: Sequence[str], *, json: bool = Fals
     if not isinstance(place, str):
         check_file(place, FLOW_TABLES, lacks="holds no flows", given_to="Flows")
     try:
-        work = _Work(Flows(place), ids, json=json, flow=flow)
-        return asyncio.run(_carry_out(VERBS[verb], work))
+        chosen = _Selection(Flows(place), ids, json=json, flow=flow)
+        return asyncio.run(_carry_out(VERBS[verb], chosen))
     except (JournalError, FlowError, OSError) as error:
         raise CliError(str(error)) from error
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
-class _Work:
-    """What a verb is to do, and with what."""
+class _Selection:
+    """The flows that a verb is about, and how to tell of them."""
 
     def __init__(self, flows: Flows, ids: Sequence[str], *, json: bool, flow: str | None) -> None:
         self.flows, self.ids, self.json, self.flow = flows, ids, json, flow
@@ -87,51 +87,51 @@ def _process(owner: str) -> str:
     return owner.rpartition("-")[0]
 
 
-async def _carry_out(verb: Callable[[_Work], Awaitable[int]], work: _Work) -> int:
-    store = work.flows.store
+async def _carry_out(verb: Callable[[_Selection], Awaitable[int]], chosen: _Selection) -> int:
+    store = chosen.flows.store
     if isinstance(store, PostgresStore) and not await store.holds_flows():
         raise UsageError(f"{store!r} holds no flows; give the URL that Flows(…) was given")
     async with store:
-        return await verb(work)
+        return await verb(chosen)
 
 
 # -- the verbs -----------------------------------------------------------------------------------------------------
 
 
-async def _list(work: _Work) -> int:
+async def _list(chosen: _Selection) -> int:
     """A line a flow, the oldest first."""
-    rows = [(row, await work.runner(row)) for row in await work.rows()]
-    if rows or work.json:
-        put(sys.stdout, records(rows) if work.json else listed(rows))
+    rows = [(row, await chosen.runner(row)) for row in await chosen.rows()]
+    if rows or chosen.json:
+        put(sys.stdout, listed_as_json(rows) if chosen.json else listed(rows))
     else:
         voice().say("there are no flows")
     return DONE
 
 
-async def _show(work: _Work) -> int:
+async def _show(chosen: _Selection) -> int:
     """All that is known of each."""
-    shown = [(*await _read(work, row.id), await work.runner(row)) for row in await work.rows()]
-    put(sys.stdout, described(shown, json=work.json))
+    shown = [(*await _read(chosen, row.id), await chosen.runner(row)) for row in await chosen.rows()]
+    put(sys.stdout, described(shown, json=chosen.json))
     return DONE
 
 
-async def _diagram(work: _Work) -> int:
+async def _diagram(chosen: _Selection) -> int:
     """One flow with its tasks, or of several each as a node, for Mermaid."""
-    snapshots = [(await _read(work, row.id))[0] for row in await work.rows()]
-    put(sys.stdout, picture(snapshots, work.flow))
+    snapshots = [(await _read(chosen, row.id))[0] for row in await chosen.rows()]
+    put(sys.stdout, picture(snapshots, chosen.flow))
     return DONE
 
 
-async def _read(work: _Work, flow: str) -> tuple[Snapshot, list[Change]]:
+async def _read(chosen: _Selection, flow: str) -> tuple[Snapshot, list[Change]]:
     """A flow, with its tasks in the order in which they began, and all its changes."""
-    changes = [change async for change in whole(work.flows.store, flow)]
-    return in_order(await work.flows.store.load(flow), changes), changes
+    changes = [change async for change in whole(chosen.flows.store, flow)]
+    return in_order(await chosen.flows.store.load(flow), changes), changes
 
 
-async def _suspend(work: _Work) -> int:
+async def _suspend(chosen: _Selection) -> int:
     """Ask who runs them to begin nothing more; what is at work ends first."""
-    asked = await _ask(work, SUSPEND, _RUNS)
-    left = [row for row in await work.rows() if row.state in _RUNS and row.id not in asked]
+    asked = await _ask(chosen, SUSPEND, _RUNS)
+    left = [row for row in await chosen.rows() if row.state in _RUNS and row.id not in asked]
     for row in left:
         voice().say(f"{row.id} is not running: it is {row.state}, and its program goes on with it when it starts")
     if not asked and not left:
@@ -139,11 +139,11 @@ async def _suspend(work: _Work) -> int:
     return DONE
 
 
-async def _resume(work: _Work) -> int:
+async def _resume(chosen: _Selection) -> int:
     """Ask who has them to go on."""
-    asked = await _ask(work, RESUME, (FlowState.SUSPENDED,))
-    others = [row for row in await work.rows() if row.state not in _ENDS and row.id not in asked]
-    left = [row for row in others if not await work.runner(row)]
+    asked = await _ask(chosen, RESUME, (FlowState.SUSPENDED,))
+    others = [row for row in await chosen.rows() if row.state not in _ENDS and row.id not in asked]
+    left = [row for row in others if not await chosen.runner(row)]
     for row in left:
         voice().say(f"{row.id} is {row.state}, and nobody runs who could go on with it; start its program")
     if not asked and not left:
@@ -151,33 +151,33 @@ async def _resume(work: _Work) -> int:
     return FAILED if left else DONE
 
 
-async def _ask(work: _Work, what: str, states: Sequence[FlowState]) -> set[str]:
+async def _ask(chosen: _Selection, what: str, states: Sequence[FlowState]) -> set[str]:
     """Ask for all that are in ``states`` and in somebody's hands; give their ids."""
-    rows = await work.rows()
-    if work.ids and (ended := [row for row in rows if row.state in _ENDS]):
+    rows = await chosen.rows()
+    if chosen.ids and (ended := [row for row in rows if row.state in _ENDS]):
         raise CliError(f"flow {ended[0].id!r} is at its end: {ended[0].state}")
-    meant = {row.id: runner for row in rows if row.state in states and (runner := await work.runner(row))}
-    work.ring(what, meant)
+    meant = {row.id: runner for row in rows if row.state in states and (runner := await chosen.runner(row))}
+    chosen.ring(what, meant)
     for each, runner in meant.items():
         voice().say(f"process {runner} was asked to {what} {each}")
     return set(meant)
 
 
-async def _retry(work: _Work) -> int:
+async def _retry(chosen: _Selection) -> int:
     """Begin anew with what failed: now if who carried it out lives, or when its program starts the next time."""
-    rows = [row for row in await work.rows() if work.ids or row.state in RETRIED]
-    living = {row.owner for row in rows if row.owner and await work.flows.owners.lives(row.owner)}
+    rows = [row for row in await chosen.rows() if chosen.ids or row.state in RETRIED]
+    living = {row.owner for row in rows if row.owner and await chosen.flows.owners.lives(row.owner)}
     for row in rows:
-        await begin_anew(work.flows.store, row.id)
+        await begin_anew(chosen.flows.store, row.id)
         when = f"by process {_process(row.owner)}" if row.owner in living else "when its program starts, or recovers"
         voice().say(f"{row.id} was {row.state}, and is begun anew {when}")
-    work.ring(RECOVER, living)
+    chosen.ring(RECOVER, living)
     if not rows:
         voice().say("nothing has failed")
     return DONE
 
 
-VERBS: dict[str, Callable[[_Work], Awaitable[int]]] = {
+VERBS: dict[str, Callable[[_Selection], Awaitable[int]]] = {
     "list": _list,
     "show": _show,
     "diagram": _diagram,

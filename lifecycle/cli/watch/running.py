@@ -62,7 +62,10 @@ def watch(typed: Mapping[str, Any]) -> int:
     _require_paths(settings, typed=bool(typed.get("paths")))
     voice = voice_of(settings.log_format)
     with handover(settings.socket) as socket, heard(voice):
-        return _prepare(settings, here, voice, socket).run(*typed.get("beside", ()))
+        program = _prepare(settings, here, voice, socket)
+        if socket is not None:
+            voice.say(f"listening on {socket} for the command")
+        return program.run(*typed.get("beside", ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,21 @@ class _Program:
             return FAILED
         return DONE
 
-    def tell_status(self, _: object) -> None:
+    def route(self, rules: PathRules) -> None:
+        """Tell the router what leads to what."""
+        settings, session = self.settings, self.session
+        # From the prompt, or SIGHUP where there is no terminal to hang up.
+        self.router.handle("lifecycle/reload", session.reload)
+        if settings.prompt:
+            self.router.handle("command/status", self._tell_status, lane="command", replace=True)
+        _add_files(self.router, settings, session, rules)
+        if settings.webhook is not None:
+            from lifecycle.cli.watch.webhook import SpokenWebhook
+
+            self.router.handle("webhook/**", session.webhook)
+            self.router.add_source(SpokenWebhook(settings.webhook, settings.secret_env, say=self.voice.say))
+
+    def _tell_status(self, _: object) -> None:
         """Say how the command does."""
         watched = ", ".join(str(path) for path in self.settings.paths)
         then = "; paused, what changes waits for unpause" if self.session.paused else ""
@@ -126,21 +143,10 @@ def _prepare(settings: Settings, here: Path, voice: Voice, socket: Handover | No
     suspender.manage(generations)
     session = Session(settings, rules, generations, voice, python=python, suspender=suspender)
     router = _prompting(session, suspender, at_terminal=how == "pty") if settings.prompt else Router("watch")
-    # From the prompt, or SIGHUP where there is no terminal to hang up.
-    router.handle("lifecycle/reload", session.reload)
-    if socket is not None:
-        voice.say(f"listening on {socket} for the command")
     program = _Program(settings, voice, router, children, session, generations)
-    if settings.prompt:
-        router.handle("command/status", program.tell_status, lane="command", replace=True)
-    _add_files(router, settings, session, rules)
+    program.route(rules)
     if live is not None:
         router.add_source(live)
-    if settings.webhook is not None:
-        from lifecycle.cli.watch.webhook import SpokenWebhook
-
-        router.handle("webhook/**", session.webhook)
-        router.add_source(SpokenWebhook(settings.webhook, settings.secret_env, say=voice.say))
     if foreground is not None:
         _follow_the_shell(router, foreground)
     if how == "pty":
