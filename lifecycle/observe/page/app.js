@@ -4,13 +4,14 @@ import { render } from "./vendor/lit-html/lit-html.js";
 import { Dialogs } from "./dialogs.js";
 import { Events } from "./events.js";
 import { Flows } from "./flows.js";
-import { age, bytes, count, duration, quoted, rate, tone, visible } from "./format.js";
+import { age, quoted, visible } from "./format.js";
 import { Inspector } from "./inspector.js";
 import { Live, takeToken, token, told } from "./net.js";
-import { html, icon, nothing, repeat, spark, status } from "./parts.js";
+import { html, icon, nothing, repeat, status } from "./parts.js";
 import { Routes } from "./routes.js";
 import { Store } from "./store.js";
 import { Stores } from "./stores.js";
+import { tiles } from "./tiles.js";
 import { Workers } from "./workers.js";
 
 const LINKS = { open: "live", connecting: "connecting", closed: "not connected", resting: "resting", refused: "locked" };
@@ -234,7 +235,7 @@ class App {
       <a class="skip" href="#workers" @click=${(event) => jump(event, "workers")}>Skip to the workers</a>
       ${this.#header(sections)}
       <main class=${this.#link === "open" ? "" : "stale"}>
-        ${this.#tiles()}
+        ${tiles(this.store, this.workers.all())}
         <div class="grid">
           <div class="column">${this.workers.draw()}${this.events.draw()}</div>
           <div class="column">${this.routes.draw()}${this.stores.flowing()}${there.has("pools") ? this.stores.pools() : nothing}</div>
@@ -252,7 +253,7 @@ class App {
     const lifetime = this.store.first("lifetime");
     const name = visible(program.name ?? "…");
     document.title = `${name} – lifecycle`;
-    const state = lifetime?.status ?? (lifetime?.stopping ? "stopping" : this.#link === "open" ? "running" : "unknown");
+    const state = lifetime?.status ?? (this.#link === "open" ? "running" : "unknown");
     const locked = !token.get();
     const busy = (word) => this.#busy.has(word);
     const button = (word, sign, said) => html`<button id="do-${word}" ?disabled=${busy(word)} @click=${() => this.send(word)} title=${said}>${icon(sign)}<span>${said}</span></button>`;
@@ -285,28 +286,6 @@ class App {
       this.live.restart();
     }
     this.draw();
-  }
-
-  #tiles() {
-    const { store } = this;
-    const workers = this.workers.all();
-    const running = workers.filter((node) => tone(node.status) === "run").length;
-    const failed = workers.filter((node) => tone(node.status) === "bad" || node.circuit === "open").length;
-    const restarts = workers.reduce((sum, node) => sum + (node.restarts ?? 0), 0);
-    const waiting = store.of("lane").reduce((sum, lane) => sum + (lane.waiting ?? 0), 0);
-    const failures = store.of("router").reduce((sum, router) => sum + (router.failed ?? 0), 0);
-    const slowest = Object.entries(store.figures.latency).reduce((most, [pattern, { p95 }]) => (p95 > most.p95 ? { pattern, p95 } : most), { p95: 0 });
-    const memory = Object.values(store.figures.memory).reduce((sum, size) => sum + size, 0);
-    const tile = (name, value, note, look = "") => html`<div class="tile ${look}"><dt>${name}</dt><dd><b class="number">${value}</b><span>${note}</span></dd></div>`;
-    return html`<dl class="tiles" aria-label="At a glance">
-      ${tile("Workers", html`${count(running)}<small>/${count(workers.length)}</small>`, failed ? html`${count(failed)} failed` : "running", failed ? "bad" : "")}
-      ${tile("Restarts", count(restarts), "in all", restarts ? "warm" : "")}
-      ${tile("Events", html`${rate(store.rate("events"))}<small>/s</small>`, spark(store.series.get("events"), { label: "Events in the last minute" }))}
-      ${tile("Failures", count(failures), spark(store.series.get("failures"), { label: "Failures in the last minute" }), store.rate("failures") ? "bad" : "")}
-      ${tile("Slowest p95", slowest.p95 ? duration(slowest.p95) : "–", html`<bdi title=${visible(slowest.pattern ?? "")}>${visible(slowest.pattern ?? "no calls yet")}</bdi>`)}
-      ${tile("Waiting", count(waiting), "in lanes", waiting ? "warm" : "")}
-      ${tile("Memory", bytes(memory), store.figures.cpu == null ? "all processes" : `CPU ${Math.round(store.figures.cpu * 100)} %`)}
-    </dl>`;
   }
 }
 

@@ -97,8 +97,7 @@ export class Dialogs {
     this.#line = line;
     this.show("command");
     try {
-      const known = await told("/api/commands");
-      this.#commands = Array.isArray(known) ? known : known.commands ?? [];
+      this.#commands = await told("/api/commands");
     } catch (error) {
       this.note(line, error.message, "bad");
     }
@@ -146,9 +145,8 @@ export class Dialogs {
     this.app.draw();
     if (!line.includes(" ")) return;
     try {
-      const found = await told(`/api/complete?line=${encodeURIComponent(line)}`);
-      const words = Array.isArray(found) ? found : found.words ?? found.candidates ?? found.completions ?? [];
-      if (line === this.#line) this.#words = words.slice(0, 40).map((word) => (typeof word === "string" ? { word, help: "" } : { word: word.text ?? word.word, help: word.help ?? "" }));
+      const words = await told(`/api/complete?line=${encodeURIComponent(line)}`);
+      if (line === this.#line) this.#words = words.slice(0, 40).map((word) => ({ word, help: "" }));
     } catch { /* it can be typed all the same */ }
     this.app.draw();
   }

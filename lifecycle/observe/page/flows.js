@@ -100,7 +100,7 @@ function leaves(store, id) {
 }
 
 function signature(store, id) {
-  return items(store, id).map((item) => `${item.id}>${JSON.stringify(item.follow ?? item.next ?? "")}(${signature(store, item.id)})`).join(";") + JSON.stringify(store.nodes.get(id)?.follow ?? "");
+  return items(store, id).map((item) => `${item.id}>${JSON.stringify(item.follow)}(${signature(store, item.id)})`).join(";") + JSON.stringify(store.nodes.get(id)?.follow ?? "");
 }
 
 /** Boxes, frames around flows in flows, and edges from the last of one thing to the first of the next. */

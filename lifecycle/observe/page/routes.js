@@ -35,7 +35,7 @@ export class Routes {
   #row = (route) => {
     const { store } = this.app;
     const latency = store.figures.latency[route.pattern];
-    const pattern = visible((route.pattern ?? route.name).replace(LENT, "command/$1"));
+    const pattern = visible(route.pattern.replace(LENT, "command/$1"));
     return html`<div class="row" role="row" @click=${() => this.app.inspect({ node: route.id })}>
       <span role="cell" class="name"><button class="plain" tabindex="-1" title=${pattern}><bdi>${pattern}</bdi></button><small>${visible(route.handler)}</small></span>
       <span role="cell">${spark(store.series.get(`${route.id}|rate`), { label: `Rate of ${pattern}` })}</span>

@@ -38,7 +38,7 @@ export class Store {
   }
 
   add({ entries, dropped }) {
-    this.missed += dropped ?? 0;
+    this.missed += dropped;
     for (const entry of entries) {
       if (!this.entries.has(entry.id)) this.seen += 1;
       // One that has changed keeps its place.
@@ -66,12 +66,10 @@ export class Store {
   /** Once a second: how much each counter grew since the last time. */
   sample() {
     let [events, failures] = [0, 0];
-    for (const route of this.of("route")) {
-      this.#grow(`${route.id}|rate`, route.routed ?? 0);
-    }
+    for (const route of this.of("route")) this.#grow(`${route.id}|rate`, route.routed);
     for (const router of this.of("router")) {
-      events += (router.routed ?? 0) + (router.unrouted ?? 0);
-      failures += router.failed ?? 0;
+      events += router.routed + router.unrouted;
+      failures += router.failed;
     }
     this.#grow("events", events);
     this.#grow("failures", failures);

@@ -23,7 +23,7 @@ export class Stores {
   }
 
   #pool = (pool) => {
-    const stats = pool.stats ?? pool;
+    const { stats } = pool;
     const members = this.app.store.below(pool.id).filter((each) => each.kind === "member");
     const parts = [["busy", stats.busy ?? 0], ["idle", stats.idle ?? 0], ["starting", stats.starting ?? 0], ["degraded", stats.degraded ?? 0], ["stopping", stats.stopping ?? 0]];
     return html`<article class="card">
@@ -55,14 +55,13 @@ export class Stores {
   }
 
   #source = (source) => {
-    const paused = source.paused ?? ["paused", "suspended"].includes(source.status);
-    const said = source.status ?? (source.running ? "running" : "stopped");
-    return html`<div class="line"><span class="what">source</span><bdi class="name clip" title=${visible(source.name)}>${visible(source.name)}</bdi>${status(said)}
+    const { paused } = source;
+    return html`<div class="line"><span class="what">source</span><bdi class="name clip" title=${visible(source.name)}>${visible(source.name)}</bdi>${status(source.status)}
       <button class="small" aria-label="${paused ? "Unpause" : "Pause"} ${visible(source.name)}" @click=${() => this.app.command([paused ? "unpause" : "pause", source.name])}>${icon(paused ? "play" : "pause")}<span>${paused ? "Unpause" : "Pause"}</span></button></div>`;
   };
 
   #lane = (lane) => html`<div class="line"><span class="what">lane</span><bdi class="name clip mono" title=${visible(lane.name)}>${visible(lane.name)}</bdi>
-      ${meter(lane.limit ? (lane.waiting ?? 0) / lane.limit : 0, `Lane ${visible(lane.name)}, how full`)}
+      ${meter(lane.limit ? lane.waiting / lane.limit : 0, `Lane ${visible(lane.name)}, how full`)}
       <span class="number counts"><b>${count(lane.running)}</b>/${count(lane.concurrency)} at work</span><span class="number counts ${lane.waiting ? "warm" : "quiet"}"><b>${count(lane.waiting)}</b> waiting</span></div>`;
 
   kept() {

@@ -77,8 +77,8 @@ export class Workers {
       <span role="gridcell" class="name" .style=${`padding-left:${Math.min(depth, 8) * 16}px`}>
         ${inner ? html`<button class="fold" tabindex="-1" aria-label="${folded ? "Unfold" : "Fold"} ${visible(node.name)}" @click=${(event) => this.#fold(event, node)}>${icon("chevron")}</button>` : html`<i class="fold"></i>`}
         <bdi title=${visible(node.name)}>${visible(node.name)}</bdi>${node.kind === "supervisor" || node.kind === "pool" ? html`<small>${node.kind}</small>` : nothing}</span>
-      <span role="gridcell">${status(node.error && node.status == null ? "error" : node.status ?? "–")}${node.circuit === "open" ? html`<em class="tag bad">given up</em>` : nothing}</span>
-      <span role="gridcell" class="number ${node.restarts ? "warm" : "quiet"}">${node.restarts ?? "–"}</span>
+      <span role="gridcell">${status(node.status)}${node.circuit === "open" ? html`<em class="tag bad">given up</em>` : nothing}</span>
+      <span role="gridcell" class="number ${node.restarts ? "warm" : "quiet"}">${node.restarts}</span>
       <span role="gridcell">${health ? dot(health.healthy ? "up" : "failed") : html`<span class="quiet">–</span>`}</span>
       <span role="gridcell" class="number">${bytes(store.figures.memory[node.pid])}</span>
       <span role="gridcell" class="number">${node.started_at && ["running", "suspended"].includes(node.status) ? age(store.now() - node.started_at) : "–"}</span>
