@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from lifecycle.control.pumps import SourceInfo
     from lifecycle.control.routes import RouteInfo
     from lifecycle.observe._events.entries import Entry
+    from lifecycle.observe._events.routers import Failure
 
-__all__ = ["Explanation", "Failure", "Match", "NearMiss", "Silence", "explain"]
+__all__ = ["Explanation", "Match", "NearMiss", "Silence", "explain"]
 
 _log = logging.getLogger("lifecycle.observe")
 
@@ -50,17 +51,6 @@ class Silence:
     router: str
     source: str
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What a source failed with last."""
-
-    #: In seconds since 1970.
-    time: float
-    error: str
-    #: Seconds from then; None: not at all.
-    restart_in: float | None
 
 
 @dataclass(frozen=True, slots=True)

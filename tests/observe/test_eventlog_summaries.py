@@ -21,7 +21,7 @@ from lifecycle.events import (
     TickEvent,
     WebhookEvent,
 )
-from lifecycle.observe._events.summaries import digest, error_text, summary
+from lifecycle.observe._events.summaries import digest, masked_error, summary
 
 
 class Colour(Enum):
@@ -136,9 +136,9 @@ def test_it_is_bounded_whatever_the_event_holds() -> None:
 
 
 def test_an_error_is_told_without_its_secrets_and_at_a_bounded_length() -> None:
-    assert error_text(ValueError("token=hunter2 is wrong")) == "ValueError: token=*** is wrong"
-    assert error_text(ValueError()) == "ValueError"
-    assert len(error_text(ValueError("x" * 10**6))) < 600
+    assert masked_error(ValueError("token=hunter2 is wrong")) == "ValueError: token=*** is wrong"
+    assert masked_error(ValueError()) == "ValueError"
+    assert len(masked_error(ValueError("x" * 10**6))) < 600
 
 
 def test_an_error_that_cannot_be_shown_is_told_by_its_class() -> None:
@@ -146,4 +146,4 @@ def test_an_error_that_cannot_be_shown_is_told_by_its_class() -> None:
         def __str__(self) -> str:
             raise RuntimeError("no")
 
-    assert error_text(Mute()) == "Mute: (it cannot be shown)"
+    assert masked_error(Mute()) == "Mute: (its message cannot be had: RuntimeError)"

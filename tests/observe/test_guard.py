@@ -7,7 +7,8 @@ import socket
 import pytest
 from multidict import CIMultiDict
 
-from lifecycle.observe._dashboard.guard import HEADERS, Guard, Refusal, is_loopback, made_token
+from lifecycle.observe._dashboard.guard import HEADERS, Guard, is_loopback, made_token
+from lifecycle.observe._http.refusals import Refused
 
 TOKEN = "a-token-of-a-user"
 RIGHT = ("Authorization", f"Bearer {TOKEN}")
@@ -21,7 +22,7 @@ def asked(
     given = CIMultiDict([("Host", to or f"{host}:8080"), *headers])
     try:
         Guard(host, TOKEN, free=PAGES).check(method, path, given)
-    except Refusal as refusal:
+    except Refused as refusal:
         return refusal.status if TOKEN not in refusal.reason else 0
     return 200
 
@@ -84,13 +85,13 @@ def test_any_other_name_is_refused_for_it_may_have_been_rebound(name: str) -> No
 
 def test_exactly_one_host_has_to_be_named() -> None:
     assert asked(("Host", "127.0.0.1:8080")) == 403
-    with pytest.raises(Refusal):
+    with pytest.raises(Refused):
         Guard("127.0.0.1", TOKEN).check("GET", "/api/state", CIMultiDict())
 
 
 @pytest.mark.parametrize("target", ["http://evil.example/api/state", "http://127.0.0.1:8080/", "evil.example:80", "*"])
 def test_it_is_no_proxy_whatever_host_the_header_names(target: str) -> None:
-    with pytest.raises(Refusal, match="no proxy"):
+    with pytest.raises(Refused, match="no proxy"):
         Guard("127.0.0.1", TOKEN).check("GET", "/api/state", CIMultiDict(Host="127.0.0.1:8080"), target=target)
 
 

@@ -14,12 +14,14 @@ import secrets
 import socket
 from typing import TYPE_CHECKING
 
+from lifecycle.observe._http.refusals import Refused
+
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from multidict import MultiMapping
 
-__all__ = ["HEADERS", "Guard", "Refusal", "is_loopback", "made_token"]
+__all__ = ["HEADERS", "Guard", "is_loopback", "made_token"]
 
 #: On every answer: nothing from elsewhere, nothing inline, in no frame, told to nobody, kept nowhere.
 HEADERS: Mapping[str, str] = {
@@ -47,14 +49,6 @@ _SCHEME = "bearer"
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:/@%]+))(?::[0-9]{0,5})?", re.IGNORECASE)
 
 
-class Refusal(Exception):  # an answer, not a failure of ours
-    """Ends a request with ``status``; ``reason`` is for the person who asked."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(status, reason)
-        self.status, self.reason = status, reason
-
-
 class Guard:
     """Checks requests for a server at ``host``.
 
@@ -79,11 +73,11 @@ class Guard:
         """Let a request pass; ``target`` is as it was sent, ``path`` what was found for it.
 
         Raises:
-            Refusal: saying which of host, origin and token is wrong, and nothing of what is right.
+            Refused: saying which of host, origin and token is wrong, and nothing of what is right.
         """
         if not target.startswith("/"):
             # With a host in it, it would count for more than the header that is looked at.
-            raise Refusal(403, "this is no proxy; ask for a path")
+            raise Refused(403, "this is no proxy; ask for a path")
         host = self._checked_host(headers)
         self._check_origin(host, headers)
         self._check_site(method, path, headers)
@@ -93,7 +87,7 @@ class Guard:
         given = headers.getall("Host", [])
         name = _name(given[0]) if len(given) == 1 else None
         if name is None or not self._is_ours(name):
-            raise Refusal(403, "this host is not served here; ask for the address that the program told")
+            raise Refused(403, "this host is not served here; ask for the address that the program told")
         return given[0]
 
     def _is_ours(self, name: str) -> bool:
@@ -110,14 +104,14 @@ class Guard:
         for origin in headers.getall("Origin", []):
             # https: a proxy may speak TLS for us.
             if origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
-                raise Refusal(403, "another page may not ask here")
+                raise Refused(403, "another page may not ask here")
 
     def _check_site(self, method: str, path: str, headers: MultiMapping[str]) -> None:
         """What browsers say of who asks; a link to the page itself may stand anywhere."""
         site = headers.get("Sec-Fetch-Site", "none")
         link = method in _READING and path == "/" and headers.get("Sec-Fetch-Mode") == "navigate"
         if site not in ("same-origin", "none") and not link:
-            raise Refusal(403, "another page may not ask here")
+            raise Refused(403, "another page may not ask here")
 
     def _check_token(self, method: str, path: str, headers: MultiMapping[str]) -> None:
         """A token that is there has to be the right one, needed or not: so a page can ask whether it is."""
@@ -125,7 +119,7 @@ class Guard:
         reading = method in _READING and path not in _DEEP
         needed = path not in self._free and not (reading and self._open)
         if (needed or given) and not (len(given) == 1 and self._is_right(given[0])):
-            raise Refusal(401, "this needs the token of the program, as `Authorization: Bearer TOKEN`")
+            raise Refused(401, "this needs the token of the program, as `Authorization: Bearer TOKEN`")
 
     def _is_right(self, header: str) -> bool:
         scheme, _, token = header.partition(" ")

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from lifecycle.observe._dashboard.figures import Figures
-from lifecycle.observe._dashboard.guard import HEADERS, Guard, Refusal
+from lifecycle.observe._dashboard.guard import HEADERS, Guard
 from lifecycle.observe._dashboard.live import live
 from lifecycle.observe._http.answers import problem
 from lifecycle.observe._http.api import api_routes, errors_as_json
+from lifecycle.observe._http.refusals import Refused
 from lifecycle.observe._http.streams import stream
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _guarding(guard: Guard) -> Middleware:
         try:
             path = resource.canonical if resource else request.path
             guard.check(request.method, path, request.headers, target=request.raw_path)
-        except Refusal as refusal:
+        except Refused as refusal:
             challenge = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else None  # noqa: PLR2004  # unauthorized
             answer = problem(refusal.status, refusal.reason, challenge)
             answer.force_close()

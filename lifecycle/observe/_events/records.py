@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lifecycle._naming import name_of
 from lifecycle.errors import Dropped, LaneFull, NotHandled
 from lifecycle.observe._events.entries import Entry, Fate
-from lifecycle.observe._events.summaries import digest, error_text, summary
+from lifecycle.observe._events.summaries import digest, masked_error, summary
 from lifecycle.observe._words import shortened
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Record:
             self.what = Fate.HANDLED
         else:
             self.what = _fate(error, began=self.began is not None)
-            self.error = error_text(error)
+            self.error = masked_error(error)
         self._settle(delivery)
 
     def _settle(self, delivery: Delivery) -> None:

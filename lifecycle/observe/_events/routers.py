@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle.control.pumps import source_name
-from lifecycle.observe._events.summaries import error_text
+from lifecycle.observe._events.summaries import masked_error
 from lifecycle.observe._words import called
-from lifecycle.observe.explaining import Failure
 from lifecycle.runtime.lifetimes import current_life
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Routers"]
+__all__ = ["Failure", "Routers"]
 
 #: Of how many sources the last failure is known.
 _FAILURES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a source failed with last."""
+
+    #: In seconds since 1970.
+    time: float
+    error: str
+    #: Seconds from then; None: not at all.
+    restart_in: float | None
 
 
 class Routers:
@@ -70,4 +81,4 @@ class Routers:
             return
         if len(self.failures) >= _FAILURES:
             del self.failures[next(iter(self.failures))]
-        self.failures[name, source_name(source)] = Failure(time.time(), error_text(error), restart_in)
+        self.failures[name, source_name(source)] = Failure(time.time(), masked_error(error), restart_in)

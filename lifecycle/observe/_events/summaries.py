@@ -15,13 +15,14 @@ from enum import Enum
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from lifecycle._naming import words_of
 from lifecycle.events import CommandEvent, Event, FileBatch, LineEvent
 from lifecycle.observe._words import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Digest", "digest", "error_text", "summary"]
+__all__ = ["Digest", "digest", "masked_error", "summary"]
 
 #: The class of an event, and what was taken from it.
 Digest: TypeAlias = tuple[type[Any], tuple[Any, ...]]
@@ -80,13 +81,9 @@ def summary(taken: Digest) -> str:
     return shortened(f"{_class_name(kind)}({told})", _LONGEST)
 
 
-def error_text(error: BaseException) -> str:
+def masked_error(error: BaseException) -> str:
     """The class of ``error`` and what it says, without secrets."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001  # an error of the program's own
-        text = "(it cannot be shown)"
-    name = _class_name(type(error))
+    name, text = _class_name(type(error)), words_of(error)
     return f"{name}: {_masked(shortened(text, _ERROR))}" if text else name
 
 

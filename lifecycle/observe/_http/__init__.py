@@ -1,6 +1,6 @@
 """A `Console` over HTTP, for the control socket and the page alike.
 
-All of it imports aiohttp, so it is itself imported when a server starts.
+All but ``refusals`` import aiohttp, so they are themselves imported when a server starts.
 """
 
 __all__: list[str] = []

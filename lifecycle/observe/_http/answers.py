@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
+from lifecycle.observe._http.refusals import Refused
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aiohttp.typedefs import Handler
 
-__all__ = ["HEADERS", "Refused", "answered", "errors_as_json", "object_of", "problem", "told"]
+__all__ = ["HEADERS", "errors_as_json", "json_answer", "json_object", "problem", "text_answer"]
 
 _log = logging.getLogger("lifecycle.observe")
 
@@ -27,12 +29,12 @@ _LARGEST = 1024 * 1024
 HEADERS: Mapping[str, str] = {"Cache-Control": "no-store", "Server": "lifecycle", "X-Content-Type-Options": "nosniff"}
 
 
-def answered(value: Any) -> web.Response:
+def json_answer(value: Any) -> web.Response:
     """``value`` as JSON."""
     return web.json_response(value, headers=HEADERS)
 
 
-def told(text: str) -> web.Response:
+def text_answer(text: str) -> web.Response:
     """Plain text; half surrogates, which names may have, are shown as what they are."""
     return web.Response(body=text.encode(errors="backslashreplace"), content_type="text/plain", headers=HEADERS)
 
@@ -40,14 +42,6 @@ def told(text: str) -> web.Response:
 def problem(status: int, reason: str, headers: Mapping[str, str] | None = None) -> web.Response:
     """An error, in words for the person who asked."""
     return web.json_response({"error": reason}, status=status, headers={**HEADERS, **(headers or {})})
-
-
-class Refused(Exception):  # an answer, no failure
-    """Ends a request with ``status``."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.reason = status, reason
 
 
 @web.middleware
@@ -71,7 +65,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return problem(500, "internal error; the log of the program says more")
 
 
-async def object_of(request: web.Request, **kinds: type[Any]) -> dict[str, Any]:
+async def json_object(request: web.Request, **kinds: type[Any]) -> dict[str, Any]:
     """The JSON object in the body, which must have these fields of these kinds.
 
     Raises:

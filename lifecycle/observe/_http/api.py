@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from lifecycle.errors import InvalidPattern
-from lifecycle.observe._http.answers import Refused, answered, errors_as_json, object_of, told
+from lifecycle.observe._http.answers import errors_as_json, json_answer, json_object, text_answer
+from lifecycle.observe._http.refusals import Refused
 from lifecycle.observe._http.streams import event, stream
 from lifecycle.observe.console import TooMany
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from lifecycle.observe.console import Console, Outcome
     from lifecycle.observe.watching import Update
 
-__all__ = ["Written", "api_routes", "change_event", "errors_as_json"]
+__all__ = ["SharedMessages", "api_routes", "change_event", "errors_as_json"]
 
 #: Seconds between two messages of what comes fast: many at once cost a fraction of one after the other.
 _PAUSE = 0.05
@@ -57,25 +58,25 @@ class _Api:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._written = Written()
+        self._messages = SharedMessages()
 
     # -- the state -------------------------------------------------------------------------------------------------
 
     async def program(self, _: web.Request) -> web.Response:
-        return answered(self._console.snapshot().to_dict()["program"])
+        return json_answer(self._console.snapshot().to_dict()["program"])
 
     async def state(self, _: web.Request) -> web.Response:
-        return answered(self._console.snapshot().to_dict())
+        return json_answer(self._console.snapshot().to_dict())
 
     async def state_stream(self, request: web.Request) -> web.StreamResponse:
         return await stream(self._console, request, self._changes())
 
     async def _changes(self) -> AsyncGenerator[bytes]:
         async with self._console.watch() as changes:
-            write = self._written.full
+            write = self._messages.full
             async for change in changes:
                 yield write(change)
-                write = self._written.change
+                write = self._messages.change
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -85,7 +86,7 @@ class _Api:
             found = self._console.events.entries(_pattern(request), limit=limit)
         except InvalidPattern as error:
             raise Refused(400, str(error)) from None
-        return answered([entry.to_dict() for entry in found])
+        return json_answer([entry.to_dict() for entry in found])
 
     async def events_stream(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -99,34 +100,34 @@ class _Api:
             found = self._console.events.trace(_count(request.match_info["id"]))
         except LookupError as error:
             raise Refused(404, str(error)) from None
-        return answered(found.to_dict())
+        return json_answer(found.to_dict())
 
     async def explain(self, request: web.Request) -> web.Response:
         topic = request.query.get("topic", "")
         if not topic:
             raise Refused(400, "give the topic: /api/explain?topic=file/modified")
-        return answered(self._console.events.explain(topic).to_dict())
+        return json_answer(self._console.events.explain(topic).to_dict())
 
     async def routes(self, _: web.Request) -> web.Response:
-        return answered(self._console.routes())
+        return json_answer(self._console.routes())
 
     # -- commands --------------------------------------------------------------------------------------------------
 
     async def commands(self, _: web.Request) -> web.Response:
-        return answered(self._console.commands())
+        return json_answer(self._console.commands())
 
     async def complete(self, request: web.Request) -> web.Response:
-        return answered(self._console.complete(request.query.get("line", "")))
+        return json_answer(self._console.complete(request.query.get("line", "")))
 
     async def command(self, request: web.Request) -> web.Response:
-        given = await object_of(request, line=str)
+        given = await json_object(request, line=str)
         try:
             return await _outcome(self._console.command(given["line"]))
         except ValueError as error:
             raise Refused(400, str(error)) from None
 
     async def emit(self, request: web.Request) -> web.Response:
-        given = await object_of(request, topic=str)
+        given = await json_object(request, topic=str)
         return await _outcome(self._console.emit(given["topic"], given.get("data")))
 
     async def attach(self, request: web.Request) -> web.StreamResponse:
@@ -146,15 +147,15 @@ class _Api:
 
     async def diagram(self, request: web.Request) -> web.Response:
         try:
-            return told(self._console.diagram(request.query.get("of", "system")))
+            return text_answer(self._console.diagram(request.query.get("of", "system")))
         except LookupError as error:
             raise Refused(404, str(error)) from None
 
     async def dump(self, _: web.Request) -> web.Response:
-        return told(self._console.dump())
+        return text_answer(self._console.dump())
 
 
-class Written:
+class SharedMessages:
     """Messages of the state, written once for all readers who are told the same."""
 
     def __init__(self) -> None:
@@ -182,7 +183,7 @@ def change_event(update: Update) -> bytes:
 
 async def _outcome(order: Awaitable[Outcome]) -> web.Response:
     try:
-        return answered((await order).to_dict())
+        return json_answer((await order).to_dict())
     except TooMany as error:
         raise Refused(503, str(error)) from None
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from lifecycle.observe._http.answers import HEADERS, Refused
+from lifecycle.observe._http.answers import HEADERS
+from lifecycle.observe._http.refusals import Refused
 from lifecycle.observe.console import TooMany
 
 if TYPE_CHECKING:

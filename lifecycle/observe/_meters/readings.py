@@ -12,7 +12,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from lifecycle.observe._events.summaries import error_text
+from lifecycle.observe._events.summaries import masked_error
 from lifecycle.observe._words import called
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Reader:
             self._unread.add(id(component))
             kind, name = type(component).__name__, called(component)
             told = kind if name == kind else f"{kind} {name!r}"
-            _log.warning("%s cannot be read for meters: %s (said once)", told, error_text(error))
+            _log.warning("%s cannot be read for meters: %s (said once)", told, masked_error(error))
 
 
 def _read(component: Any, into: Readings) -> None:

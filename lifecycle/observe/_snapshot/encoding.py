@@ -12,6 +12,7 @@ from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
+from lifecycle._naming import error_text
 from lifecycle.observe._words import shortened
 
 __all__ = ["misfit", "plain", "told", "unpacked"]
@@ -160,9 +161,9 @@ def told(value: Any) -> str:
     """``value`` in words, whatever it does when it is asked for them."""
     if isinstance(value, str):
         return shortened(str.__str__(value), _TEXT)
+    if isinstance(value, BaseException):
+        return shortened(error_text(value), _TEXT)
     try:
-        if isinstance(value, BaseException):
-            return shortened(f"{type(value).__name__}: {value}", _TEXT)
         return shortened(repr(value), _TEXT)
     except Exception:  # noqa: BLE001  # of others
         return f"<{type(value).__qualname__} that cannot be shown>"

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 from lifecycle.observe._snapshot.encoding import unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from lifecycle.observe._snapshot.views import FlowView, ItemView, PoolView, RouterView, Snapshot, WorkerView
 
 __all__ = ["nodes"]
@@ -24,12 +22,10 @@ def nodes(snapshot: Snapshot) -> dict[str, _Node]:
     node that is equal has not changed.
     """
     table = _Table()
-    program = table.add("program", "program", None, "running", unpacked(snapshot.program), without=("uptime",))
+    program = table.add("program", "program", None, "running", _without(unpacked(snapshot.program), "uptime"))
     if snapshot.lifetime is not None:
-        state = unpacked(snapshot.lifetime)
-        table.add(
-            "lifetime", "lifetime", program, "stopping" if state["stopping"] else "running", state, without=("workers",)
-        )
+        state = _without(unpacked(snapshot.lifetime), "workers")
+        table.add("lifetime", "lifetime", program, "stopping" if state["stopping"] else "running", state)
     for router in snapshot.routers:
         _router(table, program, router)
     for worker in snapshot.workers:
@@ -38,17 +34,17 @@ def nodes(snapshot: Snapshot) -> dict[str, _Node]:
         _pool(table, program, pool)
     for flows in snapshot.flows:
         own = {"store": flows.store, "runs": len(flows.runs), "name": flows.store}
-        parent = table.add("flows", "component", program, _well(flows.error), own, error=flows.error)
+        parent = table.add("flows", "component", program, _well(flows.error), own | _told(flows.error))
         for run in flows.runs:
             _flow(table, parent, run)
     for board in snapshot.boards:
         # Its name says what its store says, which need not stay the same.
-        table.add("board", "board", program, _well(board.error), unpacked(board), error=board.error)
+        table.add("board", "board", program, _well(board.error), unpacked(board))
     for inbox in snapshot.inboxes:
-        table.add(f"inbox:{inbox.name}", "inbox", program, _well(inbox.error), unpacked(inbox), error=inbox.error)
+        table.add(f"inbox:{inbox.name}", "inbox", program, _well(inbox.error), unpacked(inbox))
     for other in snapshot.others:
         own = {"name": other.name, "class": other.kind, "state": other.state}
-        table.add(f"component:{other.name}", "component", program, _well(other.error), own, error=other.error)
+        table.add(f"component:{other.name}", "component", program, _well(other.error), own | _told(other.error))
     return table.nodes
 
 
@@ -58,30 +54,27 @@ class _Table:
     def __init__(self) -> None:
         self.nodes: dict[str, _Node] = {}
 
-    def add(
-        self,
-        wanted: str,
-        kind: str,
-        parent: str | None,
-        status: str,
-        own: _Node,
-        *,
-        without: Iterable[str] = (),
-        error: str | None = None,
-    ) -> str:
+    def add(self, wanted: str, kind: str, parent: str | None, status: str, own: _Node) -> str:
         """Put a node in, and return its id: ``wanted``, with a number where somebody has that already."""
         given, count = wanted, 1
         while given in self.nodes:
             count += 1
             given = f"{wanted}#{count}"
-        for name in without:
-            own.pop(name, None)
         own.update(id=given, kind=kind, parent=parent, status=status)
         own.setdefault("name", kind)
-        if error is not None:
-            own["error"] = error
         self.nodes[given] = own
         return given
+
+
+def _without(own: _Node, *names: str) -> _Node:
+    """``own`` without what grows by itself, or is a node of its own."""
+    for name in names:
+        del own[name]
+    return own
+
+
+def _told(error: str | None) -> _Node:
+    return {} if error is None else {"error": error}
 
 
 def _well(error: str | None) -> str:
@@ -115,15 +108,11 @@ def _source_status(source: _Node) -> str:
     return "failed" if source["failures"] else "stopped"
 
 
-#: Fields of a worker that are not on its node: they grow by themselves, or are nodes of their own.
-_GROWING = ("uptime", "children")
-
-
 def _worker(table: _Table, parent: str, worker: WorkerView, at: str = "worker:", kind: str = "") -> str:
-    own = unpacked(worker, without="children")
+    own = _without(unpacked(worker, without="children"), "uptime", "children")
     what = kind or ("supervisor" if worker.kind == "supervisor" else "worker")
     own["type"] = own["kind"]
-    node = table.add(f"{at}{worker.name}", what, parent, worker.status, own, without=_GROWING)
+    node = table.add(f"{at}{worker.name}", what, parent, worker.status, own)
     for each in worker.children:
         _worker(table, node, each, f"{node}/", "member" if each.kind == "member" else "")
     return node
@@ -131,9 +120,7 @@ def _worker(table: _Table, parent: str, worker: WorkerView, at: str = "worker:",
 
 def _pool(table: _Table, program: str, pool: PoolView) -> None:
     node = _worker(table, program, pool.worker, "pool:", "pool")
-    table.nodes[node]["stats"] = pool.stats
-    if pool.error is not None:
-        table.nodes[node]["error"] = pool.error
+    table.nodes[node] |= {"stats": pool.stats, **_told(pool.error)}
 
 
 def _flow(table: _Table, parent: str, run: FlowView) -> None:
@@ -143,8 +130,7 @@ def _flow(table: _Table, parent: str, run: FlowView) -> None:
 
 
 def _item(table: _Table, parent: str, item: ItemView) -> None:
-    own = unpacked(item, without="items")
-    del own["items"]
+    own = _without(unpacked(item, without="items"), "items")
     own["type"] = own["kind"]
     node = table.add(f"{parent}/{item.name}", "item", parent, item.state.lower(), own)
     for each in item.items:

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from lifecycle.control import Event, Router
 from lifecycle.observe import Console, watch
-from lifecycle.observe._http.api import Written
+from lifecycle.observe._http.api import SharedMessages
 from lifecycle.observe._http.servers import serving
 from lifecycle.observe._http.streams import stream
 from lifecycle.runtime import lifetime
@@ -218,7 +218,7 @@ async def test_a_stream_that_fails_is_cut_off_and_logged(
 
 
 async def test_what_all_are_told_is_written_once() -> None:
-    router, written = Router(), Written()
+    router, written = Router(), SharedMessages()
     router.handle("**", lambda _: None)
     async with lifetime(signals=False), running(router), watch() as one, watch() as two:
         first = written.full(await anext(one))
