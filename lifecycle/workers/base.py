@@ -14,17 +14,16 @@ from lifecycle import hooks
 from lifecycle._naming import reason_of
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers.endings import Ending, announce, ask, sooner
-from lifecycle.workers.exits import Circumstances, cannot_start, exit_of
+from lifecycle.workers.exits import Circumstances, as_failure, exit_of
 from lifecycle.workers.records import End, ProbeResult, WorkerState
 from lifecycle.workers.settings import check_env, check_name, check_seconds
-from lifecycle.workers.status import AT_WORK, FINAL, UNSTARTED, Status, StatusMachine
+from lifecycle.workers.status import AT_WORK, FINAL, UNSTARTED, Listener, Status, StatusMachine
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
     from typing import Self
 
     from lifecycle.workers.records import Exit
-    from lifecycle.workers.status import Listener
 
 __all__ = ["BaseWorker"]
 
@@ -251,17 +250,17 @@ class BaseWorker:
         self._machine.to(Status.RUNNING)
         self._started_at = time.time()
         hooks.worker_started.announce(self, worker=self)
-        self._life.add_done_callback(self._ended)
+        self._life.add_done_callback(self._ended_by_itself)
         return None
 
     async def _fail_to_start(self, error: Exception) -> WorkerFailed:
         if self._life is not None:
             await self._demand_end(self.stop_timeout).of_life(self._life)
-        failed = error if isinstance(error, WorkerFailed) else cannot_start(self.name, error)
+        failed = as_failure(self.name, error)
         self._finish(End.of(self._life), because=failed)
         return failed
 
-    def _ended(self, _: object) -> None:
+    def _ended_by_itself(self, _: object) -> None:
         # Where there is a termination at work, the end belongs to that.
         if self._termination is None and self._exit is None:
             self._finish(End.of(self._life))
@@ -277,9 +276,9 @@ class BaseWorker:
         """In a task of its own: it goes on whoever gives up waiting for it."""
         ending = self._demand_end(grace)
         if self._termination is None:
-            self._termination = asyncio.create_task(self._end(ending), name=f"stop of {self.name}")
+            self._termination = asyncio.create_task(self._see_to_end(ending), name=f"stop of {self.name}")
 
-    async def _end(self, ending: Ending) -> None:
+    async def _see_to_end(self, ending: Ending) -> None:
         try:
             await ending.of_all(self._starting, lambda: self._life)
         finally:

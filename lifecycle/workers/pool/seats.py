@@ -1,6 +1,6 @@
 """Where a call gets its member: at once if it can, else in its turn, and where its session is.
 
-Who may have which seat is the lease book's matter, and which member has which session that of the session book; here
+Who may have which seat is the seat book's matter, and which member has which session that of the session book; here
 the two meet, and here a call waits.
 """
 

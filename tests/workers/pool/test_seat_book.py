@@ -1,4 +1,4 @@
-"""The book of leases against a slow truth: who came first of those who would take a seat has it, and none is lost."""
+"""The book of seats against a slow truth: who came first of those who would take a seat has it, and none is lost."""
 
 from __future__ import annotations
 
