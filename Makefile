@@ -11,7 +11,7 @@ LIT    := 3.3.3
 DAGRE  := 3.1.3
 VENDOR := lifecycle/observe/page/vendor
 
-.PHONY: demo test lint types chaos soak bench bench-check shape docs pictures page engines clean
+.PHONY: demo test lint types chaos soak bench bench-check coverage mutants repeats shape docs pictures page engines clean
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -29,9 +29,12 @@ lint: $(STAMP) types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)
-	$(BIN)/mypy
-	$(BIN)/pyright
+types: export PATH := $(CURDIR)/$(BIN):$(PATH)
+types: $(STAMP)  ## the library, what users write (tests/typing), and that every public name has a type
+	mypy
+	pyright
+	pyright --project tests/typing
+	pyright --verifytypes lifecycle --ignoreexternal
 
 chaos: $(STAMP)  ## five minutes of it in a tree of fifty workers and in a pool, a million hostile webhooks; LIFECYCLE_SEED=… repeats one
 	LIFECYCLE_CHAOS=$${LIFECYCLE_CHAOS:-300} $(BIN)/python -m pytest -s tests/realtime/test_supervisor_chaos.py tests/realtime/pool/test_pool_chaos.py tests/realtime/test_inbox_chaos.py tests/realtime/test_flow_chaos.py tests/realtime/flows/test_jobs.py tests/realtime/bridges/test_bridge_chaos.py tests/realtime/bridges/test_leader_deaths.py tests/flows/test_crash_points.py tests/conformance/test_flow_cases.py tests/workers/test_supervisor_model.py tests/sources/test_signatures_hostile.py
@@ -46,6 +49,20 @@ bench: $(STAMP)  ## ratios to the peers, onto docs/reference/performance.md: abo
 bench-check: $(STAMP)  ## whether a ratio has become worse than those that were kept; MODULES="router pool" for some
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks --check $(MODULES)
+
+coverage: $(STAMP)  ## lines and branches that the suite runs, the programs that it starts among them
+	$(BIN)/python -m pip install --quiet --group quality
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n auto; $(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --sort=miss
+
+mutants: $(STAMP)  ## whether tests see it when patterns, states and the policy of supervisors are altered: half an hour
+	$(BIN)/python -m pip install --quiet --group quality
+	$(BIN)/mutmut run
+	$(BIN)/mutmut results
+
+repeats: $(STAMP)  ## the suite twenty times, the last two beside busy loops: what failed, and what is slow; RUNS=…
+	$(BIN)/python -m tools.repeats $(RUNS)
 
 shape: $(STAMP)  ## what style says of the code, measured
 	$(BIN)/python -m tools.shape
