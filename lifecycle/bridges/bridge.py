@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Self
 from lifecycle import _context
 from lifecycle.backoff import Backoff
 from lifecycle.bridges.codec import to_binary
+from lifecycle.bridges.dead_letters import message_key
 from lifecycle.bridges.intake import Counts
-from lifecycle.bridges.letters import message_key
 from lifecycle.bridges.links import Link, NatsServer
 from lifecycle.bridges.memories import Memory
 from lifecycle.bridges.publishing import Publisher

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lifecycle._naming import error_text
 from lifecycle.bridges.codec import from_binary
-from lifecycle.bridges.letters import letters
+from lifecycle.bridges.dead_letters import letters
 from lifecycle.bridges.subjects import as_topic
 from lifecycle.errors import BridgeError, Dropped, Unpublishable
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
-    from lifecycle.bridges.letters import Letter
+    from lifecycle.bridges.dead_letters import Letter
     from lifecycle.bridges.memories import Key, Memory
     from lifecycle.bridges.publishing import Publisher
     from lifecycle.bridges.records import BusEvent
