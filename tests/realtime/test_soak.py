@@ -11,7 +11,7 @@ import pytest
 
 from tests.soak.storm import Storm
 
-SECONDS = 6.0
+SECONDS = 5.0
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 
 

@@ -100,19 +100,29 @@ class Blows:
 
     async def order(self) -> None:
         """A word of those that steer."""
-        word = self._chance.choices(
-            ("restart", "pause", "unpause", "suspend", "resume", "reload", "status", "hello", "nonsense"),
-            (6, 3, 6, 2, 5, 1, 2, 1, 1),
-        )[0]
-        match word:
+        words = ("restart", "pause", "suspend", "resume", "reload", "status", "hello", "nonsense")
+        match word := self._chance.choices(words, (6, 4, 2, 2, 1, 2, 1, 1))[0]:
             case "restart":
-                word = f"restart {self._chance.choice(_WORKERS)}"
-            case "pause" | "unpause":
-                word = f"{word} {shlex.quote(await self._source())}"
-            case "hello":
-                self.hellos += 1
-        outcome = await self._console.command(word)
-        self.done[f"{word.split()[0]} {outcome}"] += 1
+                await self._tell(f"restart {self._chance.choice(_WORKERS)}")
+            case "pause":
+                source = shlex.quote(await self._source())
+                await self._hold(f"pause {source}", f"unpause {source}")
+            case "suspend":
+                await self._hold("suspend", "resume")
+            case _:
+                self.hellos += word == "hello"
+                await self._tell(word)
+
+    async def _hold(self, word: str, opposite: str) -> None:
+        """Most often it is taken back a moment after; else somebody else does, or nobody before the next calm."""
+        await self._tell(word)
+        await asyncio.sleep(self._chance.random() * 2)
+        if self._chance.random() < 0.9:
+            await self._tell(opposite)
+
+    async def _tell(self, line: str) -> None:
+        outcome = await self._console.command(line)
+        self.done[f"{line.split()[0]} {outcome}"] += 1
 
     async def _source(self) -> str:
         """The name of one: some have in it where they look or listen."""

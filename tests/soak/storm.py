@@ -99,7 +99,7 @@ class Storm:
             await self._live(self._seconds * 0.55, "terminate", calms=True)
             while self._elapsed < self._seconds * 0.95:
                 await self._live(self._short(), next(self._ends))
-            await self._live(self._seconds * 0.05, "interrupt", calms=True)
+            await self._live(self._seconds * 0.05, "interrupt")
 
     def _short(self) -> float:
         return self._chance.random() ** 2 * min(40.0, self._seconds / 8)
@@ -179,9 +179,7 @@ class Storm:
             await self._wait(life, min(left, _ROUND), beside)
             if calm is None:
                 continue
-            await self._still(calm)
-            await calm.check()
-            self.calms += 1
+            await self._calm_down(calm)
             if end < time.monotonic():
                 return
 
@@ -198,6 +196,11 @@ class Storm:
             self._ledger.read()
             if self._ledger.wrong:
                 raise Broken("something is wrong that is told below")
+
+    async def _calm_down(self, calm: Calm) -> None:
+        await self._still(calm)
+        await calm.check()
+        self.calms += 1
 
     async def _still(self, calm: Calm) -> None:
         """Let the wind fall, and all that was asked for be answered."""
@@ -232,8 +235,7 @@ class Storm:
                 life.type("status")
                 await life.close_input()
             case "interrupt":
-                await self._still(calm)
-                await calm.check()
+                await self._calm_down(calm)
                 await self._interrupt(life, console)
 
     async def _interrupt(self, life: Life, console: Console) -> None:
