@@ -75,7 +75,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("lifecycle.hooks")
-_Receiver = TypeVar("_Receiver")
+_Receiver = TypeVar("_Receiver", bound="Callable[..., object]")
 
 
 class Hook(Signal):
@@ -98,7 +98,7 @@ class Hook(Signal):
         if inspect.iscoroutinefunction(receiver):
             raise TypeError(f"{receiver!r} is async, and hooks.{self.name} does not wait; connect a plain function")
         self._is_plain = (self._is_plain or not self.receivers) and sender is ANY and not weak
-        super().connect(receiver, sender, weak)  # type: ignore[type-var]  # any callable will do
+        super().connect(receiver, sender, weak)
         self._gather()
         return receiver
 

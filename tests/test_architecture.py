@@ -169,5 +169,5 @@ def test_the_first_page_shows_forty_names_in_their_rooms() -> None:
         elif names := re.match(r" {4}(\w+(?:, \w+)*)", line):
             shown |= dict.fromkeys(names[1].split(", "), room)
     assert len(shown) == 40
-    assert set(shown) <= set(lifecycle.__all__)
+    assert set(shown) <= set(importlib.import_module("lifecycle").__all__)
     assert [name for name, room in shown.items() if name not in importlib.import_module(room).__all__] == []

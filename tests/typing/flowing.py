@@ -1,0 +1,132 @@
+"""Tasks, flows, jobs."""
+
+from collections.abc import Mapping
+from typing import Any, assert_type
+
+from lifecycle import Board, FlowHandler, Flows, ForEach, Router, Times, current_task, graph, linear, task, unordered
+from lifecycle.flows import (
+    Attempt,
+    Change,
+    Failure,
+    Flow,
+    FlowState,
+    Job,
+    Retry,
+    Run,
+    RunInfo,
+    SentEvent,
+    Task,
+    TaskContext,
+    Verdict,
+    send,
+)
+
+
+@task
+async def fetch(url: str) -> bytes:
+    assert_type(current_task(), TaskContext)
+    return url.encode()
+
+
+@task(provides="size", timeout=3, inject={"unit": "kB"})
+def measure(fetch: bytes, unit: str) -> int:
+    return len(fetch)
+
+
+@fetch.revert
+async def forget(result: bytes | Failure, failures: Mapping[str, Failure]) -> None: ...
+
+
+@task(provides=["left", "right"])
+def split(size: int) -> tuple[int, int]:
+    return size, size
+
+
+def plain(left: int) -> None: ...
+
+
+# A task is one thing, whatever its function takes, so that lists of tasks are lists of tasks.
+assert_type(fetch, Task)
+assert_type(measure, Task)
+assert_type(fetch.name, str)
+assert_type([fetch, measure], list[Task])
+# What was said of the revert is said of the task, which keeps its name.
+assert_type(forget, Task)
+
+# No function.
+task("fetch")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+# No such setting.
+task(plain, retries=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+# A time-out is a number.
+task(plain, timeout="3s")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+# -- flows ------------------------------------------------------------------------------------------------------------
+
+flow = linear(
+    "all",
+    fetch,
+    unordered("both", measure, split, retry=Times(3, (0.1, 2.0, 10.0))),
+    graph("last", plain, retry=ForEach(["a", "b"], provides="mirror")).when(measure, split, lambda results: True),
+)
+assert_type(flow, Flow)
+
+
+class Patient:
+    """A retry of one's own, by its shape."""
+
+    def execute(self, history: list[Attempt]) -> int:
+        return len(history)
+
+    def on_failure(self, history: list[Attempt]) -> Verdict:
+        return Verdict.RETRY if len(history) < 3 else Verdict.REVERT
+
+
+retry: Retry = Patient()
+
+# A flow begins with its name.
+linear(fetch, measure)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# Names are no tasks.
+linear("all", "fetch", "measure")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# How often is no retry yet.
+linear("all", fetch, retry=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# How long to wait: seconds, a triple or a Backoff.
+Times(3, "1s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# One value is no sequence of them.
+ForEach(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def runs(router: Router) -> None:
+    async with Flows("flows.db", durable=True) as flows:
+        run = flows.start(flow, id="7", url="http://localhost")
+        assert_type(run, Run)
+        assert_type(await run, dict[str, Any])
+        assert_type(run.state, FlowState)
+        assert_type(run.info(), RunInfo)
+        async for change in run:
+            assert_type(change, Change)
+        assert_type(await run.suspend(), FlowState)
+        assert_type(await flows.recover(flow), list[Run])
+        router.handle("deploy/*", FlowHandler(flows, flow))
+        router.add_source(flows.outbox())
+        # An id is a text.
+        flows.start(flow, id=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        # A function becomes a task by `task`, so that it is seen to be one.
+        flows.start(plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        # It is left by the block, not closed.
+        flows.close()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    # It is entered by ``async with``.
+    with Flows():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
+        pass
+
+
+async def jobs(flows: Flows, event: SentEvent) -> None:
+    board = Board(flows)
+    assert_type(event.topic, str)
+    assert_type(await board.post("all", url="a", priority="high", after=3), Job)
+    # What the flow is given has names.
+    await board.post("all", {"url": "a"})  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
+
+
+@task
+def tell() -> None:
+    send("told", {"n": 1})

@@ -1,0 +1,203 @@
+"""Events, handlers, middleware and deliveries."""
+
+from dataclasses import dataclass, field
+from typing import Any, assert_type
+
+from lifecycle import (
+    CommandEvent,
+    Debounce,
+    Delivery,
+    Event,
+    FileBatch,
+    FileEvent,
+    LineEvent,
+    NotHandled,
+    Router,
+    SuspendEvent,
+    debounce,
+    delivery,
+    log,
+    merge_files,
+    once,
+    recover,
+    timeout,
+)
+from lifecycle.control import AsyncHandler, Busy, Command, Route, RouteInfo, Subscription, Tap, Topical
+from lifecycle.errors import LaneFull
+
+router = Router("mail", buffer=10)
+
+
+@dataclass(frozen=True, slots=True)
+class MailEvent:
+    """An event of one's own: anything with a topic."""
+
+    sender: str
+    topic: str = field(default="mail/new", init=False)
+
+
+class OrderEvent(Event):
+    """One that inherits."""
+
+    topics = "order/*"
+
+
+# -- decorators give the function back as it was ------------------------------------------------------------------
+
+
+@router.on("file/*", debounce=0.2, busy="restart")
+async def build(event: FileEvent) -> int:
+    return len(event.path.parts)
+
+
+@router.on(MailEvent, lane="mail", middleware=[once, timeout(5)])
+def answer(event: MailEvent) -> str:
+    return event.sender
+
+
+@router.on(OrderEvent, debounce=Debounce(1, max_wait=5, merge=merge_files), busy=Busy.DROP)
+async def order(event: OrderEvent) -> None: ...
+
+
+@router.command
+async def deploy(event: CommandEvent) -> None:
+    """Bring it out."""
+
+
+@router.fallback
+async def nobody(event: Topical) -> bytes:
+    return event.topic.encode()
+
+
+async def decorated(file: FileEvent, mail: MailEvent, command: CommandEvent) -> None:
+    assert_type(await build(file), int)
+    assert_type(answer(mail), str)
+    assert_type(await deploy(command), None)
+    assert_type(await nobody(mail), bytes)
+    # A handler of file events is called with mail.
+    await build(mail)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    # It takes one event, not two.
+    answer(mail, mail)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+class Counter:
+    """An object that is called like a function."""
+
+    def __call__(self, event: Topical) -> None: ...
+
+    async def on_line(self, event: LineEvent) -> None: ...
+
+
+assert_type(router.handle("a/**", Counter()), Route)
+assert_type(router.handle("input/line", Counter().on_line), Route)
+assert_type(router.command("deploy", deploy, help="bring it out"), Route)
+assert_type(router.tap(FileEvent, print), Tap)
+assert_type(list(router.commands), list[Command])
+assert_type(router.routes(), list[RouteInfo])
+assert_type(router.explain("mail/new")[0].pattern, str)
+
+# Not a class of events: an int has no topic.
+router.handle(int, print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# Nor is a class of one's own, without a topic.
+router.on(Counter)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# There is no such way of being busy.
+router.handle("a", print, busy="wait")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# Nor such a setting.
+router.on("a", debounced=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+# What is handled is called with the event.
+router.handle("a", "print")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# Settings have names.
+router.handle("a", print, 0.2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+# A command of that name needs a handler.
+router.command("deploy")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+# A relay says whether the event goes on.
+router.relay("a", build)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+# -- events and their deliveries ----------------------------------------------------------------------------------
+
+
+async def deliveries(mail: MailEvent) -> None:
+    assert_type(await router.emit(mail), Delivery)
+    assert_type(router.emit_nowait(SuspendEvent()), Delivery)
+    sent = await router.emit(Event("a", {"n": 1}))
+    assert_type(await sent, None)
+    assert_type(sent.event, Topical)
+    assert_type((sent.id, sent.attempt), tuple[int, int])
+    assert_type(sent.parent, Delivery | None)
+    assert_type(delivery().error, BaseException | None)
+    assert_type(await router.dispatch(mail), None)
+    try:
+        router.emit_nowait(mail)
+    except LaneFull as full:
+        assert_type(full, LaneFull)
+    except NotHandled as passed:
+        assert_type(passed, NotHandled)
+    # A text is no event: it has no topic.
+    await router.emit("mail/new")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    # Nor is a class: an instance is.
+    await router.emit(FileEvent)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    # Events are records, which nobody changes.
+    mail.sender = "me"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def subscriptions() -> None:
+    async with router.subscribe("file/*", maxsize=5) as events:
+        assert_type(events, Subscription)
+        async for event in events:
+            # A pattern does not say of which class its events are: look.
+            assert_type(event, Topical)
+            if isinstance(event, FileEvent):
+                assert_type(event.path.name, str)
+        assert_type(events.dropped, int)
+    # It is entered by ``async with``.
+    with router.subscribe("a"):  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
+        pass
+
+
+# -- middleware ---------------------------------------------------------------------------------------------------
+
+
+def measured(handler: AsyncHandler) -> AsyncHandler:
+    async def call(event: Topical) -> Any:
+        return await handler(event)
+
+    return call
+
+
+router.use(once, recover(), log(), timeout(3), measured)
+router.use(recover(print))
+# With its settings still to come, it is no middleware.
+router.use(timeout)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@once
+async def first(event: FileEvent) -> None: ...
+
+
+@timeout(3)
+def slow(event: MailEvent) -> None: ...
+
+
+async def wrapped(file: FileEvent, mail: MailEvent) -> None:
+    await first(file)
+    await slow(mail)
+    # What is wrapped takes the events that it took.
+    await first(mail)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await slow(file)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    # Once it is wrapped it has to be awaited for its result, which there is none of.
+    slow(mail).upper()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+
+
+# -- windows without a router ---------------------------------------------------------------------------------------
+
+settled = debounce(build, 0.2, max_wait=2, key=lambda event: event.path)
+router.handle("file/*", settled)
+
+
+async def windows(file: FileEvent, batch: FileBatch) -> None:
+    assert_type(await settled(file), None)
+    assert_type(await settled.flush(), None)
+    assert_type(merge_files(batch, file), FileBatch)
+    # A window without a time.
+    debounce(build)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -1,0 +1,241 @@
+"""Programs, what runs in their background, and where their events come from."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Self, assert_type
+
+from lifecycle import (
+    BaseSource,
+    CommandEvent,
+    Delivery,
+    Event,
+    FileWatchSource,
+    GitHub,
+    Group,
+    HealthCheckSource,
+    InputSource,
+    Lifetime,
+    Limits,
+    PromptSource,
+    QueueSource,
+    Reason,
+    Router,
+    SignalSource,
+    TickerSource,
+    WebhookEvent,
+    WebhookSource,
+    current,
+    do,
+    do_detached,
+    go,
+    lifetime,
+    new_interactive_router,
+    on_shutdown,
+    read_line,
+    run,
+    shutdown,
+    sleep,
+)
+from lifecycle.control import Emit
+from lifecycle.handlers import SuspendHandler
+from lifecycle.runtime import LifetimeState
+from lifecycle.workers import TaskWorker
+
+router = Router()
+
+# -- run --------------------------------------------------------------------------------------------------------------
+
+
+async def main() -> int:
+    return 0
+
+
+async def with_arguments(port: int, *, host: str = "") -> None: ...
+
+
+def plain() -> None: ...
+
+
+class Server:
+    """Anything with ``async def run()``."""
+
+    async def run(self) -> None: ...
+
+
+run(main)
+run(Server(), router, TaskWorker("job", main), main, force_exit=2, exit_timeout=10)
+run(partial(with_arguments, 80, host="here"))
+
+# A call already made, as `asyncio.run` would have it.
+run(main())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# A main is called without arguments.
+run(with_arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# A main is async.
+run(plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# A class; an instance is wanted.
+run(Server)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# No such setting.
+run(main, timeout=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+# -- in a lifetime ----------------------------------------------------------------------------------------------------
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+@on_shutdown
+async def clean_up() -> bool:
+    return True
+
+
+async def lives() -> None:
+    async with lifetime(signals=False) as life:
+        assert_type(life, Lifetime)
+        assert_type(life.reason, Reason)
+        assert_type(life.signum, int | None)
+        assert_type(life.state(), LifetimeState)
+        life.on_shutdown(plain)
+    assert_type(current().stopping, bool)
+    assert_type(go(fetch, "a"), asyncio.Task[bytes])
+    assert_type(current().go(add, 1, 2, name="sum"), asyncio.Task[int])
+    assert_type(await do(fetch, "a"), bytes)
+    assert_type(await do(add, 1, 2), int)
+    assert_type(await do_detached(fetch, "a"), bytes)
+    async with Group(limit=3) as group:
+        assert_type(await group.go(fetch, "a"), asyncio.Task[bytes])
+    assert_type(await sleep(3), None)
+    assert_type(await clean_up(), bool)
+    shutdown(Reason.CANCEL)
+    # A call already made.
+    go(fetch("a"))  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    # A hook is given nothing.
+    on_shutdown(fetch)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    # A reason is a word.
+    shutdown(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    # It is entered by ``async with``.
+    with lifetime():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
+        pass
+
+
+async def lines(stream: asyncio.StreamReader) -> None:
+    assert_type(await read_line(stream), bytes)
+    # There is no such mode.
+    await read_line(stream, mode="loose")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+# -- sources ----------------------------------------------------------------------------------------------------------
+
+
+async def numbers() -> AsyncIterator[Event]:
+    yield Event("number", 1)
+
+
+async def texts() -> AsyncIterator[str]:
+    yield "a"
+
+
+class Listening:
+    """One that pushes, and is entered first."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def run(self, emit: Emit) -> None:
+        assert_type(await emit(Event("a")), Delivery)
+        # What is emitted has a topic.
+        await emit("a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+class Deaf:
+    """No source: its ``run`` is given nothing to emit with."""
+
+    async def run(self) -> None: ...
+
+
+class Mailbox(BaseSource):
+    """One that is pushed into."""
+
+    async def take(self, text: str) -> None:
+        await self.emit(Event("mail", text))
+        assert_type(self.try_emit(Event("mail", text)), bool)
+        self.emit_threadsafe(Event("mail", text))
+
+
+queue: asyncio.Queue[Event | None] = asyncio.Queue()
+
+router.add_source(numbers)
+router.add_source(numbers())
+router.add_source(Listening(), restart="never")
+router.add_source(Mailbox("mail", buffer=3))
+router.add_source(QueueSource(queue))
+router.add_source(TickerSource(1.5, immediate=True))
+router.add_source(SignalSource())
+router.add_source(InputSource())
+router.add_source(PromptSource(prompt="? "))
+router.add_source(FileWatchSource("src", Path("docs"), include=["*.py"]))
+router.add_source(HealthCheckSource("db", main, trigger="level"))
+router.add_source(WebhookSource(port=8080, verify=GitHub("secret"), limits=Limits(rate=None)))
+
+# Its events have no topic.
+router.add_source(texts)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# A class; an instance is wanted.
+router.add_source(Listening)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# It could not emit.
+router.add_source(Deaf())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# There is no such restart.
+router.add_source(numbers, restart="always")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# A check is a function.
+HealthCheckSource("db", True)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# There is no such trigger.
+HealthCheckSource("db", main, trigger="rise")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# Secrets are not what verifies.
+WebhookSource(verify="secret")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# Paths stand one after the other, without a list.
+FileWatchSource(["src", "docs"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@router.on(WebhookEvent)
+async def hooked(event: WebhookEvent) -> None:
+    assert_type(event.body, bytes)
+    assert_type(event.text(), str)
+    assert_type(event.headers["content-type"], str)
+
+
+# -- at a prompt ------------------------------------------------------------------------------------------------------
+
+
+class Engine:
+    """What can be suspended: its shape is enough."""
+
+    async def suspend(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+repl = new_interactive_router(suspend=Engine(), commands={"deploy": hooked}, prompt="> ")
+new_interactive_router(suspend=SuspendHandler(timeout=3), shutdown=plain)
+assert_type(repl, Router)
+
+
+@repl.command
+async def greet(event: CommandEvent) -> str:
+    return event.args[0]
+
+
+async def greets(event: CommandEvent) -> None:
+    assert_type(await greet(event), str)
+
+
+# What cannot be resumed cannot be suspended.
+new_interactive_router(suspend=Deaf())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# A command has a handler.
+new_interactive_router(commands=["deploy"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
