@@ -9,7 +9,7 @@ from contextlib import suppress
 from tests.conformance.peers.programs import PARENT, edit, folder, lives, pids, running, until
 
 __all__ = [
-    "uvicorn_answers_nobody_while_what_was_saved_does_not_compile",
+    "uvicorn_lets_clients_wait_while_what_was_saved_does_not_compile",
     "watchfiles_leaves_alone_what_the_command_has_started",
     "watchfiles_starts_what_does_not_compile_in_place_of_what_ran",
 ]
@@ -33,7 +33,7 @@ def watchfiles_leaves_alone_what_the_command_has_started() -> None:
         assert lives(child)
 
 
-def uvicorn_answers_nobody_while_what_was_saved_does_not_compile() -> None:
+def uvicorn_lets_clients_wait_while_what_was_saved_does_not_compile() -> None:
     app = """
 async def app(scope, receive, send):
     if scope["type"] == "http":
@@ -47,7 +47,8 @@ async def app(scope, receive, send):
         until(lambda: answers(port, within=2.0))
         edit(here, BROKEN)
         until(lambda: not answers(port, within=2.0))
-        assert not answers(port, within=2.0)
+        with socket.create_connection(("127.0.0.1", port), 2.0):
+            assert not answers(port, within=2.0)
 
 
 def answers(port: int, *, within: float) -> bool:
