@@ -9,13 +9,12 @@ from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from lifecycle import hooks
 from lifecycle._cancelling import was_cancelled
-from lifecycle._naming import error_text, name_of
+from lifecycle._naming import name_of
 from lifecycle.control.deliveries import current
-from lifecycle.errors import SourceFailed
+from lifecycle.control.failures import Failures
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,17 +22,16 @@ if TYPE_CHECKING:
 
     from lifecycle.backoff import Backoff
     from lifecycle.control.deliveries import Delivery
+    from lifecycle.control.failures import RestartSource
     from lifecycle.control.router import Router
     from lifecycle.control.traffic import Traffic
     from lifecycle.control.types import Source
+    from lifecycle.errors import SourceFailed
     from lifecycle.events import Topical
 
-__all__ = ["Pump", "RestartSource", "SourceInfo", "introduce", "source_name"]
+__all__ = ["Pump", "SourceInfo", "introduce", "source_name"]
 
 _log = logging.getLogger("lifecycle.control")
-
-#: Whether a source that failed after its start is started again.
-RestartSource: TypeAlias = Literal["on_failure", "never"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +54,11 @@ def source_name(source: object) -> str:
     return own if isinstance(own, str) else name_of(source)
 
 
-def _check(source: Any, restart: object) -> None:
-    """Refuse what is no source, and what is no way to start it again.
+def _check(source: Any) -> None:
+    """Refuse what is no source.
 
     Raises:
         TypeError: saying what a source is.
-        ValueError: for another ``restart``.
     """
     if isinstance(source, type):
         raise TypeError(f"{source.__qualname__} is a class; add an instance of it: {source.__qualname__}(…)")
@@ -72,8 +69,6 @@ def _check(source: Any, restart: object) -> None:
             f"{source!r} is no source: give an async iterable of events, a function that returns one, "
             "or an object with `async def run(emit)`"
         )
-    if restart not in ("on_failure", "never"):
-        raise ValueError(f"restart={restart!r} is unknown; give 'on_failure' or 'never'")
 
 
 def introduce(router: Router, source: object) -> None:
@@ -90,22 +85,16 @@ class Pump:
     """Keeps one source running while its router runs."""
 
     def __init__(self, source: Source, restart: RestartSource, backoff: Backoff, traffic: Traffic) -> None:
-        _check(source, restart)
+        _check(source)
         self.source = source
         self.name: str = source_name(source)
-        self._restart = restart
-        self._backoff = backoff
+        self._failures = Failures(source, self.name, restart, backoff)
         self._traffic = traffic
         # Whether it waits to be started again: then it holds nothing, and ends at once.
         self._resting = False
         self._task: asyncio.Task[None] | None = None
         # What is left only when all of its events have come to their end.
         self._held = AsyncExitStack()
-        # How often it has failed, and how the last time.
-        self._failed = 0
-        self._error: str | None = None
-        # When the last failures were, for a backoff that gives up after too many.
-        self._failures: list[float] = []
         # What the events of a paused source wait for.
         self._gate: asyncio.Event | None = None
         self.paused: bool = False
@@ -117,7 +106,7 @@ class Pump:
 
     def info(self) -> SourceInfo:
         """What can be seen of it now."""
-        return SourceInfo(self.name, self.running, self.paused, self._failed, self._error)
+        return SourceInfo(self.name, self.running, self.paused, self._failures.count, self._failures.last)
 
     def pause(self) -> None:
         """Take no events until `unpause`: a source that can suspend itself does so, any other waits with its next."""
@@ -190,8 +179,9 @@ class Pump:
     async def _run(self, ready: Callable[[SourceFailed | None], None]) -> None:
         current.set(None)
         self._resting = False
-        loop = asyncio.get_running_loop()
-        started, retry = False, 0
+        self._failures.begin()
+        now, router = asyncio.get_running_loop().time, self._traffic.router
+        started = False
 
         def mark() -> None:
             nonlocal started
@@ -200,23 +190,21 @@ class Pump:
                 ready(None)
 
         while True:
-            began = loop.time()
+            began = now()
             try:
                 await self._attempt(mark)
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, asyncio.CancelledError) and was_cancelled():
                     raise
                 if not started:
-                    ready(self._could_not_start(error))
+                    ready(self._failures.at_start(error, router))
                     return
-                retry = 0 if loop.time() - began >= self._backoff.reset_after else retry
-                delay = self._report(error, retry, loop.time())
+                delay = self._failures.later(error, router, began=began, now=now())
                 if delay is None:
                     return
                 self._resting = True
                 await asyncio.sleep(delay)
                 self._resting = False
-                retry += 1
             else:
                 return
 
@@ -260,28 +248,6 @@ class Pump:
         if inspect.iscoroutine(events):
             events.close()
         raise TypeError(f"source {self.name!r} gave {events!r}; it must give an async iterable of events")
-
-    def _could_not_start(self, error: BaseException) -> SourceFailed:
-        self._announce(error, None)
-        failure = SourceFailed(f"source {self.name!r} could not start: {error_text(error)}")
-        failure.__cause__ = error
-        return failure
-
-    def _report(self, error: BaseException, retry: int, now: float) -> float | None:
-        """Log and announce a failure; the seconds until the next start, None if there is none."""
-        self._failures = [*(at for at in self._failures if at >= now - self._backoff.within), now]
-        spent = 0 < self._backoff.max_restarts < len(self._failures)
-        once_only = inspect.isasyncgen(self.source)
-        delay = None if self._restart == "never" or once_only or spent else self._backoff.delay(retry)
-        told = "it is not started again" if delay is None else f"it is started again in {delay:.1f} s"
-        _log.error("source %r failed: %s; %s", self.name, error_text(error), told, exc_info=error)
-        self._announce(error, delay)
-        return delay
-
-    def _announce(self, error: BaseException, delay: float | None) -> None:
-        self._failed += 1
-        self._error = error_text(error)
-        hooks.source_failed.announce(self._traffic.router, source=self.source, error=error, restart_in=delay)
 
 
 def _suspends(source: object) -> bool:

@@ -17,7 +17,7 @@ from lifecycle.control.deliveries import taken
 from lifecycle.control.lanes import Busy
 from lifecycle.control.overviews import Overview
 from lifecycle.control.patterns import Pattern, quoted
-from lifecycle.control.pumps import Pump, RestartSource
+from lifecycle.control.pumps import Pump
 from lifecycle.control.relays import Relay, open_relay
 from lifecycle.control.routes import Route, caller
 from lifecycle.control.running import Running
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
     from lifecycle.control.deliveries import Delivery
+    from lifecycle.control.failures import RestartSource
     from lifecycle.control.types import Handler, Middleware, RouteSettings, Source
     from lifecycle.control.windows import Debounce
     from lifecycle.events import Topical
