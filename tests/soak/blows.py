@@ -122,7 +122,7 @@ class Blows:
 
     async def _tell(self, line: str) -> None:
         outcome = await self._console.command(line)
-        self.done[f"{line.split()[0]} {outcome}"] += 1
+        self.done[f"{line.partition(' ')[0]} {outcome}"] += 1
 
     async def _source(self) -> str:
         """The name of one: some have in it where they look or listen."""
@@ -143,7 +143,9 @@ class Blows:
     async def publish(self) -> None:
         """An event that goes to the bus and comes back."""
         number = next(_numbers)
-        if await self._console.emit(f"bus/{number % 7}", number) == "handled":
+        outcome = await self._console.emit(f"bus/{number % 7}", number)
+        self.done[f"publish {outcome}"] += 1
+        if outcome == "handled":
             self._ledger.on_the_bus.add(number)
 
     async def look(self) -> None:
