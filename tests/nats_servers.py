@@ -64,6 +64,12 @@ class NatsProcess:
             process.send_signal(how)
             process.wait(LIMIT)
 
+    async def restart(self, *, after: float) -> None:
+        """Kill it, and start it again after so many seconds."""
+        await asyncio.to_thread(self.kill)
+        await asyncio.sleep(after)
+        await asyncio.to_thread(self.start)
+
     def freeze(self) -> None:
         """Let it stand still, with its connections open; `thaw` ends that."""
         assert self._process is not None

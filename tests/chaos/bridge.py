@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from lifecycle.bridges import BusEvent, NatsBridge, NotPublished
 from lifecycle.control import Router
 from lifecycle.testing import running
-from tests.chaos.telling import tell
+from tests.chaos.telling import kill_all, tell
 from tests.nats_servers import NatsProcess, in_a_directory
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Storm:
         router.handle("dead/chaos/**", self._bury)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(running(router))
-            stack.push_async_callback(self._end)
+            stack.push_async_callback(lambda: kill_all(self._consumers))
             self._consumers = [await self._start(place) for place in range(CONSUMERS)]
             async with asyncio.TaskGroup() as group:
                 for _ in range(PRODUCERS):
@@ -195,10 +195,8 @@ class Storm:
         self.tally.freezes += 1
 
     async def _kill_server(self) -> None:
-        await asyncio.to_thread(self.server.kill)
         self.tally.kills += 1
-        await asyncio.sleep(self.chance.random())
-        await asyncio.to_thread(self.server.start)
+        await self.server.restart(after=self.chance.random())
 
     async def _calm(self) -> None:
         """In peace: what is left is handled, and the consumers end as programs do."""
@@ -221,12 +219,6 @@ class Storm:
             ended = [await process.wait() for process in self._consumers]
         assert ended == [0] * CONSUMERS, (ended, (self.directory / "log").read_text()[-5000:])
         self._read()
-
-    async def _end(self) -> None:
-        for process in self._consumers:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
 
 
 async def storm(seconds: float, *, seed: int, kills: int = 0) -> Tally:

@@ -9,7 +9,6 @@ connections are cut, while flows are at work. The last line says how it went; th
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.flows import Flows
 from tests.chaos._databases import STORES, OnServer, database
+from tests.chaos.telling import tell
 from tests.flows.legality import illegal
 from tests.flows.recipes import Recipe, left_of
 
@@ -56,6 +56,10 @@ class Tally:
 
     def add(self, number: int, what: str) -> None:
         self.lost.setdefault(number, []).append(what)
+
+    def wrong(self) -> list[str]:
+        """What must not be."""
+        return ["\n  ".join([f"flow {number}:", *found]) for number, found in sorted(self.lost.items())]
 
     def __str__(self) -> str:
         return f"flows {self.flows}, kills {self.kills}, lost {len(self.lost)}"
@@ -207,20 +211,9 @@ async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqli
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.flows", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--store", choices=STORES, default="sqlite")
-    given = parser.parse_args()
-    seed = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
-    print(f"LIFECYCLE_SEED={seed}")
     # That flows fail is as it should be.
     logging.getLogger("lifecycle").setLevel(logging.ERROR)
-    tally = asyncio.run(storm(given.seconds, seed=seed, store=given.store))
-    for number, found in sorted(tally.lost.items()):
-        print(f"flow {number}:", *found, sep="\n  ")
-    print(f"kills that found something at work: {tally.interrupted}")
-    print(tally)
-    sys.exit(bool(tally.lost))
+    tell("tests.chaos.flows", __doc__, storm, "interrupted", stores=STORES)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ line says how it went; the exit status is 0 if it went well.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
 import random
 import signal
 import sys
@@ -28,6 +26,7 @@ from typing import TYPE_CHECKING
 from lifecycle.flows import Board, Flows, JobState, Priority
 from tests.chaos._conductor import LEASE, STEPS
 from tests.chaos._databases import STORES, OnServer, database
+from tests.chaos.telling import tell
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -62,6 +61,11 @@ class Tally:
     def __str__(self) -> str:
         return f"jobs {self.jobs}, kills {self.kills}, lost {len(self.lost)}, double {len(self.double)}"
 
+    def wrong(self) -> list[str]:
+        """What must not be."""
+        return [f"{what}: {ids[:20]}" for what, ids in (("lost", self.lost), ("double", self.double)) if ids]
+
+    @property
     def speed(self) -> str:
         """How fast the jobs of the dead found an owner."""
         if not self.taken:
@@ -241,21 +245,9 @@ async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqli
         return tally
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--store", choices=STORES, default="sqlite")
-    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4)))
-    arguments = parser.parse_args()
-    print(f"seed {arguments.seed}", flush=True)
-    tally = asyncio.run(storm(arguments.seconds, seed=arguments.seed, store=arguments.store))
-    for what in ("lost", "double"):
-        if getattr(tally, what):
-            print(f"{what}: {getattr(tally, what)[:20]}")
-    print(tally.speed())
-    print(tally)
-    return int(bool(tally.lost or tally.double))
+def main() -> None:
+    tell("tests.chaos.jobs", __doc__, storm, "speed", stores=STORES)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

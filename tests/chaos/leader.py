@@ -24,7 +24,7 @@ import nats
 
 from lifecycle.bridges.leases import BUCKET, STREAM
 from tests.chaos._leader_worker import NAME, WRITES
-from tests.chaos.telling import tell
+from tests.chaos.telling import kill_all, tell
 from tests.nats_servers import NatsProcess, in_a_directory
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Storm:
 
     async def blow(self, seconds: float, strikes: int) -> Tally:
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._end)
+            stack.push_async_callback(lambda: kill_all(self._workers))
             self._workers = [await self._start(place) for place in range(WORKERS)]
             for process in self._workers:
                 await up(process, self._log)
@@ -165,10 +165,8 @@ class Storm:
         return max((int(line.split()[1]) for line in lines if line.startswith("gained")), default=0)
 
     async def _kill_server(self) -> None:
-        await asyncio.to_thread(self.server.kill)
         self.tally.kills += 1
-        await asyncio.sleep(self.chance.random())
-        await asyncio.to_thread(self.server.start)
+        await self.server.restart(after=self.chance.random())
 
     async def _calm(self) -> None:
         """In peace the workers end as programs do."""
@@ -177,12 +175,6 @@ class Storm:
         async with asyncio.timeout(LIMIT):
             ended = [await process.wait() for process in self._workers]
         assert ended == [0] * WORKERS, (ended, self._log.read_text()[-5000:])
-
-    async def _end(self) -> None:
-        for process in self._workers:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
 
 
 async def start_worker(url: str, notes: Path, log: Path, *via: str, lease: float = LEASE) -> Process:

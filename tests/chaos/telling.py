@@ -1,4 +1,4 @@
-"""How a storm is begun from a command line, and how it says how it went."""
+"""How a storm is begun from a command line, how it ends what it began, and how it says how it went."""
 
 from __future__ import annotations
 
@@ -7,34 +7,46 @@ import asyncio
 import os
 import random
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from asyncio.subprocess import Process
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-__all__ = ["Storm", "tell"]
-
-
-class Storm(Protocol):
-    """Blows for some seconds; the tally that comes of it knows what is ``wrong()``."""
-
-    def __call__(self, seconds: float, /, *, seed: int) -> Coroutine[Any, Any, Any]: ...
+__all__ = ["kill_all", "tell"]
 
 
-def tell(program: str, doc: str | None, storm: Storm, *figures: str) -> None:
+def tell(
+    program: str,
+    doc: str | None,
+    storm: Callable[..., Coroutine[Any, Any, Any]],
+    *figures: str,
+    stores: Sequence[str] = (),
+) -> None:
     """Let ``storm`` blow as the command line says, print ``figures`` and tally, and exit with whether it is wrong.
 
-    ``LIFECYCLE_SEED`` repeats one.
+    It is given the seconds, the seed, which ``LIFECYCLE_SEED`` repeats, and a store where there are ``stores``; the
+    tally that comes of it knows what is ``wrong()``.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=doc)
     parser.add_argument("--seconds", type=float, default=60.0)
-    seconds = parser.parse_args().seconds
+    if stores:
+        parser.add_argument("--store", choices=stores, default=stores[0])
+    given = vars(parser.parse_args())
     seed = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
     print(f"LIFECYCLE_SEED={seed}")
-    tally = asyncio.run(storm(seconds, seed=seed))
+    tally = asyncio.run(storm(given.pop("seconds"), seed=seed, **given))
     for name in figures:
         figure = getattr(tally, name)
-        print(f"{name}: {len(figure) if hasattr(figure, '__len__') else figure}")
+        print(f"{name}: {len(figure) if isinstance(figure, (set, list)) else figure}")
     wrong = tally.wrong()
     print(*wrong, tally, sep="\n")
     sys.exit(bool(wrong))
+
+
+async def kill_all(processes: Iterable[Process]) -> None:
+    """End those that still run."""
+    for process in processes:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -137,7 +137,7 @@ async def test_a_conductor_elsewhere_hears_of_a_job_when_it_is_posted(tmp_path: 
 async def test_no_kill_and_no_stop_loses_a_job_or_has_two_write() -> None:
     print(f"LIFECYCLE_SEED={SEED}")
     tally = await storm(SECONDS, seed=SEED, kills=3)
-    print(tally.speed())
+    print(tally.speed)
     print(tally)
     assert tally.lost == []
     assert tally.double == []
