@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["HEADLESS"]
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["HEADLESS", "browsing"]
 
 HEADLESS = (
     "--headless",
@@ -16,3 +27,18 @@ HEADLESS = (
     "--disable-component-update",
     "--no-first-run",
 )
+
+
+@contextmanager
+def browsing(
+    url: str, profile: Path, *options: str, stdout: Any = subprocess.DEVNULL, stderr: Any = subprocess.DEVNULL
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A Chromium that has ``url`` open; in the end no process of it is left, nor its ``profile``."""
+    command = ["chromium", *HEADLESS, *options, f"--user-data-dir={profile}", url]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, process_group=0) as browser:
+        try:
+            yield browser
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(browser.pid, signal.SIGKILL)
+    shutil.rmtree(profile, ignore_errors=True)

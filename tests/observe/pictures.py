@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import html
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.browsers import HEADLESS
+from tests.browsers import browsing
 
 MERMAID = Path(__file__).parents[2] / ".engines/node_modules/mermaid/dist/mermaid.min.js"
 #: Seconds for the whole page, on a machine that has other things to do.
 LIMIT = 150
 
 _OPTIONS = [
-    *HEADLESS,
     # Of the page's own clock, which stands still while the page works.
     "--virtual-time-budget=100000",
     "--dump-dom",
@@ -126,21 +122,12 @@ def _told(texts: list[str], folder: Path) -> str:
 
 
 def _opened(page: Path, profile: Path) -> str:
-    """The page's document when it has done its work; no process of the browser is left then."""
-    command = ["chromium", *_OPTIONS, f"--user-data-dir={profile}", page.as_uri()]
+    """The page's document when it has done its work."""
     with (
         (page.parent / "stderr").open("w") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, process_group=0) as browser,
+        browsing(page.as_uri(), profile, *_OPTIONS, stdout=subprocess.PIPE, stderr=errors) as browser,
     ):
-        try:
-            return browser.communicate(timeout=LIMIT)[0].decode()
-        finally:
-            _end(browser.pid)
-
-
-def _end(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
+        return browser.communicate(timeout=LIMIT)[0].decode()
 
 
 def _picture(told: dict[str, Any]) -> Picture:

@@ -7,19 +7,16 @@ import base64
 import contextlib
 import itertools
 import json
-import os
-import shutil
-import signal
-import subprocess
 import time
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from tests.browsers import HEADLESS
+from tests.browsers import browsing
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import AsyncGenerator, Iterator
     from pathlib import Path
 
@@ -33,16 +30,9 @@ LIMIT = 30.0
 def chromium(profile: Path) -> Iterator[str]:
     """One that runs: where it listens. No process of it is left in the end."""
     # A page that was left would go on reading its stream.
-    options = "--disable-features=BackForwardCache", "--remote-debugging-port=0", f"--user-data-dir={profile}"
-    command = ["chromium", *HEADLESS, *options, "about:blank"]
-    null = subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=null, stdout=null, stderr=null, process_group=0) as browser:
-        try:
-            yield _address(profile / "DevToolsActivePort", browser)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(browser.pid, signal.SIGKILL)
-    shutil.rmtree(profile, ignore_errors=True)
+    options = "--disable-features=BackForwardCache", "--remote-debugging-port=0"
+    with browsing("about:blank", profile, *options) as browser:
+        yield _address(profile / "DevToolsActivePort", browser)
 
 
 def _address(file: Path, browser: subprocess.Popen[bytes]) -> str:
