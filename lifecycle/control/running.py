@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import logging
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
@@ -54,25 +55,17 @@ class Running:
         """Run until `stop`, cancelled, or a source that cannot start."""
         if self._ending is not None:
             raise RouterRunning(f"router {name!r} is running already; stop() it first, or make a second router")
-        self._ending = asyncio.get_running_loop().create_future()
+        self._ending = ending = asyncio.get_running_loop().create_future()
         self._context = contextvars.copy_context()
-        router = self._traffic.router
         self._open()
-        try:
-            hooks.router_started.announce(router, router=router)
+        # The way back, last first: whatever fails on it, the other steps are taken all the same.
+        async with AsyncExitStack() as end:
+            end.callback(self._rest)
+            end.push_async_callback(self._settle)
+            end.push_async_callback(self._come_to_rest, ending)
+            hooks.router_started.announce(self._traffic.router, router=self._traffic.router)
             await self._start()
-            await self._ending
-        finally:
-            try:
-                await self._come_to_rest(self._ending)
-            finally:
-                try:
-                    await self._settle()
-                finally:
-                    for pump in self.pumps:
-                        pump.rest()
-                    self._ending = None
-                    hooks.router_stopped.announce(router, router=router)
+            await ending
 
     def _open(self) -> None:
         """Let handlers run, on what was emitted before too."""
@@ -170,9 +163,14 @@ class Running:
             if route.window is not None:
                 route.window.closed = True
                 route.window.flush()
-        while traffic.tasks and loop.time() < deadline:
-            await _until(deadline, traffic.tasks)
+        await self._run_empty(deadline)
         await self._flush_handlers(deadline)
+        await self._run_empty(deadline)
+
+    async def _run_empty(self, deadline: float) -> None:
+        """Let the lanes work off what waits."""
+        while self._traffic.tasks and asyncio.get_running_loop().time() < deadline:
+            await _until(deadline, self._traffic.tasks)
 
     async def _flush_handlers(self, deadline: float) -> None:
         """Handlers that hold events themselves (`debounce` makes such) deliver them too."""
@@ -183,11 +181,9 @@ class Running:
                 flushes.append(asyncio.ensure_future(flush()))
         await _until(deadline, flushes)
         await _end(flushes)
-        while self._traffic.tasks and asyncio.get_running_loop().time() < deadline:
-            await _until(deadline, self._traffic.tasks)
 
     async def _close(self) -> None:
-        """Cancel what is left and give up what waits."""
+        """Cancel what is left, and give up what waits."""
         traffic = self._traffic
         traffic.working = False
         for pump in self.pumps:
@@ -198,18 +194,22 @@ class Running:
             await _end([*self._pump_tasks, *traffic.tasks])
         finally:
             traffic.draining = False
-            given_up = 0
-            for lane in list(traffic.roster.lanes()):
-                given_up += len(lane.queue)
-                lane.clear("the router was stopped")
-            for route in list(traffic.roster.routes()):
-                if route.window is not None:
-                    route.window.closed = True
-                    for call in route.window.discard():
-                        given_up += 1
-                        traffic.outcomes.drop(call, "the router was stopped")
-            if given_up:
-                _log.warning("the router stopped with %d events undelivered; they are counted as dropped", given_up)
+            self._give_up("the router was stopped")
+
+    def _give_up(self, reason: str) -> None:
+        """Drop what waits in lanes and windows."""
+        given_up = 0
+        for lane in list(self._traffic.roster.lanes()):
+            given_up += len(lane.queue)
+            lane.clear(reason)
+        for route in list(self._traffic.roster.routes()):
+            if route.window is not None:
+                route.window.closed = True
+                for call in route.window.discard():
+                    given_up += 1
+                    self._traffic.outcomes.drop(call, reason)
+        if given_up:
+            _log.warning("the router stopped with %d events undelivered; they are counted as dropped", given_up)
 
     async def _settle(self) -> None:
         """Every event has come to its end, and the sources that keep account of theirs are told."""
@@ -219,6 +219,13 @@ class Running:
             await _until(asyncio.get_running_loop().time() + _SETTLING, tasks)
         finally:
             await _end(tasks)
+
+    def _rest(self) -> None:
+        """All is over; it may run again."""
+        for pump in self.pumps:
+            pump.rest()
+        self._ending = None
+        hooks.router_stopped.announce(self._traffic.router, router=self._traffic.router)
 
 
 async def _until(deadline: float, tasks: Collection[asyncio.Future[Any]]) -> None:
