@@ -1,4 +1,7 @@
-"""The commands: `lifecycle watch`, `lifecycle up`, `lifecycle run`, `lifecycle ctl` and `lifecycle webhook send`.
+"""The commands: `watch`, `up` and `ctl` in folders of their names, `inbox` and `flows` in ``stores``.
+
+`lifecycle run` is in ``targets``, `lifecycle webhook send` in ``webhook_sending``; the other modules serve several.
+``commandline`` says what can be typed, and which of them carries it out.
 
 This is the last room, which may look into every other. Nothing here is meant to be imported but `main`; what a
 program can use belongs into a room of the library.

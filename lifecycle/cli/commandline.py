@@ -210,7 +210,7 @@ def _watch(parsed: Parsed) -> int:
 
 
 def _up(parsed: Parsed) -> int:
-    from lifecycle.cli.up import up
+    from lifecycle.cli.up.running import up
 
     if parsed.command:
         raise UsageError(f"lifecycle up takes no command; write {' '.join(parsed.command)!r} into a Procfile")

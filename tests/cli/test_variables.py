@@ -48,3 +48,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"A=\xff")
     with pytest.raises(ConfigError, match="UTF-8"):
         read_env(tmp_path / "bytes")
+
+
+def test_a_mark_of_the_encoding_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    """Some editors write one."""
+    (tmp_path / ".env").write_text("A=1\n", encoding="utf-8-sig")
+    assert read_env(tmp_path / ".env") == {"A": "1"}

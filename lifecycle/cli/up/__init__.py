@@ -6,6 +6,4 @@ supervisor, `screens` shows what they write, `narration` what happens to them, a
 
 from __future__ import annotations
 
-from lifecycle.cli.up.running import up
-
-__all__ = ["up"]
+__all__: list[str] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lifecycle.backoff import Backoff
 from lifecycle.cli.messages import brief
@@ -27,17 +27,37 @@ if TYPE_CHECKING:
     from signal import Signals
 
     from lifecycle.cli.messages import Voice
-    from lifecycle.cli.watch.launchers import Launcher
     from lifecycle.cli.watch.settings import Settings
     from lifecycle.events import Change, StatusEvent
     from lifecycle.workers.protocols import Worker
     from lifecycle.workers.records import WorkerState
 
-__all__ = ["Generations"]
+__all__ = ["Generations", "Launcher"]
 
 _ALIVE: Final = (Status.STARTING, Status.RUNNING, Status.SUSPENDED)
 #: It waits from 0.1 to 13 seconds, half a minute in all; then it is a matter of the next change.
 _BACKOFF: Final = Backoff(max_restarts=8, within=60.0)
+
+
+class Launcher(Protocol):
+    """Makes workers for the command."""
+
+    @property
+    def name(self) -> str:
+        """What people call the command."""
+        ...
+
+    def make(self, changes: Mapping[Path, Change]) -> Worker:
+        """A new worker; ``changes`` are those since the last that came up. Raises CliError."""
+        ...
+
+    def signal(self, signum: Signals) -> None:
+        """Send ``signum`` to the worker that runs, of two to the older."""
+        ...
+
+    def is_last(self, exit_code: int | None) -> bool:
+        """Whether who ended the command wanted to end everything: by Ctrl+C in its terminal."""
+        ...
 
 
 class Generations:
@@ -47,12 +67,7 @@ class Generations:
     """
 
     def __init__(
-        self,
-        launcher: Launcher,
-        settings: Settings,
-        voice: Voice,
-        *,
-        ready: Callable[[], object] = lambda: None,
+        self, launcher: Launcher, settings: Settings, voice: Voice, *, ready: Callable[[], object] = lambda: None
     ) -> None:
         self._launcher = launcher
         self._settings = settings
