@@ -14,9 +14,8 @@ from lifecycle.observe._mermaid.nodes import worker_node
 from lifecycle.observe._mermaid.records import Parts, check_flow, check_lifetime, check_worker
 
 if TYPE_CHECKING:
-    from lifecycle.observe._mermaid.flows import RunRecord
     from lifecycle.observe._mermaid.looks import Label, Style
-    from lifecycle.observe._mermaid.records import WorkerRecord
+    from lifecycle.observe._mermaid.records import RunRecord, WorkerRecord
     from lifecycle.runtime import LifetimeState
 
 __all__ = ["flow", "signal", "system", "tree", "worker"]

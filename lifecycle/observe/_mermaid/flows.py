@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from lifecycle.observe._mermaid.graphs import Node, fits, frame, in_rows, shape
 from lifecycle.observe._mermaid.nodes import some
@@ -14,45 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lifecycle.observe._mermaid.looks import Look
+    from lifecycle.observe._mermaid.records import ItemRecord, RunRecord
 
-__all__ = ["ItemRecord", "RunRecord", "flow_graph", "flow_nodes"]
-
-
-class ItemRecord(Protocol):
-    """A task, a retry or a flow in another, as `lifecycle.flows.ItemInfo`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def intention(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def error(self) -> str: ...
-    @property
-    def items(self) -> Sequence[ItemRecord]: ...
-    @property
-    def follow(self) -> Sequence[Sequence[int]]: ...
-    def counts(self) -> dict[str, int]: ...
-
-
-class RunRecord(Protocol):
-    """A flow that was started, as `lifecycle.flows.RunInfo`."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def error(self) -> str: ...
-    @property
-    def root(self) -> ItemRecord: ...
+__all__ = ["flow_graph", "flow_nodes"]
 
 
 #: As which status a state looks, the most telling first: of several it is that of all.

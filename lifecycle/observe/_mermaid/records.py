@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 if TYPE_CHECKING:
     from lifecycle.control import RouteInfo, RouterState, SourceInfo
-    from lifecycle.observe._mermaid.flows import RunRecord
     from lifecycle.runtime import LifetimeState
 
-__all__ = ["Parts", "RouterPart", "WorkerRecord", "check_flow", "check_lifetime", "check_worker", "is_worker"]
+__all__ = [
+    "ItemRecord",
+    "Parts",
+    "RouterPart",
+    "RunRecord",
+    "WorkerRecord",
+    "check_flow",
+    "check_lifetime",
+    "check_worker",
+    "is_worker",
+]
 
 
 class HealthRecord(Protocol):
@@ -48,6 +57,43 @@ class WorkerRecord(Protocol):
     def abandoned(self) -> bool: ...
     @property
     def children(self) -> Sequence[WorkerRecord]: ...
+
+
+class ItemRecord(Protocol):
+    """A task, a retry or a flow in another, as `lifecycle.flows.ItemInfo`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def intention(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def error(self) -> str: ...
+    @property
+    def items(self) -> Sequence[ItemRecord]: ...
+    @property
+    def follow(self) -> Sequence[Sequence[int]]: ...
+    def counts(self) -> dict[str, int]: ...
+
+
+class RunRecord(Protocol):
+    """A flow that was started, as `lifecycle.flows.RunInfo`."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def error(self) -> str: ...
+    @property
+    def root(self) -> ItemRecord: ...
 
 
 @dataclass(slots=True)

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lifecycle.control import RouteInfo, RouterState, SourceInfo
-    from lifecycle.observe._mermaid.flows import ItemRecord, RunRecord
-    from lifecycle.observe._mermaid.records import WorkerRecord
+    from lifecycle.observe._mermaid.records import ItemRecord, RunRecord, WorkerRecord
     from lifecycle.runtime import LifetimeState
 
 __all__ = [
