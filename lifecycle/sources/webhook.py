@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Literal, cast
 
 from lifecycle.sources._http.hosts import is_local, unix_path, url_of
 from lifecycle.sources._http.paths import check_path
-from lifecycle.sources._http.rules import Limits, Rules
+from lifecycle.sources._http.rules import Rules
 
 if TYPE_CHECKING:
     import ssl
@@ -27,6 +28,39 @@ if TYPE_CHECKING:
     from lifecycle.sources.signatures.verifiers import Verifier, Verify
 
 __all__ = ["Limits", "WebhookSource"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one sender, and all senders together, may cost.
+
+    Raises:
+        ValueError: for a limit that would let nothing through.
+    """
+
+    #: Bytes of a request body; more is 413.
+    body: int = 1_048_576
+    #: Requests that wait for room in their lane at a time, an inbox's included, or with ``answer="handled"`` for their
+    #: handler; more is 429. It bounds the memory for bodies as well.
+    pending: int = 100
+    #: ``(n, seconds)``: at most n requests in so many seconds from one address; more is 429.
+    rate: tuple[int, float] | None = None
+    #: Seconds for the headers of a request, from connecting or from the last answer; then the connection is closed.
+    header_timeout: float = 10.0
+    #: Seconds for the body; more is 408.
+    body_timeout: float = 30.0
+    #: Seconds that ``answer="handled"`` waits for the handler; then it is 504, and the handler goes on.
+    answer_timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in ("body", "pending", "header_timeout", "body_timeout", "answer_timeout"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise ValueError(f"{name}={value!r} would let nothing through; give a number above 0")
+        if self.rate is not None:
+            count, seconds = self.rate
+            if count < 1 or not seconds > 0:
+                raise ValueError(f"rate={self.rate!r} would let nothing through; give (requests, seconds)")
 
 
 class WebhookSource:
@@ -78,7 +112,7 @@ class WebhookSource:
         verify: Verifier | Verify | None = None,
         paths: Iterable[str] | None = None,
         methods: Iterable[str] = ("POST",),
-        limits: Limits = Limits(),  # noqa: B008  # frozen, so one will do for all
+        limits: Limits = Limits(),
         inbox: Inbox | None = None,
         ssl_context: ssl.SSLContext | None = None,
         dedupe: float = 600.0,

@@ -13,7 +13,7 @@ from aiohttp import web
 from lifecycle.sources._http.answers import Refused
 
 if TYPE_CHECKING:
-    from lifecycle.sources._http.rules import Limits
+    from lifecycle.sources.webhook import Limits
 
 __all__ = ["Bodies", "next_chunk"]
 
