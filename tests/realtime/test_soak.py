@@ -19,7 +19,7 @@ SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 async def test_whatever_befalls_a_program_what_it_promised_is_kept_and_nothing_is_left() -> None:
     print(f"LIFECYCLE_SEED={SEED}")
     with tempfile.TemporaryDirectory(prefix="soak") as directory:
-        storm = Storm(Path(directory), SECONDS, SEED)
+        storm = Storm(Path(directory), SECONDS, SEED, print)
         await storm.blow()
         print(*storm.report(), sep="\n")
     assert storm.wrong == []

@@ -12,6 +12,7 @@ import random
 import shutil
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from tests.soak.storm import Storm
@@ -27,7 +28,7 @@ def main() -> int:
     seed = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
     print(f"LIFECYCLE_SEED={seed} for {seconds:g} s", flush=True)
     directory = Path(tempfile.mkdtemp(prefix="soak"))
-    storm = Storm(directory, seconds, seed)
+    storm = Storm(directory, seconds, seed, partial(print, flush=True))
     asyncio.run(storm.blow())
     print(*storm.report(), sep="\n")
     if storm.wrong:

@@ -26,7 +26,7 @@ from tests.soak.steering import Console
 from tests.soak.wind import Wind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["Storm"]
 
@@ -38,10 +38,10 @@ _PAUSE = 0.5
 
 
 class Storm:
-    """Blows for some seconds; then `wrong` says what was, and `report` all that was seen."""
+    """Blows for some seconds; then `wrong` says what was, and `report` what was seen. ``tell`` hears of each life."""
 
-    def __init__(self, directory: Path, seconds: float, seed: int) -> None:
-        self.directory, self._seconds = directory, seconds
+    def __init__(self, directory: Path, seconds: float, seed: int, tell: Callable[[str], object]) -> None:
+        self.directory, self._seconds, self._tell = directory, seconds, tell
         self._chance = random.Random(seed)
         self._ledger, self._wind = Ledger(directory), Wind()
         self._senders = Senders(self._ledger, self._wind, random.Random(seed + 1))
@@ -53,8 +53,7 @@ class Storm:
         self.lives = 0
         self.calms = 0
         self.done: Counter[str] = Counter()
-        #: Of each life how long it was and how it ended, and what was measured.
-        self.told: list[str] = []
+        #: What was measured.
         self.tables: list[Table] = []
         #: What must not be, in words.
         self.wrong: list[str] = []
@@ -125,7 +124,7 @@ class Storm:
             self.wrong.append(f"life {life.number} ({how}): {str(error) or repr(error)}")
         finally:
             await life.end_by_force()
-        self.told.append(f"life {life.number}: {time.monotonic() - began:.1f} s, {how}")
+        self._tell(f"life {life.number}: {time.monotonic() - began:.1f} s, {how}")
         self._gather()
         if self.wrong:
             raise Broken
@@ -267,7 +266,6 @@ class Storm:
 
     def report(self) -> Iterator[str]:
         """What there is to tell, a line each."""
-        yield from self.told
         yield f"done: {dict(sorted(self.done.items()))}"
         yield f"noted: {dict(sorted(self._ledger.lines.items()))}"
         accepted = sum(map(len, self._ledger.accepted.values()))
