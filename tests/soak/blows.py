@@ -187,9 +187,12 @@ class Blows:
     async def shake_the_bus(self) -> None:
         """Its server dies, and comes back; who publishes meanwhile waits."""
         assert self._bus is not None
-        await asyncio.to_thread(self._bus.kill)
-        await asyncio.sleep(self._chance.random())
-        await asyncio.to_thread(self._bus.start)
+        self._bus.kill()
+        try:
+            await asyncio.sleep(self._chance.random())
+        finally:
+            # The next life needs it, too.
+            self._bus.start()
 
     # -- files, lines and signals ------------------------------------------------------------------------------------
 

@@ -259,7 +259,9 @@ class Storm:
 
     def _judge_files(self) -> None:
         table = Table(
-            f"all {self.lives} lives, {self._elapsed:.0f} s", self._files, judged=self._seconds >= JUDGED_ON_DISK
+            f"all {self.lives} lives, {self._elapsed:.0f} s",
+            self._files,
+            judged=self._seconds >= JUDGED_ON_DISK and not self.wrong,
         )
         self.tables.append(table)
         self.wrong += table.wrong()
