@@ -24,7 +24,7 @@ __all__ = ["LIMIT", "Broken", "Life"]
 ROOT = Path(__file__).parents[2]
 
 #: Seconds for what takes a moment, on a machine that has other things to do.
-LIMIT = 60.0
+LIMIT = 90.0
 #: In the environment of all that comes of a life.
 _MARK = "SOAK_LIFE"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["ANSWER", "Console"]
 
 #: Seconds within which whatever is asked is answered, however busy the machine is.
-ANSWER = 40.0
+ANSWER = 80.0
 
 _OUTCOMES = ("handled", "failed", "dropped", "unknown")
 #: Too many orders are under way.
