@@ -11,7 +11,7 @@ LIT    := 3.3.3
 DAGRE  := 3.1.3
 VENDOR := lifecycle/observe/page/vendor
 
-.PHONY: demo test lint types chaos soak bench bench-check coverage mutants repeats shape docs pictures page engines clean
+.PHONY: demo test lint types chaos soak bench bench-check coverage mutants repeats shape release lock docs pictures page engines clean
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -73,6 +73,14 @@ docs: $(STAMP)
 pictures: $(STAMP)  ## those of the README and the documentation, of programs that run (tmux, chromium)
 	$(BIN)/python -m docs.make_recording
 	$(BIN)/python -m docs.make_screenshots
+
+release: $(STAMP)  ## sdist and wheel in dist/, looked at from every side; nothing is uploaded; PYTHONS="python3.12 …" for some
+	$(BIN)/python -m pip install --quiet --group release
+	$(BIN)/python -m tools.release $(PYTHONS)
+
+lock: $(STAMP)  ## uv.lock: the versions of all that developers install, as they are now
+	$(BIN)/python -m pip install --quiet --group release
+	$(BIN)/python -m uv lock --upgrade --python $(BIN)/python
 
 page:  ## the libraries of the dashboard's page, as npm has them
 	rm -rf $(VENDOR) && mkdir -p $(VENDOR)/lit-html/directives $(VENDOR)/dagre

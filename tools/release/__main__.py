@@ -1,0 +1,130 @@
+"""Build the release, look at it from every side, and print a table of what passed; the status is 1 if anything did not.
+
+``python -m tools.release [python ...]`` tries the Pythons that are named, by default all of 3.11 and later that are
+found. What was built stays in ``dist/``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from tools.release.bill import write_bill
+from tools.release.contents import check_sdist, check_wheel
+from tools.release.environments import Environment, lowest, pythons
+from tools.release.programs import EXTRAS, SMOKE, WITHOUT
+
+DIST = Path("dist")
+
+#: The part of the suite that the lowest versions are tried with: quick, and every library is used in it.
+QUICK = ("control", "runtime", "sources", "handlers", "flows", "bridges", "observe", "workers")
+
+#: Raises where something is not as it should be; what it returns is told.
+Check: TypeAlias = Callable[[], str]
+
+
+def main(names: list[str]) -> int:
+    """Carry all checks out, one after the other; those that need what could not be built are left out."""
+    table = Table()
+    if not table.row("build", "sdist and wheel", build):
+        return table.show()
+    wheel, sdist = (next(DIST.glob(pattern)) for pattern in ("*.whl", "*.tar.gz"))
+    table.row("twine", "check --strict", lambda: said("twine", "check", "--strict", wheel, sdist))
+    table.row("contents", wheel.name, lambda: check_wheel(wheel))
+    table.row("contents", sdist.name, lambda: check_sdist(sdist))
+    found = pythons(names)
+    with tempfile.TemporaryDirectory(prefix="release-") as directory:
+        for version, python in found.items():
+            for kind, archive in (("wheel", wheel), ("sdist", sdist)):
+                room = Environment(python, Path(directory) / f"{version}-{kind}")
+                table.row(f"Python {version}", kind, partial(smoke, room, archive))
+        version, python = next(iter(found.items()))
+        for name in (*EXTRAS, "all"):
+            room = Environment(python, Path(directory) / name)
+            table.row(f"extra, {version}", name, partial(extra, room, wheel, name))
+        table.row("bill", "CycloneDX", lambda: write_bill(Environment(python, Path(directory) / "all"), wheel))
+        room = Environment(python, Path(directory) / "lowest")
+        table.row(f"lowest, {version}", "every extra", lambda: lowest(room, [f"tests/{each}" for each in QUICK]))
+    return table.show()
+
+
+class Table:
+    """What was checked, and how it went."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, str, str, str]] = []
+        self._failed = False
+
+    def row(self, what: str, which: str, check: Check) -> bool:
+        """Carry ``check`` out, and keep what it says."""
+        print(f"{what}: {which} …", flush=True)
+        began = time.monotonic()
+        try:
+            words = check()
+        except (AssertionError, subprocess.CalledProcessError) as error:
+            words = f"FAILED: {error}\n{getattr(error, 'output', None) or ''}"
+            print(words, file=sys.stderr)
+            self._failed = True
+        self._rows.append((what, which, f"{time.monotonic() - began:.0f} s", words.partition("\n")[0]))
+        return not words.startswith("FAILED")
+
+    def show(self) -> int:
+        """Print all; the status of the program."""
+        widths = [max(len(row[column]) for row in self._rows) for column in range(4)]
+        print()
+        for row in self._rows:
+            print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        return self._failed
+
+
+def build() -> str:
+    """Both files, the wheel from the sdist, as whoever installs that has it."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    said("build")
+    return ", ".join(f"{each.name} ({each.stat().st_size // 1024} kB)" for each in sorted(DIST.iterdir()))
+
+
+def said(module: str, *words: str | Path) -> str:
+    """The last line that a tool of this environment prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, words)],
+        check=True,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    return done.stdout.strip().rpartition("\n")[2]
+
+
+def smoke(room: Environment, archive: Path) -> str:
+    """Installed with nothing else, it is imported, answers, and runs a small program."""
+    room.install(str(archive))
+    version = room.run("-m", "lifecycle", "--version")
+    assert archive.name.startswith(version.replace("lifecycle ", "lifecycle_control-")), version
+    assert room.command("lifecycle", "--help") == room.command("lifecycle-control", "--help")
+    words = room.run("-W", "error", "-c", SMOKE)
+    # What only an extra brings is not there; each says which one.
+    for name, program in EXTRAS.items():
+        told = room.run("-c", program, fails=None)
+        assert WITHOUT.get(name, f"lifecycle-control[{name}]") in told, f"without {name}: {told}"
+    return words
+
+
+def extra(room: Environment, wheel: Path, name: str) -> str:
+    """With one extra alone, what it is for works; with all of them, everything does."""
+    room.install(f"{wheel.resolve()}[{name}]")
+    for each in EXTRAS if name == "all" else [name]:
+        told = room.run("-c", EXTRAS[each])
+        assert told.endswith("works"), f"with {each}: {told}"
+    return room.packages()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

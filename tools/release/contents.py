@@ -1,0 +1,72 @@
+"""What is in a wheel and in an sdist: what is tracked and meant for it, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+
+__all__ = ["VENDOR", "check_sdist", "check_wheel"]
+
+#: What the page has of others.
+VENDOR = Path("lifecycle/observe/page/vendor")
+
+#: Whoever installs the wheel gets these; the texts of the licences go with what is under them.
+NEEDED = frozenset(
+    {
+        "lifecycle/py.typed",
+        "lifecycle/__init__.pyi",
+        "lifecycle/observe/page/index.html",
+        f"{VENDOR}/lit-html/lit-html.js",
+        f"{VENDOR}/lit-html/LICENSE",
+        f"{VENDOR}/dagre/dagre.esm.js",
+        f"{VENDOR}/dagre/LICENSE",
+    }
+)
+
+#: In the metadata of a wheel, and beside them ``licenses/``.
+METADATA = frozenset({"METADATA", "WHEEL", "RECORD", "entry_points.txt"})
+
+#: The texts under which it, and what it has of others, may be passed on.
+LICENSES = frozenset({"LICENSE", "THIRD_PARTY.md"})
+
+#: Only for who works on it where it is kept.
+AT_HOME = frozenset({".ci/run", "uv.lock"})
+
+
+def check_wheel(wheel: Path) -> str:
+    """Every tracked file of the package, the metadata with the licences, and nothing else.
+
+    Raises:
+        AssertionError: naming what is missing, or should not be there.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        there = frozenset(name for name in archive.namelist() if not name.endswith("/"))
+    meta = "-".join(wheel.name.split("-")[:2]) + ".dist-info/"
+    licences = {f"{meta}licenses/{name}" for name in LICENSES | {name for name in NEEDED if name.endswith("LICENSE")}}
+    _compare(there, _tracked("lifecycle") | {meta + name for name in METADATA} | licences)
+    assert there >= NEEDED, f"missing: {sorted(NEEDED - there)}"
+    return f"{len(there)} files"
+
+
+def check_sdist(sdist: Path) -> str:
+    """All that is tracked, and what the builder adds to it.
+
+    Raises:
+        AssertionError: naming what is missing, or should not be there.
+    """
+    root = sdist.name.removesuffix(".tar.gz") + "/"
+    with tarfile.open(sdist) as archive:
+        there = frozenset(member.name.removeprefix(root) for member in archive if member.isfile())
+    _compare(there, (_tracked() | {"PKG-INFO"}) - AT_HOME)
+    return f"{len(there)} files"
+
+
+def _tracked(folder: str = ".") -> frozenset[str]:
+    listed = subprocess.run(["git", "ls-files", "-z", folder], check=True, text=True, stdout=subprocess.PIPE)
+    return frozenset(filter(None, listed.stdout.split("\0")))
+
+
+def _compare(there: frozenset[str], wanted: frozenset[str]) -> None:
+    assert there == wanted, f"missing: {sorted(wanted - there)}; not to be there: {sorted(there - wanted)}"

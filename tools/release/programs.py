@@ -1,0 +1,124 @@
+"""What is run where the release was installed: one program for all of it, and one for each extra."""
+
+from __future__ import annotations
+
+__all__ = ["EXTRAS", "SMOKE", "WITHOUT"]
+
+#: Imported, asked for help, and run: an event goes to its handler, a worker starts and stops, a flow is kept.
+SMOKE = """
+import asyncio, importlib, pkgutil, platform, pydoc, sys
+import lifecycle
+from lifecycle import Event, Flows, ProcessWorker, Router, linear, run, task
+from lifecycle.testing import Recorder, running
+
+for each in lifecycle.__all__:
+    getattr(lifecycle, each)
+assert "lifecycle.control" in pydoc.render_doc(lifecycle)
+
+@task
+def double(number):
+    return 2 * number
+
+async def main():
+    router, seen = Router(), Recorder()
+    router.handle("hello/*", seen)
+    async with running(router):
+        await (await router.emit(Event("hello/world")))
+    assert seen.topics == ["hello/world"]
+    async with ProcessWorker("idle", sys.executable, "-c", "import time; time.sleep(100)") as worker:
+        assert str(worker.status) == "running"
+    async with Flows("flows.db") as flows:
+        return (await flows.start(linear("doubling", double), number=21))["double"]
+
+assert run(main) == 42
+print(platform.python_implementation(), platform.python_version())
+"""
+
+#: Each prints "works" where its extra is installed.
+EXTRAS = {
+    "cli": """
+from lifecycle.cli.ctl.printing import Sheet
+sheet = Sheet(("name", "status"), [("api", "running")])
+print(sheet.plain())
+try:
+    assert sheet.rich().row_count == 1
+    print("works")
+except ImportError as error:
+    print(error)
+""",
+    "docker": """
+import asyncio
+from lifecycle import ContainerWorker, WorkerFailed
+async def main():
+    worker = ContainerWorker("db", "postgres", engine="http://127.0.0.1:9")
+    try:
+        await worker.start()
+    except WorkerFailed as error:
+        # With the library it is the engine that is missing.
+        print(error, "works" if "127.0.0.1:9" in str(error) else "", sep="\\n")
+asyncio.run(main())
+""",
+    "ed25519": """
+import base64
+from lifecycle.sources.signatures import StandardWebhooks
+StandardWebhooks("whsk_" + base64.b64encode(bytes(range(32))).decode())
+print("works")
+""",
+    "nats": """
+import asyncio
+from lifecycle.bridges import BridgeError, Leader
+async def main():
+    try:
+        async with Leader("one", "nats://127.0.0.1:9"):
+            pass
+    except BridgeError as error:
+        # With the library it is the server that is missing.
+        print(error, "works", sep="\\n")
+asyncio.run(main())
+""",
+    "otel": """
+from lifecycle.observe import OpenTelemetryMetrics, OpenTelemetryTraces
+OpenTelemetryMetrics(), OpenTelemetryTraces()
+print("works")
+""",
+    "pool": """
+import asyncio
+from lifecycle import Pool
+async def main():
+    async with Pool("numbers", "operator:neg", size=(1, 1)) as pool:
+        assert await pool.call("neg", 3) == -3
+    print("works")
+asyncio.run(main())
+""",
+    "postgres": """
+import asyncio
+from lifecycle import Flows
+from lifecycle.errors import JournalError
+async def main():
+    try:
+        async with Flows("postgresql://127.0.0.1:9/nothing"):
+            pass
+    except JournalError as error:
+        # With the library it is the server that is missing.
+        print(error, "works" if "127.0.0.1" in str(error) else "", sep="\\n")
+asyncio.run(main())
+""",
+    "prometheus": """
+from lifecycle.observe import PrometheusMetrics
+assert PrometheusMetrics().expose()
+print("works")
+""",
+    "watch": """
+from pathlib import Path
+from lifecycle.cli.messages import Voice
+from lifecycle.cli.watch.gitignore import available
+from lifecycle.cli.watch.running import _honours_git
+from lifecycle.cli.watch.settings import Settings
+Path(".gitignore").write_text("*.log")
+if _honours_git(Settings(command=("true",), paths=(Path(),), gitignore=True), Voice()):
+    print("works")
+""",
+}
+
+#: What is said without it, where that is no advice to install it: tables are plain then.
+WITHOUT = {"cli": "No module named 'rich'"}
