@@ -71,13 +71,6 @@ class Route:
         "window",
     )
 
-    is_fallback: bool
-    is_retired: bool
-    dropped: int
-    failed: int
-    handled: int
-    routed: int
-
     def __init__(
         self,
         pattern: Pattern,
@@ -103,11 +96,16 @@ class Route:
         self.window: Window | None = None
         # Whether its way is a queue and nothing else; decided when it is registered.
         self.is_plain: bool = True
-        # Whether it has what nobody takes, or was removed and only works off what it had accepted.
-        self.is_fallback = self.is_retired = False
+        # Whether it has what nobody takes.
+        self.is_fallback: bool = False
+        # Whether it was removed, and only works off what it had accepted.
+        self.is_retired: bool = False
         # Whether it only looks on: what it sees is no delivery of its own to others.
         self.is_tap: bool = False
-        self.routed = self.handled = self.failed = self.dropped = 0
+        self.routed: int = 0
+        self.handled: int = 0
+        self.failed: int = 0
+        self.dropped: int = 0
 
     def __repr__(self) -> str:
         return f"<Route {self.text!r} to {name_of(self.handler)}>"
