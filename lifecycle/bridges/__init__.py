@@ -7,9 +7,9 @@ goes there. `Leader` tells one of several processes that it is the one. ``links`
 
 from lifecycle.bridges.bridge import BridgeState, NatsBridge
 from lifecycle.bridges.codec import from_json, to_json
+from lifecycle.bridges.events import BusEvent, LeaderEvent
 from lifecycle.bridges.leader import Leader, LeaderState
 from lifecycle.bridges.links import NatsServer
-from lifecycle.bridges.records import BusEvent, LeaderEvent
 from lifecycle.errors import BridgeError, NotLeader, NotPublished, UnfitServer, Unpublishable
 
 __all__ = [

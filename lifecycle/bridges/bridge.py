@@ -17,11 +17,11 @@ from lifecycle import _context
 from lifecycle.backoff import Backoff
 from lifecycle.bridges.codec import to_binary
 from lifecycle.bridges.dead_letters import message_key
+from lifecycle.bridges.events import BusEvent, LeaderEvent
 from lifecycle.bridges.intake import Counts
 from lifecycle.bridges.links import Link, NatsServer
 from lifecycle.bridges.memories import Memory
 from lifecycle.bridges.publishing import Publisher
-from lifecycle.bridges.records import BusEvent, LeaderEvent
 from lifecycle.bridges.sessions import Session
 from lifecycle.bridges.settings import Settings, patterns_of
 from lifecycle.bridges.subjects import as_subject

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote
 
+from lifecycle.bridges.events import BusEvent
 from lifecycle.bridges.payloads import as_json, payload_of
-from lifecycle.bridges.records import BusEvent
 from lifecycle.errors import Unpublishable
 
 if TYPE_CHECKING:

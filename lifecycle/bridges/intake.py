@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
     from lifecycle.bridges.dead_letters import Letter
+    from lifecycle.bridges.events import BusEvent
     from lifecycle.bridges.memories import Key, Memory
     from lifecycle.bridges.publishing import Publisher
-    from lifecycle.bridges.records import BusEvent
     from lifecycle.bridges.settings import Settings
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.types import Emit

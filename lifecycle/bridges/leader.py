@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from lifecycle.bridges.candidates import Candidate
+from lifecycle.bridges.events import LeaderEvent
 from lifecycle.bridges.leases import unanswered
 from lifecycle.bridges.links import Link, NatsServer
-from lifecycle.bridges.records import LeaderEvent
 from lifecycle.bridges.subjects import as_token
 from lifecycle.errors import BridgeError, NotLeader
 

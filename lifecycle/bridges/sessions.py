@@ -68,7 +68,9 @@ class Session:
             BridgeError: when the client is closed for good.
         """
         loop = asyncio.get_running_loop()
-        work = loop.create_task(self._carry(emit) if self._settings.subscribe else self._wait())
+        work: asyncio.Task[object] = loop.create_task(
+            self._carry(emit) if self._settings.subscribe else self._ending.wait()
+        )
         closed = loop.create_task(self.link.closed.wait())
         try:
             await asyncio.wait([work, closed], return_when=asyncio.FIRST_COMPLETED)
@@ -139,9 +141,6 @@ class Session:
         while True:
             await asyncio.sleep(self._settings.ack_wait / 3)
             await self._intake.keep_alive(self._pull.waiting)
-
-    async def _wait(self) -> None:
-        await self._ending.wait()
 
     async def _ensure_group(self) -> None:
         settings = self._settings

@@ -118,8 +118,7 @@ class Crew:
             await self._delay(call.cell)
         if atom.timeout is not None:
             return await _in_time(atom, call.arguments)
-        result = atom.fn(**call.arguments)
-        return await result if inspect.isawaitable(result) else result
+        return await _result(atom.fn, call.arguments)
 
     async def _delay(self, cell: Cell) -> None:
         """Wait as long as the retry says before another attempt, unless the flow is suspended meanwhile."""

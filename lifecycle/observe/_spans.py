@@ -15,6 +15,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, set_sp
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from lifecycle import _context, hooks
+from lifecycle._naming import error_text
 from lifecycle.errors import Dropped, NotHandled
 from lifecycle.observe._words import sendable
 
@@ -228,7 +229,7 @@ def _end(span: Span, error: BaseException | None, outcome: str = "") -> None:
     span.set_attribute(_OUTCOME, outcome)
     if error is not None and outcome == "failed":
         span.record_exception(error)
-        span.set_status(Status(StatusCode.ERROR, sendable(f"{type(error).__name__}: {error}")))
+        span.set_status(Status(StatusCode.ERROR, sendable(error_text(error))))
     elif error is not None:
         span.set_attribute("lifecycle.reason", sendable(error))
     span.end()

@@ -1,4 +1,4 @@
-"""What a bridge and a leader emit, as records."""
+"""The events that a bridge and a leader emit, as records."""
 
 from __future__ import annotations
 
