@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import pytest
 
-from lifecycle._naming import error_text, reason_of, words_of
+from lifecycle._functions import is_async
+from lifecycle._naming import error_text, name_of, reason_of, words_of
 from lifecycle.errors import RouteNotFound
 
 
@@ -29,3 +33,36 @@ def test_an_error_says_what_it_is_and_why(error: Exception, text: str, reason: s
 
 def test_an_error_whose_own_text_fails_has_words_all_the_same() -> None:
     assert words_of(Mute()) == "(its message cannot be had: RuntimeError)"
+
+
+class Answering:
+    """Called like an async function, and has whatever it is asked for."""
+
+    async def __call__(self) -> None: ...
+
+    def __getattr__(self, _name: str) -> Any:
+        return self
+
+
+async def work() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "name"),
+    [
+        (work, "work"),
+        (functools.partial(functools.partial(work)), "work"),
+        (dict.update, "dict.update"),
+        (Answering(), "Answering"),
+    ],
+)
+def test_a_function_is_called_by_its_name_and_an_object_by_that_of_its_class(fn: Any, name: str) -> None:
+    assert name_of(fn) == name
+
+
+@pytest.mark.parametrize(
+    ("fn", "answer"),
+    [(work, True), (functools.partial(work), True), (Answering(), True), (Answering, False), (print, False)],
+)
+def test_what_gives_something_to_await_is_known_before_it_is_called(fn: Any, answer: bool) -> None:
+    assert is_async(fn) is answer
