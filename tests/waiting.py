@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["until"]
+__all__ = ["until", "until_blocking"]
 
 
 async def until(condition: Callable[[], object], limit: float = 30.0) -> None:
@@ -16,3 +19,16 @@ async def until(condition: Callable[[], object], limit: float = 30.0) -> None:
     async with asyncio.timeout(limit):
         while not condition():
             await asyncio.sleep(0.002)
+
+
+_T = TypeVar("_T")
+
+
+def until_blocking(condition: Callable[[], _T | None], what: str | Callable[[], str] = "it", limit: float = 30.0) -> _T:
+    """The same where no loop runs: what ``condition`` found; ``what`` is missed where it never does."""
+    end = time.monotonic() + limit
+    while not (found := condition()):
+        if time.monotonic() > end:
+            pytest.fail(f"{what} did not come" if isinstance(what, str) else what())
+        time.sleep(0.02)
+    return found

@@ -21,6 +21,7 @@ from lifecycle.journal import FileLock
 from lifecycle.sources import GitHub, Inbox, Limits, Slack, Stripe, WebhookSource
 from lifecycle.sources._inbox.keeper import LETTERS, packed, unpacked
 from lifecycle.testing import Recorder, running
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -86,12 +87,6 @@ def accept(path: Path, *bodies: str) -> None:
         for body in bodies:
             event = WebhookEvent("POST", "/deploy", {}, {}, body.encode(), body)
             LETTERS.accept(db, packed(event), now=0, leased=float("inf"))
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture

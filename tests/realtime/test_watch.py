@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -20,19 +19,13 @@ import psutil
 import pytest
 
 from tests.guarded import is_guard
+from tests.realtime.watches import APP, LIMIT, has_ended, here, watch, write
+from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-LIMIT = 30.0
-
-APP = """\
-import os, sys, time
-print("up", VALUE, os.environ["LIFECYCLE_CHANGES"])
-print("to stderr", file=sys.stderr)
-time.sleep(600)
-"""
+__all__ = ["here", "watch"]  # fixtures
 
 #: How one that handles signals waits: what comes just before one long sleep would be handled after it.
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))\n"
@@ -71,106 +64,6 @@ for n in range(20):
 open("loud", "w").close()
 time.sleep(600)
 """
-
-
-def until(condition: Callable[[], Any], what: str = "it") -> Any:
-    """Wait for ``condition``; fails after a generous time."""
-    deadline = time.monotonic() + LIMIT
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.02)
-    pytest.fail(f"{what} did not come")
-
-
-def has_ended(process: psutil.Process) -> bool:
-    """Whether it runs no more; the system may take its time to reap an orphan."""
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
-class Watch:
-    """A `lifecycle watch` that writes to files, and what it wrote."""
-
-    def __init__(self, here: Path, *argv: str, env: dict[str, str] | None = None) -> None:
-        self.here = here
-        self.out, self.err = here.parent / "out", here.parent / "err"
-        with self.out.open("w") as out, self.err.open("w") as err:
-            self.process = psutil.Popen(
-                [sys.executable, "-m", "lifecycle", "watch", *argv],
-                cwd=here,
-                env={**os.environ, "NO_COLOR": "1", **(env or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
-
-    def seen(self, pattern: str, *, times: int = 1, err: bool = False) -> list[str]:
-        """Wait until ``pattern`` was written so often."""
-        file = self.err if err else self.out
-
-        def found() -> list[str] | None:
-            hits = re.findall(pattern, file.read_text())
-            if len(hits) < times and self.process.poll() is not None:
-                pytest.fail(f"it ended: {self.everything()}")
-            return hits if len(hits) >= times else None
-
-        try:
-            hits: list[str] = until(found, repr(pattern))
-        except pytest.fail.Exception:
-            pytest.fail(f"{pattern!r} x {times} did not come: {self.everything()}")
-        return hits
-
-    def said(self, pattern: str, *, times: int = 1) -> list[str]:
-        """The same for its own messages."""
-        return self.seen(pattern, times=times, err=True)
-
-    def everything(self) -> str:
-        return f"\n--- out ---\n{self.out.read_text()}--- err ---\n{self.err.read_text()}"
-
-    def children(self) -> list[psutil.Process]:
-        """What it runs, without the guard."""
-        return [each for each in self.process.children(recursive=True) if not is_guard(each)]
-
-    def ends(self, status: int) -> None:
-        assert self.process.wait(LIMIT) == status, self.everything()
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    directory = tmp_path / "here"
-    directory.mkdir()
-    write(directory / "app.py", "VALUE = 1\n" + APP)
-    return directory
-
-
-def write(path: Path, text: str) -> None:
-    """As editors do it: a reader never sees half a file."""
-    draft = path.with_name(f".{path.name}.draft~")
-    draft.write_text(text)
-    draft.replace(path)
-
-
-@pytest.fixture
-def watch(here: Path) -> Iterator[Callable[..., Watch]]:
-    started: list[Watch] = []
-
-    def start(*argv: str, env: dict[str, str] | None = None, ready: bool = True) -> Watch:
-        command = () if "--" in argv else ("--", sys.executable, "app.py")
-        started.append(Watch(here, *argv, *command, env=env))
-        if ready:
-            started[-1].said("watching")
-        return started[-1]
-
-    yield start
-    for each in started:
-        left = each.children() if each.process.poll() is None else []
-        if each.process.poll() is None:
-            each.process.terminate()
-        _, stuck = psutil.wait_procs([each.process, *left], LIMIT)
-        for one in stuck:
-            one.kill()
-        psutil.wait_procs(stuck, LIMIT)
 
 
 class TestChanges:
@@ -282,10 +175,10 @@ class TestChanges:
         seen.said("waiting for the first change")
         write(here / "go", "")
         log = here / "log"
-        until(lambda: log.exists() and {"watching", "up"} <= set(log.read_text().split()))
+        until_blocking(lambda: log.exists() and {"watching", "up"} <= set(log.read_text().split()))
         # Had the log set it off, that would come before what is written now.
         write(here / "app.py", "VALUE = 2\n" + APP)
-        until(lambda: "up 2" in log.read_text())
+        until_blocking(lambda: "up 2" in log.read_text())
         assert re.findall("changed: (.*);", log.read_text()) == ["app.py"]
 
     @pytest.mark.parametrize("options", [(), ("--no-prompt",)])
@@ -306,7 +199,7 @@ class TestStreams:
         python = shlex.quote(sys.executable)
         line = f"{python} -m lifecycle watch --ext py {options} -- {python} app.py"
         with subprocess.Popen(["sh", "-c", f"{{ {line}; echo $? >status; }} {closed}"], cwd=here) as shell:
-            until((here / "loud").exists)
+            until_blocking((here / "loud").exists)
             ours, app = map(int, (here / "pid").read_text().rstrip(".").split())
             os.kill(ours, signal.SIGTERM)
             assert shell.wait(LIMIT) == 0
@@ -349,7 +242,7 @@ class TestEnds:
     def test_a_child_that_ignores_it_is_killed_with_its_children(self, watch: Any) -> None:
         seen = watch("--stop-timeout", "0.2", "--shell", "--", "trap '' TERM; (sleep 600) & echo up; wait; sleep 600")
         seen.seen("up")
-        left = until(lambda: seen.children() if len(seen.children()) == 2 else None)
+        left = until_blocking(lambda: seen.children() if len(seen.children()) == 2 else None)
         seen.process.terminate()
         seen.ends(0)
         assert all(has_ended(each) for each in left)
@@ -362,7 +255,7 @@ class TestEnds:
         seen.seen("stopping")
         seen.process.terminate()
         seen.ends(1)
-        until(lambda: all(has_ended(each) for each in left), "the end of the child")
+        until_blocking(lambda: all(has_ended(each) for each in left), "the end of the child")
 
 
 class TestSupervision:
@@ -414,7 +307,9 @@ class TestSupervision:
         assert len(left) == 2
         guards = [each for each in seen.process.children() if is_guard(each)]
         seen.process.kill()
-        until(lambda: all(has_ended(each) for each in (*left, *guards)), "the end of the command and its daemon")
+        until_blocking(
+            lambda: all(has_ended(each) for each in (*left, *guards)), "the end of the command and its daemon"
+        )
 
 
 class TestWebhook:

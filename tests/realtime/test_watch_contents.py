@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.realtime.test_watch import APP, here, watch, write
+from tests.realtime.watches import APP, here, watch, write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,9 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tests.realtime.test_watch import LIMIT, has_ended, here, until, watch, write
 from tests.realtime.test_watch_socket import SERVER, ask, clients, more, port_of
+from tests.realtime.watches import LIMIT, has_ended, here, watch, write
+from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,11 +26,11 @@ def test_through_ten_replacements_each_request_is_answered(watch: Any, here: Pat
         for replaced in range(10):
             seen.said("ready:", times=replaced + 1)
             before = answers["7"]
-            until(partial(more, before, answers), "an answer")
+            until_blocking(partial(more, before, answers), "an answer")
             seen.process.send_signal(signal.SIGHUP)
         seen.said("ready:", times=11)
     assert set(answers) == {"7"}
-    until(lambda: len(seen.children()) == 1, "the end of the old one")
+    until_blocking(lambda: len(seen.children()) == 1, "the end of the old one")
     assert "did not stop in time" not in seen.err.read_text()
 
 
@@ -45,10 +46,10 @@ def test_one_that_fails_leaves_the_old_one_which_answers_throughout(watch: Any, 
         seen.seen("hangs")
         write(here / "app.py", "VALUE = 8\n" + SERVER)
         seen.seen("up 8")
-        until(lambda: answers["8"], "an answer of the new one")
+        until_blocking(lambda: answers["8"], "an answer of the new one")
     assert set(answers) == {"7", "8"}
-    until(lambda: has_ended(old), "the end of the old one")
-    assert len(until(lambda: seen.children() if len(seen.children()) == 1 else None)) == 1
+    until_blocking(lambda: has_ended(old), "the end of the old one")
+    assert len(until_blocking(lambda: seen.children() if len(seen.children()) == 1 else None)) == 1
 
 
 def test_the_old_one_answers_what_it_has_accepted_while_the_new_one_serves(watch: Any, here: Path) -> None:
@@ -58,12 +59,12 @@ def test_the_old_one_answers_what_it_has_accepted_while_the_new_one_serves(watch
     [old] = seen.children()
     with socket.create_connection(("127.0.0.1", port_of(seen)), timeout=LIMIT) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\n")
-        until(lambda: len(old.net_connections()) == 2, "the connection")
+        until_blocking(lambda: len(old.net_connections()) == 2, "the connection")
         write(here / "app.py", "VALUE = 8\n" + SERVER)
         seen.seen("up 8")
         assert ask(port_of(seen)) == "8"
         assert not has_ended(old)
         slow.sendall(b"Host: x\r\n\r\n")
         assert slow.recv(4096).endswith(b"7")
-    until(lambda: has_ended(old), "the end of the old one")
+    until_blocking(lambda: has_ended(old), "the end of the old one")
     assert len(seen.children()) == 1

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.browsers import HEADLESS
-from tests.realtime.test_watch import here, until, watch, write
 from tests.realtime.test_watch_socket import port_of
+from tests.realtime.watches import here, watch, write
+from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,4 +117,4 @@ def test_an_open_page_reloads_after_an_edit_and_survives_a_broken_one(
         seen.seen("page 7")
         write(app, served(8, tag))
         seen.seen("page 8")
-    until(lambda: len(seen.children()) == 1)
+    until_blocking(lambda: len(seen.children()) == 1)

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from tests.realtime.test_watch import APP, LIMIT, here, until, write
+from tests.realtime.watches import APP, LIMIT, here, write
+from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,12 +33,12 @@ def test_while_it_is_paused_the_command_goes_on_and_unpause_acts_on_what_changed
     ):
         assert watch.stdin is not None
         print("pause", file=watch.stdin, flush=True)
-        until(lambda: "paused" in err.read_text() and "up 1" in out.read_text())
+        until_blocking(lambda: "paused" in err.read_text() and "up 1" in out.read_text())
         write(here / "app.py", "VALUE = 2\n" + APP)
         print("status", file=watch.stdin, flush=True)
-        until(lambda: "paused, what changes waits for unpause" in err.read_text())
+        until_blocking(lambda: "paused, what changes waits for unpause" in err.read_text())
         assert "up 2" not in out.read_text()
         print("unpause", file=watch.stdin, flush=True)
-        until(lambda: "up 2" in out.read_text())
+        until_blocking(lambda: "up 2" in out.read_text())
         print("quit", file=watch.stdin, flush=True)
         assert watch.wait(LIMIT) == 0

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.realtime.askers import answered, asked_throughout
-from tests.realtime.test_watch import LIMIT, here, until, watch, write
 from tests.realtime.test_watch_terminal import terminal
+from tests.realtime.watches import LIMIT, here, watch, write
+from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -71,7 +72,7 @@ def test_through_twenty_reloads_nobody_is_refused_or_reset(watch: Any, here: Pat
         for reload in range(1, 21):
             seen.seen("up 7", times=reload)
             before = answers["7"]
-            until(partial(more, before, answers), "an answer")
+            until_blocking(partial(more, before, answers), "an answer")
             seen.process.send_signal(signal.SIGHUP)
         seen.seen("up 7", times=21)
     assert set(answers) == {"7"}

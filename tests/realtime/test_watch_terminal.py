@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import pexpect
@@ -13,12 +12,12 @@ import psutil
 import pytest
 
 from tests.guarded import is_guard
+from tests.realtime.watches import LIMIT, write
+from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-LIMIT = 30.0
 
 APP = """\
 import os, sys, time
@@ -55,12 +54,6 @@ import time
 while True:
     time.sleep(0.05)
 """
-
-
-def write(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.draft~")
-    draft.write_text(text)
-    draft.replace(path)
 
 
 #: COLUMNS and LINES would overrule the terminal's size: pytest's debugger exports them through readline.
@@ -114,13 +107,6 @@ class Terminal:
     def is_suspended(self) -> bool:
         [child] = self.children()
         return child.status() == psutil.STATUS_STOPPED
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -182,9 +168,9 @@ class TestPrompt:
         seen = terminal()
         seen.sees("tick 3")
         seen.types("suspend")
-        until(seen.is_suspended)
+        until_blocking(seen.is_suspended)
         seen.types("resume")
-        until(lambda: not seen.is_suspended())
+        until_blocking(lambda: not seen.is_suspended())
         seen.types("quit")
         seen.ends(0)
 
@@ -220,7 +206,7 @@ class TestPrompt:
         seen.sees("up 1")
         [child] = seen.children()
         seen.presses("c")
-        until(seen.is_suspended)
+        until_blocking(seen.is_suspended)
         seen.presses("c")
         seen.ends(0)
         assert not child.is_running()
@@ -239,7 +225,7 @@ class TestWithAndWithoutAPrompt:
         seen.sees("up 1 True")
         [child] = seen.children()
         seen.process.kill()
-        until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+        until_blocking(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
     def test_a_line_on_the_terminal_of_its_own_makes_it_ready(self, terminal: Any) -> None:
         seen = terminal("--ready", "line:up 1")
@@ -283,7 +269,7 @@ class TestForeground:
         seen.sees(r"up 1 True \(100, 30\)")
         [child] = seen.children()
         # It may have spoken before the terminal was given to it.
-        until(lambda: os.tcgetpgrp(seen.tty.child_fd) == child.pid)
+        until_blocking(lambda: os.tcgetpgrp(seen.tty.child_fd) == child.pid)
         seen.presses("c")
         seen.ends(0)
         assert not child.is_running()
@@ -316,7 +302,7 @@ class TestForeground:
         )
         seen = terminal("--no-prompt")
         seen.sees("exited with status 3")
-        until(seen.tty.getecho)
+        until_blocking(seen.tty.getecho)
         seen.presses("c")
         seen.ends(0)
 

@@ -8,34 +8,25 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 import urllib.request
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from tests.guarded import is_guard
+from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 LIMIT = 30.0
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.engine("tmux")
-
-
-def until(condition: Callable[[], Any], what: Callable[[], str]) -> Any:
-    deadline = time.monotonic() + LIMIT
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            pytest.fail(what())
-        time.sleep(0.05)
-    return found
 
 
 class Screen:
@@ -81,7 +72,7 @@ class Screen:
             hits = re.findall(pattern, self.text())
             return hits if len(hits) >= times else []
 
-        hits: list[str] = until(found, lambda: f"{pattern!r} x {times} is not there:\n{self.text()}")
+        hits: list[str] = until_blocking(found, lambda: f"{pattern!r} x {times} is not there:\n{self.text()}")
         return hits
 
     def processes(self) -> list[psutil.Process]:
@@ -165,7 +156,7 @@ def test_a_command_that_reads_in_the_background_stops_with_us(screen: Screen, tm
     screen.sees("Stopped")
     screen.types("bg")
     screen.sees(r"\[1\]\+ .* &")
-    until(
+    until_blocking(
         lambda: {each.status() for each in screen.processes() if not is_guard(each)} == {psutil.STATUS_STOPPED},
         screen.text,
     )
@@ -188,7 +179,7 @@ def test_the_demo_does_what_its_first_lines_say(screen: Screen, tmp_path: Path) 
     assert "Change this line" in page(url)
 
     edit(site / "page.html", "Change this line", "I changed it")
-    until(lambda: "I changed it" in page(url), screen.text)
+    until_blocking(lambda: "I changed it" in page(url), screen.text)
 
     edit(site / "app.py", "def index(", "def index(:")
     screen.sees("SyntaxError")

@@ -20,6 +20,7 @@ from lifecycle.control import Router
 from lifecycle.errors import SourceFailed, VerificationError
 from lifecycle.sources import GitHub, Limits, WebhookSource
 from lifecycle.testing import Recorder, running
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -60,12 +61,6 @@ async def serving(*, handle: Any = None, **options: Any) -> AsyncGenerator[Serve
         served.router.handle("webhook/**", served.seen if handle is None else handle)
         async with running(served.router):
             yield served
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_a_request_becomes_an_event_and_is_accepted() -> None:

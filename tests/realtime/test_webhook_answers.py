@@ -12,7 +12,8 @@ from lifecycle.control import Router
 from lifecycle.errors import NotHandled
 from lifecycle.sources import GitHub, Inbox, Limits, WebhookSource
 from lifecycle.testing import running
-from tests.realtime.test_webhook import SECRET, serving, signature, until
+from tests.realtime.test_webhook import SECRET, serving, signature
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

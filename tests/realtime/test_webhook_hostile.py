@@ -15,6 +15,7 @@ from lifecycle.control import Router
 from lifecycle.sources import GitHub, Limits, WebhookSource
 from lifecycle.sources._http.connections import Connections
 from lifecycle.testing import Recorder, running
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -307,7 +308,7 @@ async def test_a_client_that_is_gone_before_its_body_is_waited_for_is_no_failure
     async with serving() as served:
         wire = await served.connect()
         connections: Connections = served.source._server._listener._connections  # type: ignore[union-attr]
-        await _until(lambda: connections.connections)
+        await until(lambda: connections.connections)
         (theirs,) = connections.connections
         theirs.data_received(request(b"half a body")[:-4])
         assert theirs.transport is not None
@@ -374,8 +375,8 @@ async def test_hundreds_of_slow_clients_keep_nobody_out() -> None:
             assert await served.is_well()
         assert all(await asyncio.gather(*(wire.ends() for wire in wires)))
         server: Any = served.source._server
-        await _until(lambda: not server._listener._connections._waiting)
-        await _until(lambda: not server._requests._admission._bodies._slow)
+        await until(lambda: not server._listener._connections._waiting)
+        await until(lambda: not server._requests._admission._bodies._slow)
         assert server._requests._admission._bodies._held == 0
     assert {event.body for event in served.seen.events} == {b"well"}
 
@@ -408,7 +409,7 @@ async def test_slow_bodies_share_a_bounded_memory_and_the_oldest_gives_way() -> 
         for wire in wires:
             wire.send(request(b"x" * 1000)[:-200])
             bodies: Bodies = served.source._server._requests._admission._bodies  # type: ignore[union-attr]
-            await _until(lambda bodies=bodies: any(held > 0 for held in bodies._slow.values()))
+            await until(lambda bodies=bodies: any(held > 0 for held in bodies._slow.values()))  # type: ignore[misc]  # a bound default
             await asyncio.sleep(0.02)
         # 800 bytes each: two fit into 2000.
         assert [await wire.status() for wire in wires[:2]] == [408, 408]
@@ -416,8 +417,3 @@ async def test_slow_bodies_share_a_bounded_memory_and_the_oldest_gives_way() -> 
         for wire in wires[2:]:
             wire.send(b"x" * 200)
             assert await wire.status() == 202
-
-
-async def _until(condition: Any) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)

@@ -21,7 +21,8 @@ from lifecycle.control import Router
 from lifecycle.sources import ProbeServer, WebhookSource
 from lifecycle.testing import Recorder, running
 from tests.realtime.askers import answered, asked_throughout
-from tests.realtime.test_watch import LIMIT, here, until, watch, write
+from tests.realtime.watches import LIMIT, here, watch, write
+from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -260,7 +261,7 @@ def test_through_the_reloads_of_a_watch_nobody_is_refused(watch: Any, here: Path
         for reload in range(1, 4):
             seen.seen("up\n", times=reload)
             before = answers.total()
-            until(partial(more, before, answers), "an answer")
+            until_blocking(partial(more, before, answers), "an answer")
             seen.process.send_signal(signal.SIGHUP)
         seen.seen("up\n", times=4)
     assert set(answers) == {"HTTP/1.1 202 Accepted"}, seen.everything()

@@ -31,9 +31,10 @@ from lifecycle.events import (
 )
 from lifecycle.sources import InputSource
 from lifecycle.sources._input.lines import MAX_LINE
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 END = EndOfInputEvent()
@@ -55,12 +56,6 @@ async def lines_of(data: bytes) -> list[str]:
     events = await events_of(InputSource(raw=True, stream=io.BytesIO(data)))
     assert events.pop() == END
     return [event.line for event in events]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @contextmanager

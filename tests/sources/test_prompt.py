@@ -19,18 +19,13 @@ from lifecycle.events import EndOfInputEvent, SuspendEvent
 from lifecycle.sources import PromptSource
 from lifecycle.sources._input.conversations import _Words
 from lifecycle.sources._input.vocabulary import Vocabulary
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 LIMIT = 30
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 class Screen:

@@ -1,0 +1,116 @@
+"""A `lifecycle watch` in a process of its own, and the directory that it watches; without a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.guarded import is_guard
+from tests.waiting import until_blocking
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+__all__ = ["APP", "LIMIT", "Watch", "has_ended", "here", "watch", "write"]
+
+LIMIT = 30.0
+
+APP = """\
+import os, sys, time
+print("up", VALUE, os.environ["LIFECYCLE_CHANGES"])
+print("to stderr", file=sys.stderr)
+time.sleep(600)
+"""
+
+
+def write(path: Path, text: str) -> None:
+    """As editors do it: a reader never sees half a file."""
+    draft = path.with_name(f".{path.name}.draft~")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether it runs no more; the system may take its time to reap an orphan."""
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+class Watch:
+    """A `lifecycle watch` that writes to files, and what it wrote."""
+
+    def __init__(self, here: Path, *argv: str, env: dict[str, str] | None = None) -> None:
+        self.here = here
+        self.out, self.err = here.parent / "out", here.parent / "err"
+        with self.out.open("w") as out, self.err.open("w") as err:
+            self.process = psutil.Popen(
+                [sys.executable, "-m", "lifecycle", "watch", *argv],
+                cwd=here,
+                env={**os.environ, "NO_COLOR": "1", **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    def seen(self, pattern: str, *, times: int = 1, err: bool = False) -> list[str]:
+        """Wait until ``pattern`` was written so often."""
+        file = self.err if err else self.out
+
+        def found() -> list[str] | None:
+            hits = re.findall(pattern, file.read_text())
+            if len(hits) < times and self.process.poll() is not None:
+                pytest.fail(f"it ended: {self.everything()}")
+            return hits if len(hits) >= times else None
+
+        return until_blocking(found, lambda: f"{pattern!r} x {times} did not come: {self.everything()}")
+
+    def said(self, pattern: str, *, times: int = 1) -> list[str]:
+        """The same for its own messages."""
+        return self.seen(pattern, times=times, err=True)
+
+    def everything(self) -> str:
+        return f"\n--- out ---\n{self.out.read_text()}--- err ---\n{self.err.read_text()}"
+
+    def children(self) -> list[psutil.Process]:
+        """What it runs, without the guard."""
+        return [each for each in self.process.children(recursive=True) if not is_guard(each)]
+
+    def ends(self, status: int) -> None:
+        assert self.process.wait(LIMIT) == status, self.everything()
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    directory = tmp_path / "here"
+    directory.mkdir()
+    write(directory / "app.py", "VALUE = 1\n" + APP)
+    return directory
+
+
+@pytest.fixture
+def watch(here: Path) -> Iterator[Callable[..., Watch]]:
+    started: list[Watch] = []
+
+    def start(*argv: str, env: dict[str, str] | None = None, ready: bool = True) -> Watch:
+        command = () if "--" in argv else ("--", sys.executable, "app.py")
+        started.append(Watch(here, *argv, *command, env=env))
+        if ready:
+            started[-1].said("watching")
+        return started[-1]
+
+    yield start
+    for each in started:
+        left = each.children() if each.process.poll() is None else []
+        if each.process.poll() is None:
+            each.process.terminate()
+        _, stuck = psutil.wait_procs([each.process, *left], LIMIT)
+        for one in stuck:
+            one.kill()
+        psutil.wait_procs(stuck, LIMIT)
