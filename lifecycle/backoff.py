@@ -47,7 +47,7 @@ class Backoff:
         try:
             plain = min(self.maximum, self.initial * self.multiplier**retry)
         except OverflowError:
-            plain = self.maximum
+            plain = self.maximum if self.initial else 0.0
         return plain * (1 + self.jitter * (chance or _chance)())
 
 

@@ -26,6 +26,11 @@ def test_a_wait_is_never_negative_nor_beyond_the_maximum_with_its_jitter(retry: 
     assert 0.5 <= backoff.delay(retry, chance=lambda: chance) <= 25
 
 
+def test_what_does_not_wait_at_first_never_does_however_often_it_failed() -> None:
+    backoff = Backoff(initial=0)
+    assert {backoff.delay(retry) for retry in (0, 1, 1023, 1024, 100_000)} == {0}
+
+
 @pytest.mark.parametrize("name", ["initial", "maximum", "jitter", "reset_after", "max_restarts", "within"])
 def test_negative_figures_are_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}=-1"):
