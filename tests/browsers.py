@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["HEADLESS", "browsing"]
+__all__ = ["browsing"]
 
-HEADLESS = (
+_HEADLESS = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
@@ -34,7 +34,7 @@ def browsing(
     url: str, profile: Path, *options: str, stdout: Any = subprocess.DEVNULL, stderr: Any = subprocess.DEVNULL
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A Chromium that has ``url`` open; in the end no process of it is left, nor its ``profile``."""
-    command = ["chromium", *HEADLESS, *options, f"--user-data-dir={profile}", url]
+    command = ["chromium", *_HEADLESS, *options, f"--user-data-dir={profile}", url]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, process_group=0) as browser:
         try:
             yield browser

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
-import signal
-import subprocess
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browsers import HEADLESS
+from tests.browsers import browsing
 from tests.realtime.test_watch_socket import port_of
 from tests.realtime.watches import here, watch, write
 from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["here", "watch"]  # fixtures
@@ -62,24 +56,8 @@ wait();
 </script>
 """
 
-_OPTIONS = (
-    *HEADLESS,
-    # Without it the browser would end when the page is loaded.
-    "--remote-debugging-port=0",
-)
-
-
-@contextmanager
-def browser(url: str, profile: Path) -> Iterator[None]:
-    """One that has ``url`` open; no process of it is left in the end."""
-    command = ["chromium", *_OPTIONS, f"--user-data-dir={profile}", url]
-    null = subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=null, stdout=null, stderr=null, process_group=0) as started:
-        try:
-            yield
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
+# Without it the browser would end when the page is loaded.
+_STAYING = "--remote-debugging-port=0"
 
 
 def served(value: int, tag: str, *, status: int = 200) -> str:
@@ -97,7 +75,7 @@ def test_an_open_page_reloads_after_an_edit_and_survives_a_broken_one(
     app = here / "app.py"
     write(app, served(1, tag))
     seen.seen("up 1")
-    with browser(f"http://127.0.0.1:{port_of(seen)}/", tmp_path / "profile"):
+    with browsing(f"http://127.0.0.1:{port_of(seen)}/", tmp_path / "profile", _STAYING):
         seen.seen("page 1")
         write(app, served(2, tag))
         seen.seen("page 2")
