@@ -90,7 +90,7 @@ def _settle(event: object, **computed: object) -> None:
 class _Word:
     """An event that says all by its class: every one of a class is equal to every other."""
 
-    # A record's making costs a third of a millisecond at import; that of seven words costs it once.
+    # To make a record costs much of an import; to make it for seven words costs it once.
 
 
 def _refuse(_self: object, name: str, _value: object = None) -> None:

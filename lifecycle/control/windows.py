@@ -103,7 +103,7 @@ class Window:
             return self._open(key, event, delivery)
         burst.event = event if self._merge is None else self._merge(burst.event, event)
         due = burst.clock() + self.wait
-        burst.due = due if due < burst.latest else burst.latest  # noqa: FURB136  # min() costs twice as much here
+        burst.due = due if due < burst.latest else burst.latest  # noqa: FURB136  # min() costs more here
         return burst.call
 
     def _open(self, key: Hashable, event: Topical, like: Delivery | None) -> Delivery:

@@ -143,7 +143,7 @@ class _Meters:
 
 
 class _Count:
-    """How often something happened. A scrape of many takes half the time that it takes the client's own counters."""
+    """How often something happened. A scrape of many takes less time than it takes of the client's own counters."""
 
     __slots__ = ("_lock", "created", "number")
 

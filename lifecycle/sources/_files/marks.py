@@ -1,6 +1,6 @@
 """How one look at a file is remembered, and what two looks make of it.
 
-A file is remembered by one number, its mark: 100,000 files take some 20 MB.
+A file is remembered by one number, its mark, so that many files take little memory.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Watch:
         self._pending: dict[asyncio.Task[set[tuple[RawChange, str]]], int] = {}
 
     async def open(self) -> None:
-        """Set up the watches; this takes the loop some 10 µs a directory.
+        """Set up the watches; this takes the loop a moment for each directory.
 
         Raises:
             OSError: when they cannot be set up; the message names the limit that was reached.

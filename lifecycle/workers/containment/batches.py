@@ -1,6 +1,6 @@
 """Blocking work beside a loop, a batch at a time: what is wanted while one is at work makes up the next.
 
-A look at all processes takes a millisecond or more, and workers often start, or end, together. It is done in a thread
+A look at all processes takes its time, and workers often start, or end, together. It is done in a thread
 of its own: the loop's may all be busy with work of the program, which the end of a worker must not wait for.
 """
 

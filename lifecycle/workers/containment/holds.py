@@ -11,7 +11,7 @@ __all__ = ["Keep", "Ward"]
 
 
 class Keep:
-    """One who keeps the guard from one worker to the next: to start another takes ten times as long as a command."""
+    """One who keeps the guard from one worker to the next: to start another takes far longer than a command."""
 
     __slots__ = ("_holds",)
 

@@ -91,7 +91,7 @@ def _msgpack() -> Codec:
 def _import_msgpack() -> Any:
     """Import msgspec without the typing_extensions that it asks for and does not need.
 
-    Those would be a third of the time that a member takes to start, and a tenth of its memory.
+    Those would slow the start of each member, and cost it memory.
     """
     hidden = "typing_extensions" not in sys.modules and "msgspec" not in sys.modules
     if hidden:

@@ -13,9 +13,9 @@ __all__ = ["main"]
 
 def main() -> None:
     """Live as a member, to the end."""
-    # Nothing of what is imported now is garbage; to look for some would be a tenth of the start.
+    # Nothing of what is imported now is garbage; to look for some would slow the start.
     gc.disable()
-    room = os.path.abspath(__file__)  # noqa: PTH100  # pathlib would be a tenth of the start
+    room = os.path.abspath(__file__)  # noqa: PTH100  # pathlib would slow the start
     for _ in range(5):
         room = os.path.dirname(room)  # noqa: PTH120  # the same
     sys.path.insert(0, room)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Target", "is_async"]
 
-#: What the code of ``async def`` has, with and without a ``yield``; inspect would be a tenth of a member's start.
+#: What the code of ``async def`` has, with and without a ``yield``; inspect would slow a member's start.
 _ASYNC = 0x0080 | 0x0200
 
 
