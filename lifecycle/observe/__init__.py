@@ -1,4 +1,4 @@
-"""Seeing what a program does.
+"""Seeing what a program does, and steering it.
 
 `mermaid` draws what ``state()`` says: a worker, a lifetime, a supervisor's tree, or all of a program; it looks at
 records that were handed to it. `EventLog` remembers events and what became of each.
@@ -6,6 +6,10 @@ records that were handed to it. `EventLog` remembers events and what became of e
 `Dashboard` serves a page that shows it, and `ControlSocket` lets `lifecycle ctl` ask and steer a program; what it can
 be asked and told is a `Console`'s.
 `PrometheusMetrics`, `OpenTelemetryMetrics` and `OpenTelemetryTraces` tell systems that others run.
+
+All of it asks for ``state()`` and listens to hooks; who is observed does not know. Control and runtime are known here,
+workers, flows and sources only by what they have. What stands behind a module lies in a folder of that name with a
+``_``; another system for metrics is one module that goes through the table in ``_meters``.
 """
 
 from lifecycle._lazy import lazy_names

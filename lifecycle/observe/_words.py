@@ -1,4 +1,7 @@
-"""Words for those who read them: what things are called, and texts of any origin within bounds."""
+"""Words for those who read them: what things are called, and texts of any origin within bounds.
+
+Plain values only: what a record of ours says in words stands beside the record.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a `Dashboard` serves: the files of its page, the API, and the stream that the page follows, behind a guard.
-
-Imports aiohttp, so it is itself imported when a server starts.
-"""
+"""What a `Dashboard` serves: the files of its page, the API, and the stream that the page follows, behind a guard."""
 
 from __future__ import annotations
 

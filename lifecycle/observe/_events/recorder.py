@@ -1,4 +1,7 @@
-"""Who notes what becomes of each event: the hot part of an event log, called a few times for each delivery."""
+"""Who notes what becomes of each event: the hot part of an event log, called a few times for each delivery.
+
+Nothing is made for readers here, and nothing waits: texts are made when somebody reads them, the disk has a thread.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the HTTP API answers, and what it refuses, always as JSON.
-
-Imports aiohttp, so it is itself imported when a server starts.
-"""
+"""What the HTTP API answers, and what it refuses, always as JSON."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The HTTP API of a running program: the same for its control socket and for the page.
 
-Imports aiohttp, so it is itself imported when a server starts. What it says stands in docs/reference/control-api.md.
+A method a path, between HTTP and the `Console`: what an order means is decided there. What each path says stands in
+docs/reference/control-api.md.
 """
 
 from __future__ import annotations

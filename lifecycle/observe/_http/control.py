@@ -1,7 +1,4 @@
-"""What a control socket serves: the API, for our own user and root.
-
-Imports aiohttp, so it is itself imported when a server starts.
-"""
+"""What a control socket serves: the API, for our own user and root."""
 
 from __future__ import annotations
 

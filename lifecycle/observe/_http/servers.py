@@ -1,7 +1,4 @@
-"""Serves an aiohttp application at a socket that is there, and ends it without waiting for anybody.
-
-Imports aiohttp, so it is itself imported when a server starts.
-"""
+"""Serves an aiohttp application at a socket that is there, and ends it without waiting for anybody."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Server-sent events: messages as they come to readers who may be slow, or never read at all.
-
-Imports aiohttp, so it is itself imported when a server starts.
-"""
+"""Server-sent events: messages as they come to readers who may be slow, or never read at all."""
 
 from __future__ import annotations
 
