@@ -10,6 +10,8 @@ from lifecycle.workers import Backoff, BaseWorker, End, Spec
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
+    from lifecycle.workers import Supervisor
+
 AT_ONCE = Backoff(initial=0, jitter=0)
 STEADY = Backoff(jitter=0)
 
@@ -92,3 +94,8 @@ class Crew:
         """What happened since the last time."""
         log, self.log = self.log, []
         return log
+
+
+def statuses(supervisor: Supervisor) -> dict[str, str]:
+    """Where each child is, by its name, in the order of their starts."""
+    return {child.name: str(child.status) for child in supervisor.workers()}

@@ -13,21 +13,12 @@ import pytest
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.testing.virtual import VirtualLoop
 from lifecycle.workers import Backoff, BaseWorker, Intensity, Spec, Status, Supervisor
-from tests.workers.puppets import STEADY, Crew, Puppet
+from tests.workers.puppets import STEADY, Crew, Puppet, statuses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from lifecycle.testing import Clock
-
-
-@pytest.fixture
-def crew() -> Crew:
-    return Crew()
-
-
-def statuses(supervisor: Supervisor) -> dict[str, str]:
-    return {child.name: str(child.status) for child in supervisor.workers()}
 
 
 # -- add ------------------------------------------------------------

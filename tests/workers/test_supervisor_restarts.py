@@ -10,19 +10,10 @@ import pytest
 from lifecycle import hooks
 from lifecycle.errors import DoNotRestart, RestartLimitReached, StopTree, WorkerFailed
 from lifecycle.workers import Backoff, Exit, Intensity, Spec, Status, Supervisor, handover
-from tests.workers.puppets import AT_ONCE, STEADY, Crew
+from tests.workers.puppets import AT_ONCE, STEADY, Crew, statuses
 
 if TYPE_CHECKING:
     from lifecycle.testing import Clock
-
-
-@pytest.fixture
-def crew() -> Crew:
-    return Crew()
-
-
-def statuses(supervisor: Supervisor) -> dict[str, str]:
-    return {child.name: str(child.status) for child in supervisor.workers()}
 
 
 # -- start and stop ------------------------------------------------------------

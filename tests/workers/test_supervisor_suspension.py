@@ -9,21 +9,12 @@ import pytest
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import Gate, Intensity, ProbeResult, Spec, Status, Supervisor, TaskWorker
-from tests.workers.puppets import STEADY, Crew, Puppet
+from tests.workers.puppets import STEADY, Crew, Puppet, statuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lifecycle.testing import Clock
-
-
-@pytest.fixture
-def crew() -> Crew:
-    return Crew()
-
-
-def statuses(supervisor: Supervisor) -> dict[str, str]:
-    return {child.name: str(child.status) for child in supervisor.workers()}
 
 
 async def forever() -> None:
