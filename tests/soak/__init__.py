@@ -2,6 +2,6 @@
 
 ``python -m tests.soak --seconds 1800`` (`make soak`). The program is `program`, with its parts in `letters`, `works`,
 `tree`, `pooling`, `routes` and `witness`; what it says of itself goes through `notes`. It is run by `storm`, life after
-life (`lives`), under what `blows`, `senders` and `steering` throw at it. What has to be true stands in `ledger` (at any
+life (`lives`, `courses`), under what `blows` and `senders` throw at it. What has to be true stands in `ledger` (at any
 time) and in `calm` (when everything has come to rest), and that nothing grows, in `samples`.
 """

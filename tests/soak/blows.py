@@ -18,15 +18,11 @@ from tests.soak.routes import OUTCOMES
 from tests.soak.tree import TASKS, THREADS
 
 if TYPE_CHECKING:
-    import random
-    from collections import Counter
     from collections.abc import Awaitable, Callable, Iterator
 
-    from tests.nats_servers import NatsProcess
-    from tests.soak.ledger import Ledger
     from tests.soak.lives import Life
     from tests.soak.steering import Console
-    from tests.soak.wind import Wind
+    from tests.soak.worlds import World
 
 __all__ = ["Blows", "workers_of"]
 
@@ -43,19 +39,10 @@ _numbers = count(1)
 class Blows:
     """Those who throw; what they expect to see of it is kept, for when there is calm."""
 
-    def __init__(  # a life, how it is reached, and what all lives share
-        self,
-        life: Life,
-        console: Console,
-        *,
-        ledger: Ledger,
-        wind: Wind,
-        chance: random.Random,
-        bus: NatsProcess | None,
-        done: Counter[str],
-    ) -> None:
-        self._life, self._console, self._ledger, self._wind = life, console, ledger, wind
-        self._chance, self._bus, self.done = chance, bus, done
+    def __init__(self, life: Life, console: Console, world: World) -> None:
+        self._life, self._console = life, console
+        self._ledger, self._wind, self._chance, self._bus = world.ledger, world.wind, world.chance, world.bus
+        self._done = world.done
         #: Content by name, and greetings at the prompt.
         self.files: dict[str, str] = {}
         self.hellos = 0
@@ -89,7 +76,7 @@ class Blows:
 
     async def _once(self, act: Callable[[], Awaitable[None]]) -> None:
         """What the program does not answer is its fault, unless it is about to end."""
-        self.done[act.__name__] += 1
+        self._done[act.__name__] += 1
         try:
             await act()
         except (OSError, TimeoutError, aiohttp.ClientError, AssertionError) as error:
@@ -122,7 +109,7 @@ class Blows:
 
     async def _tell(self, line: str) -> None:
         outcome = await self._console.command(line)
-        self.done[f"{line.partition(' ')[0]} {outcome}"] += 1
+        self._done[f"{line.partition(' ')[0]} {outcome}"] += 1
 
     async def _source(self) -> str:
         """The name of one: some have in it where they look or listen."""
@@ -144,7 +131,7 @@ class Blows:
         """An event that goes to the bus and comes back."""
         number = next(_numbers)
         outcome = await self._console.emit(f"bus/{number % 7}", number)
-        self.done[f"publish {outcome}"] += 1
+        self._done[f"publish {outcome}"] += 1
         if outcome == "handled":
             self._ledger.on_the_bus.add(number)
 

@@ -72,6 +72,7 @@ class Life:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=_hear_hangups,
             )
 
     async def wait_up(self) -> None:
@@ -191,6 +192,11 @@ class Life:
         """However it is."""
         if self._process is not None and self.alive:
             await self.kill()
+
+
+def _hear_hangups() -> None:
+    """Under nohup we are deaf to them, and so would be all that we start."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _cgroup_roots() -> list[Path]:

@@ -1,0 +1,57 @@
+"""What all lives of the program share: a directory, a bus, the weather, and what is known of it all."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.nats_servers import NatsProcess
+from tests.soak.ledger import Ledger
+from tests.soak.program import CONFIG, HEALTH, WATCHED
+from tests.soak.samples import Series
+from tests.soak.senders import Senders
+from tests.soak.wind import Wind
+
+if TYPE_CHECKING:
+    import random
+
+__all__ = ["World"]
+
+
+@dataclass
+class World:
+    """One for a storm."""
+
+    directory: Path
+    chance: random.Random
+    ledger: Ledger
+    wind: Wind
+    senders: Senders
+    #: None where there is no program for it.
+    bus: NatsProcess | None
+    #: How often what was done to the program, and what came of it.
+    done: Counter[str] = field(default_factory=Counter)
+    calms: int = 0
+    files: Series = field(default_factory=Series)
+    began: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def at(cls, directory: Path, chance: random.Random) -> World:
+        """A new one."""
+        (directory / WATCHED).mkdir()
+        (directory / "run").mkdir(mode=0o700)
+        (directory / CONFIG).write_text('{"number": 0}')
+        (directory / HEALTH).touch()
+        there = Path(sys.executable).with_name("nats-server").exists()
+        ledger, wind = Ledger(directory), Wind()
+        bus = NatsProcess(directory / "bus") if there else None
+        return cls(directory, chance, ledger, wind, Senders(ledger, wind, chance), bus)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.began
