@@ -30,7 +30,7 @@ _MOVES: dict[str, list[str]] = json.loads((Path(__file__).parents[1] / "data" / 
 ]
 
 #: Seconds between two counts of what there is, and how many of these to one of all objects.
-_PAUSE, _OBJECTS = 0.5, 6
+_PAUSE, _OBJECTS = 0.25, 12
 
 
 class Witness:
