@@ -10,11 +10,9 @@ from lifecycle.runtime.dumps import dump_stacks
 from lifecycle.runtime.forcing import Alarm, force_exit
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
-    from lifecycle.runtime.lifetimes import Lifetime
-    from lifecycle.runtime.records import Settings
+    from lifecycle.runtime.lives import Life
 
 __all__ = ["Deadline"]
 
@@ -22,10 +20,8 @@ __all__ = ["Deadline"]
 class Deadline:
     """The one under which everything ends; every other time-out of a shutdown is cut to what is left of it."""
 
-    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop, sender: Lifetime) -> None:
-        self._settings = settings
-        self._loop = loop
-        self._sender = sender
+    def __init__(self, life: Life) -> None:
+        self._life = life
         # When the process is ended by force, by the loop's clock.
         self._at = math.inf
         self._alarms: list[Alarm] = []
@@ -34,22 +30,22 @@ class Deadline:
 
     def set(self) -> None:
         """Let the time run from now on; safe in threads and in signal handlers."""
-        self._at = self._loop.time() + self._settings.exit_timeout
-        self._alarms.append(Alarm(self._settings.exit_timeout, self._force))
+        self._at = self._life.loop.time() + self._life.settings.exit_timeout
+        self._alarms.append(Alarm(self._life.settings.exit_timeout, self._force))
 
     def left(self) -> float:
         """Seconds until the process is ended by force."""
-        return max(0.0, self._at - self._loop.time())
+        return max(0.0, self._at - self._life.loop.time())
 
     def left_for_work(self) -> float:
         """Seconds that routers, mains, workers and tasks may still take: a fifth of all is kept for the hooks."""
-        whole = self._settings.exit_timeout
+        whole = self._life.settings.exit_timeout
         return math.inf if math.isinf(whole) else max(0.0, self.left() - whole / 5)
 
     def expect_end(self) -> Callable[[], None]:
         """From now on it should take ``shutdown_timeout``; then stacks are dumped. Returns what calls that off."""
-        seconds = self._settings.shutdown_timeout
-        timer = self._loop.call_later(seconds, self._dump)
+        seconds = self._life.settings.shutdown_timeout
+        timer = self._life.loop.call_later(seconds, self._dump)
         # For a loop that is blocked. It also goes on where the loop ends and its threads do not.
         self._alarms.append(Alarm(seconds, self._dump))
         return timer.cancel
@@ -61,8 +57,8 @@ class Deadline:
 
     def _dump(self) -> None:
         if next(self._dumps) == 0:
-            seconds = self._settings.shutdown_timeout
-            dump_stacks(self._loop, f"not stopped after {seconds:g} s; what still runs:")
+            seconds = self._life.settings.shutdown_timeout
+            dump_stacks(self._life.loop, f"not stopped after {seconds:g} s; what still runs:")
 
     def _force(self) -> None:
-        force_exit(self._sender, f"not stopped within {self._settings.exit_timeout:g} s")
+        force_exit(self._life.lifetime, f"not stopped within {self._life.settings.exit_timeout:g} s")

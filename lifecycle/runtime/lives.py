@@ -45,7 +45,7 @@ class Life:
         self.cleanup: Final = Cleanup(self.lifetime, settings.hook_timeout)
         #: What is done when those have run: what was measured is sent.
         self.flushes: Final = Cleanup(self.lifetime, settings.hook_timeout, cut=True)
-        self.deadline: Final = Deadline(settings, loop, self.lifetime)
+        self.deadline: Final = Deadline(self)
         self.adopted: Final = Adopted(self)
         #: What can be asked for its state.
         self.components: Final = Components(self)
