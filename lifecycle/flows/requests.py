@@ -26,15 +26,19 @@ class Requests:
 
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
-        # By the id of the flow; that of nobody is ours.
+        # What ends our listening: for each flow by its id, and for ourselves.
         self._silences: dict[str, list[Callable[[], None]]] = {}
+        self._own: Callable[[], None] | None = None
 
     def open(self, recover: Callable[[], object]) -> None:
         """Call ``recover`` when we are asked to look for what is unfinished, until `close`."""
-        self._silences[""] = [self._owners.listen(f"{RECOVER} {self._owners.token}", recover)]
+        self._own = self._owners.listen(f"{RECOVER} {self._owners.token}", recover)
 
     def close(self) -> None:
         """Hear nothing more."""
+        if self._own is not None:
+            self._own()
+            self._own = None
         for silences in self._silences.values():
             for silence in silences:
                 silence()

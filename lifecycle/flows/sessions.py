@@ -15,6 +15,7 @@ from lifecycle.flows.outboxes import Outbox
 from lifecycle.flows.plans.compiling import compile_flow
 from lifecycle.flows.plans.scopes import asked, check
 from lifecycle.flows.records import FlowRow
+from lifecycle.flows.recoveries import Recovery
 from lifecycle.flows.repositories import Repository
 from lifecycle.flows.requests import Requests
 from lifecycle.flows.rosters import Roster
@@ -38,14 +39,6 @@ if TYPE_CHECKING:
 __all__ = ["Flows"]
 
 _log = logging.getLogger("lifecycle.flows")
-
-_UNFINISHED = (
-    FlowState.PENDING,
-    FlowState.RUNNING,
-    FlowState.SUSPENDING,
-    FlowState.SUSPENDED,
-    FlowState.RESUMING,
-)
 
 
 class Flows:
@@ -87,9 +80,7 @@ class Flows:
         self._stop_timeout = stop_timeout
         self._open = False
         self._roster = Roster(self._repository, self.requests)
-        # What was started or recovered here, by name; and who looks for what of it is to begin anew.
-        self._known: dict[str, Item] = {}
-        self._looking: set[asyncio.Task[list[Run]]] = set()
+        self._recovery = Recovery(self._repository, self._roster)
 
     def __repr__(self) -> str:
         return f"<Flows in {self.store!r}: {len(self._roster)} unfinished>"
@@ -107,7 +98,7 @@ class Flows:
             await self.store.__aexit__(None, None, None)
             raise
         self._open = True
-        self.requests.open(self._look)
+        self.requests.open(self._recovery.look)
         hooks.component_opened.announce(self, component=self)
         return self
 
@@ -119,7 +110,7 @@ class Flows:
         hooks.component_closed.announce(self, component=self)
         try:
             async with asyncio.timeout(self._stop_timeout + LAST_WORDS):
-                await asyncio.gather(*self._looking, return_exceptions=True)
+                await self._recovery.settle()
                 await self.suspend(cancel_after=self._stop_timeout)
         except TimeoutError:
             _log.warning("%r is left before all was suspended: the store takes too long", self)
@@ -166,7 +157,7 @@ class Flows:
         """
         self.check_open()
         plan = compile_flow(flow)
-        self._known[plan.name] = flow
+        self._recovery.know(flow)
         known = self._roster.get(id or "")
         if known is not None:
             if known.name != plan.name:
@@ -212,28 +203,7 @@ class Flows:
             FlowError: for a flow that cannot be carried out.
         """
         self.check_open()
-        runs: list[Run] = []
-        for plan in map(compile_flow, flows):
-            self._known[plan.name] = plan.flow
-            rows = await self.store.flows(name=plan.name, states=_UNFINISHED)
-            posted = await self.store.jobs(self.owners).unfinished([row.id for row in rows])
-            rows = [row for row in rows if row.id not in posted]
-            runs += [self._roster.begin(plan, row) for row in rows if await self._is_left(row)]
-        return runs
-
-    def _look(self) -> None:
-        """Go on with what somebody else has made unfinished again."""
-        task = asyncio.create_task(self.recover(*self._known.values()), name="recover flows")
-        self._looking.add(task)
-        task.add_done_callback(self._looked)
-
-    def _looked(self, task: asyncio.Task[list[Run]]) -> None:
-        self._looking.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.warning("what is to begin anew could not be recovered: %s", error)
-
-    async def _is_left(self, row: FlowRow) -> bool:
-        return row.id not in self._roster and not await self._repository.is_run_elsewhere(row)
+        return await self._recovery.recover(*flows)
 
     async def suspend(self, *, cancel_after: float | None = None) -> None:
         """Suspend all that runs now, and wait until nothing of it is at work; see `Run.suspend`.
