@@ -76,6 +76,17 @@ def test_the_ways_through_the_house_lead_through_files_that_are_there() -> None:
     assert [path for path in sorted(named) if not (ROOT / path).is_file() and not (ROOT.parent / path).is_file()] == []
 
 
+def test_the_ways_through_the_house_name_methods_that_are_there() -> None:
+    page = (ROOT.parent / "docs" / "explanation" / "architecture.md").read_text()
+    named = set(re.findall(r"`(_?[A-Z]\w+)\.(\w+)`", page))
+    words: dict[str, set[str]] = {}
+    for path in (*ROOT.rglob("*.py"), *ROOT.glob("observe/page/*.js")):
+        text = path.read_text()
+        for name in re.findall(r"^(?:export )?class (\w+)", text, re.MULTILINE):
+            words.setdefault(name, set()).update(re.findall(r"\w+", text))
+    assert [f"{name}.{part}" for name, part in sorted(named) if part not in words.get(name, ())] == []
+
+
 def test_import_lifecycle_alone_loads_nothing_heavy() -> None:
     assert not loaded_by("import lifecycle") & {"asyncio", *HEAVY}
 
