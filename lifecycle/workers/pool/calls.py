@@ -18,11 +18,12 @@ from lifecycle.workers.pool.requests import Cancelled, LinkClosed
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from lifecycle.workers.pool.callers import Caller, Seat
+    from lifecycle.workers.pool.callers import Caller
     from lifecycle.workers.pool.members import Member
     from lifecycle.workers.pool.orders import Order
     from lifecycle.workers.pool.phases import Reason
     from lifecycle.workers.pool.requests import Request
+    from lifecycle.workers.pool.seats import Seat
     from lifecycle.workers.pool.waiters import Waiter
 
 __all__ = ["Call"]

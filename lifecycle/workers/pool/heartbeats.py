@@ -32,8 +32,8 @@ class Heartbeats:
         pool: who sends what the hooks announce.
         heartbeat: when to ask, and what is a bad answer.
         seats: where one that feels well again can be had.
-        retirements: who have to know how much memory members have.
-        recovery: who does something about those that are not well.
+        retirements: hears how much memory members have.
+        recovery: sees to those that are not well.
     """
 
     def __init__(

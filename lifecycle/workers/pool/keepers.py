@@ -45,11 +45,11 @@ class Keeper:
         plan: what the pool was told.
         roster: its members.
         seats: where calls get them.
-        retirements: those who go as planned.
+        retirements: has members go as planned.
     """
 
     def __init__(self, pool: Any, plan: Plan, roster: Roster, *, seats: Seats, retirements: Retirements) -> None:
-        #: Those who do not go as planned.
+        #: Sees to members that are unwell or lost.
         self.recovery: Final = Recovery(pool, plan, self, seats=seats)
         #: How long to wait with a member in whose place others have failed.
         self.backoff: Final = Backoff()

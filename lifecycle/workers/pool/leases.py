@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import PoolClosed
-from lifecycle.workers.pool.callers import Seat
 from lifecycle.workers.pool.calls import Call
 from lifecycle.workers.pool.orders import Order
+from lifecycle.workers.pool.seats import Seat
 from lifecycle.workers.pool.streams import Stream
 from lifecycle.workers.pool.targets import function_name
 

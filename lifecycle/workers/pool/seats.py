@@ -7,6 +7,7 @@ the two meet, and here a call waits.
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
@@ -18,12 +19,13 @@ from lifecycle.workers.pool.waiters import Waiter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lifecycle.workers.pool.callers import Caller
     from lifecycle.workers.pool.members import Member
     from lifecycle.workers.pool.orders import Order
     from lifecycle.workers.pool.plans import Plan
     from lifecycle.workers.pool.rosters import Roster
 
-__all__ = ["Seats"]
+__all__ = ["Seat", "Seats"]
 
 
 class Seats:
@@ -205,6 +207,72 @@ class Seats:
 
     def _evicted(self, session: str, member: str) -> None:
         hooks.session_evicted.announce(self._pool, session=session, member=member)
+
+
+class Seat:
+    """A seat that somebody has for several calls; it is given back when he has left it and no call is on it."""
+
+    __slots__ = ("_caller", "_left", "_running", "member", "session")
+
+    def __init__(self, caller: Caller, member: Member, session: str | None) -> None:
+        self._caller = caller
+        self.member: Member = member
+        self.session: str | None = session
+        self._running = 0
+        self._left = False
+
+    @classmethod
+    async def of(cls, caller: Caller, order: Order) -> Seat:
+        """A seat as ``order`` wants it, in its turn."""
+        member = caller.seats.take(order.session)
+        if member is None:
+            member = await cls._waited_for(caller, order)
+        return cls(caller, member, order.session)
+
+    @classmethod
+    async def _waited_for(cls, caller: Caller, order: Order) -> Member:
+        future: asyncio.Future[Member] = caller.loop.create_future()
+
+        def use(member: Member) -> bool:
+            future.set_result(member)
+            return True
+
+        def expire() -> None:
+            if not future.done():
+                future.set_exception(order.overdue(caller.queued))
+
+        waiter = caller.seats.queue_up(order, future, use)
+        timer = None if order.until == math.inf else caller.loop.call_at(order.until, expire)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # It may have been given a seat in the very turn of the loop in which it was cancelled.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                caller.vacate(future.result(), order.session)
+            raise
+        finally:
+            caller.seats.give_up(waiter)
+            if timer is not None:
+                timer.cancel()
+
+    def leave(self) -> None:
+        """Begin nothing more on it; any number of times."""
+        if not self._left:
+            self._left = True
+            self._give_back()
+
+    def begin(self) -> None:
+        """A call is on it."""
+        self._running += 1
+
+    def end(self) -> None:
+        """A call on it is over."""
+        self._running -= 1
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._left and not self._running:
+            self._caller.vacate(self.member, self.session)
 
 
 def _occupied(session: str, member: Member) -> SessionLost:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle.workers.pool.callers import Seat
 from lifecycle.workers.pool.calls import Call
+from lifecycle.workers.pool.seats import Seat
 
 if TYPE_CHECKING:
     from typing import Self
