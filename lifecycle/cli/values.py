@@ -5,12 +5,13 @@ Each reader raises `ValueError` saying what is accepted; the callers add which o
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import re
 from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+
+from lifecycle._hosts import is_loopback
 
 if TYPE_CHECKING:
     from lifecycle.cli.globs import Glob
@@ -60,10 +61,7 @@ class Address(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        try:
-            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
 
 class Rule(NamedTuple):

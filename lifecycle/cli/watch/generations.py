@@ -1,9 +1,7 @@
 """One run of the command after the other, never two at once, and the last change always leads to one.
 
-A `Supervisor` keeps the command, its only child: it stops the old run before it starts the new one, and its policy
-decides what follows when one ends by itself. With ``--keep-old`` the new one is a child beside the old, until either
-takes the place alone. Here is what is asked of it, and when. Who makes the workers is
-`children`'s matter, what leads to a restart is `session`'s.
+Here is decided when another run begins, and said what becomes of it. `runs` has them, with ``--keep-old`` two for a
+moment; who makes their workers is `children`'s matter, what leads to a restart is `session`'s.
 """
 
 from __future__ import annotations
@@ -12,14 +10,12 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from lifecycle.backoff import Backoff
 from lifecycle.cli.messages import brief
+from lifecycle.cli.watch.runs import Runs
 from lifecycle.cli.watch.words import described, how
 from lifecycle.control import FileBatch, merge_files
 from lifecycle.errors import InvalidTransition, WorkerFailed
-from lifecycle.workers.specs import Spec
-from lifecycle.workers.status import FINAL, Status
-from lifecycle.workers.supervisor import Supervisor
+from lifecycle.workers.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,8 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["Generations", "Launcher"]
 
 _ALIVE: Final = (Status.STARTING, Status.RUNNING, Status.SUSPENDED)
-#: It waits from 0.1 to 13 seconds, half a minute in all; then it is a matter of the next change.
-_BACKOFF: Final = Backoff(max_restarts=8, within=60.0)
 
 
 class Launcher(Protocol):
@@ -73,13 +67,7 @@ class Generations:
         self._settings = settings
         self._voice = voice
         self._ready = ready
-        self._number = 0
-        self._spec = self._new_spec()
-        # With `keep_old`, one that starts beside it and shall take its place.
-        self._next: Spec | None = None
-        # The name of the one that did so last, until the old has ended.
-        self._successor: str | None = None
-        self._supervisor = Supervisor("lifecycle watch")
+        self._runs = Runs(settings, self._make)
         self._tasks = asyncio.TaskGroup()
         self._up = asyncio.Event()
         # What changed since the last start, and what a start has been told that has not come up yet.
@@ -120,7 +108,7 @@ class Generations:
 
     def signal(self, signum: Signals, why: str) -> None:
         """Send ``signum`` to the command; where none runs, start one."""
-        if self._coming or self._status not in (Status.RUNNING, Status.SUSPENDED):
+        if self._coming or self._runs.status not in (Status.RUNNING, Status.SUSPENDED):
             self.change(why)
             return
         self._voice.say(f"{why}; sent {signum.name}")
@@ -130,11 +118,11 @@ class Generations:
         """Freeze the command, wherever it is, and start none until resumed."""
         self._held = True
         await self._up.wait()
-        if self._next is not None:
+        if self._runs.has_beside:
             self._queued = True
-            await self._give_up_next()
+            await self._runs.give_up_beside()
         with suppress(InvalidTransition):  # it is about to end
-            await self._supervisor.suspend()
+            await self._runs.supervisor.suspend()
 
     async def resume(self) -> None:
         """Let the command go on, or start anew for what changed meanwhile."""
@@ -142,10 +130,10 @@ class Generations:
         if self._queued and not beside and (self._settings.busy == "restart" or not self.alive):
             # While it is suspended: the old run does not go on before it ends.
             self._coming = True
-            await self._restart()
+            await self._runs.renew()
         self._held = False
         with suppress(InvalidTransition):
-            await self._supervisor.resume()
+            await self._runs.supervisor.resume()
         if beside:
             self._ask()
 
@@ -154,33 +142,26 @@ class Generations:
     @property
     def alive(self) -> bool:
         """Whether there is a run that was not told to stop."""
-        return self._status in _ALIVE and not self._coming
+        return self._runs.status in _ALIVE and not self._coming
 
     def describe(self) -> str:
         """How the command does, for people."""
-        return described(self._state_of(self._spec), held=self._held)
-
-    def _state_of(self, spec: Spec) -> WorkerState | None:
-        return next((each for each in self._supervisor.workers() if each.name == spec.name), None)
-
-    @property
-    def _status(self) -> Status:
-        state = self._state_of(self._spec)
-        return Status.CREATED if state is None else state.status
+        return described(self._runs.state, held=self._held)
 
     # -- the life ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Run the command, again for every request, until cancelled or the user ends it in its terminal."""
-        moves = self._supervisor.watch()
-        async with self._supervisor, self._tasks:
+        supervisor = self._runs.supervisor
+        moves = supervisor.watch()
+        async with supervisor, self._tasks:
             self._up.set()
             if self._settings.postpone and not self._queued:
                 self._voice.say("waiting for the first change")
             else:
                 self._ask()
             async for move in moves:
-                if move.component != self._supervisor.name:
+                if move.component != supervisor.name:
                     self._tell(move)
 
     def _ask(self) -> None:
@@ -190,68 +171,28 @@ class Generations:
         elif not self._coming:
             self._coming = True
             if self._keeps_old:
-                self._tasks.create_task(self._replace(), name=f"successor of {self._spec.name}")
+                self._tasks.create_task(self._replace(), name=f"successor of {self._launcher.name}")
             else:
-                self._asking = self._tasks.create_task(self._restart(), name=f"restart of {self._spec.name}")
-
-    async def _restart(self) -> None:
-        """Return when the old run has ended, and the new one has begun or has to wait for the resume."""
-        # What becomes of it is told of the child; and where all ends, so does this.
-        with suppress(WorkerFailed, InvalidTransition):
-            if self._spec.name in self._supervisor:
-                await self._supervisor.restart(self._spec.name)
-            else:
-                await self._supervisor.add(self._spec)
+                self._asking = self._tasks.create_task(self._runs.renew(), name=f"restart of {self._launcher.name}")
 
     async def _replace(self) -> None:
         """Start one beside the old; it takes its place when it is ready, and if it will not be, the old stays."""
-        await self._give_up_next()
+        await self._runs.give_up_beside()
         if self._held:
             self._coming, self._queued = False, True
             return
-        spec = self._next = self._new_spec()
-        self._successor = spec.name
         with suppress(InvalidTransition):  # all ends, and so does this
             try:
-                await self._supervisor.add(spec)
+                if await self._runs.replace():
+                    self._ready()
             except WorkerFailed as error:
-                self._keep_old(spec, brief(str(error)))
-            else:
-                await self._switch(spec)
-
-    async def _switch(self, spec: Spec) -> None:
-        """Now it is ``spec`` that counts, if nobody has overtaken it; the old is asked to end."""
-        state = self._state_of(spec)
-        if self._next is spec and state is not None and state.status in FINAL:
-            self._keep_old(spec, how(state))
-            await self._supervisor.remove(spec.name)
-        elif self._next is spec:
-            old, self._spec, self._next = self._spec, spec, None
-            await self._supervisor.remove(old.name)
-            self._successor = None if self._successor == spec.name else self._successor
-            self._ready()
-
-    def _keep_old(self, failed: Spec, why: str) -> None:
-        if self._next is failed:
-            self._next = None
-            self._voice.bad(f"{why}; {'the old process goes on' if self.alive else 'waiting for a change'}")
-
-    async def _give_up_next(self) -> None:
-        """One that is about to take the place of the old is overtaken."""
-        overtaken, self._next = self._next, None
-        if overtaken is not None:
-            with suppress(KeyError, InvalidTransition):
-                await self._supervisor.remove(overtaken.name)
+                then = "the old process goes on" if self.alive else "waiting for a change"
+                self._voice.bad(f"{brief(str(error))}; {then}")
 
     @property
     def _keeps_old(self) -> bool:
         """Whether the next run begins beside this one."""
-        return self._settings.keep_old and self._status in (Status.RUNNING, Status.SUSPENDED)
-
-    def _new_spec(self) -> Spec:
-        self._number += 1
-        name = self._settings.command[0] + (f" #{self._number}" if self._number > 1 else "")
-        return Spec(name, self._make, restart=self._settings.restart, backoff=_BACKOFF)
+        return self._settings.keep_old and self._runs.status in (Status.RUNNING, Status.SUSPENDED)
 
     def _make(self) -> Worker:
         """A worker for a start that begins now: what changes from here on leads to another."""
@@ -270,11 +211,11 @@ class Generations:
                 self._told = FileBatch({})
                 done = "ready:" if self._settings.ready else "started"
                 self._voice.good(f"{done} {self._launcher.name} (pid {move.state.pid})")
-                if move.component != self._successor:
+                if not self._runs.is_successor(move.component):
                     self._ready()
             case _, Status.KILLED:
                 self._voice.warn("it did not stop in time and was killed")
-            case _ if move.component != self._spec.name:
+            case _ if not self._runs.is_current(move.component):
                 pass  # the one beside it, of which its start is told
             case ((Status.STARTING | Status.RUNNING | Status.SUSPENDED), (Status.FINISHED | Status.FAILED)):
                 self._ended(move.state)
@@ -292,5 +233,5 @@ class Generations:
         policy = self._settings.restart
         if policy == "always" or (policy == "on_failure" and state.status is Status.FAILED):
             return
-        then = "" if self._queued or self._coming or self._next else "; waiting for a change"
+        then = "" if self._queued or self._coming or self._runs.has_beside else "; waiting for a change"
         (self._voice.bad if state.status is Status.FAILED else self._voice.good)(f"{how(state)}{then}")
