@@ -65,11 +65,11 @@ class Environment:
         return done.stdout.strip()
 
     def command(self, name: str, *words: str) -> str:
-        """What a script that was installed prints, less its own name."""
+        """What a script that was installed prints."""
         done = subprocess.run(
             [self._place / "bin" / name, *words], check=True, text=True, cwd=self._place, stdout=subprocess.PIPE
         )
-        return done.stdout.replace(name, "").strip()
+        return done.stdout.strip()
 
     def packages(self) -> str:
         """What is in it, besides what we ask for ourselves."""
