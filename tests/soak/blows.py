@@ -164,7 +164,7 @@ class Blows:
             return
         pid, kind = self._chance.choice(victims)
         signum = self._chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGABRT))
-        if kind == "member" and self._chance.random() < 0.2:
+        if kind == "member" and not self._life.ending and self._chance.random() < 0.2:
             # It is noticed that it does not answer.
             signum = signal.SIGSTOP
         if self._life.has(pid):

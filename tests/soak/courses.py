@@ -119,7 +119,7 @@ class Course:
             case "hammer":
                 await life.hammer(self._world.chance.choice((0.02, 0.1, 0.5)))
             case "stop":
-                life.ending = True
+                life.end_well()
                 await self._console.command("stop")
                 await life.over()
             case "close_input":
@@ -135,7 +135,7 @@ class Course:
         async with asyncio.timeout(LIMIT):
             while not _is_suspended(await self._console.state()):
                 await asyncio.sleep(0.05)
-        self._life.ending = True
+        self._life.end_well()
         self._life.send(signal.SIGINT)
         await self._life.over()
 

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,16 +116,23 @@ class Life:
 
     async def terminate(self) -> None:
         """As service managers do."""
-        self.ending = True
+        self.end_well()
         self.send(signal.SIGTERM)
         await self.over()
 
     async def close_input(self) -> None:
         """The end of its lines."""
-        self.ending = True
+        self.end_well()
         assert self.process.stdin is not None
         self.process.stdin.close()
         await self.over()
+
+    def end_well(self) -> None:
+        """It is about to be told to end, and nobody of it may stand still: what has to be killed is an error."""
+        self.ending = True
+        for pid in self.relatives():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     async def over(self) -> None:
         """Wait for a clean end, within its deadline."""

@@ -38,7 +38,7 @@ def pool_of(notes: Notes) -> Pool:
         recycle=Recycle(calls=300),
         sessions=Sessions(mode="strict", ttl=5.0, limit=50),
         heartbeat=Heartbeat(every=0.5, timeout=2.0, misses=2),
-        process=Process(grace=0.2, stop_timeout=2.0),
+        process=Process(grace=0.2, stop_timeout=10.0),
         # To kill members is what the soak is for.
         intensity=Intensity(10_000, 1.0),
     )
