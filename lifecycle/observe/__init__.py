@@ -8,7 +8,7 @@ be asked and told is a `Console`'s.
 `PrometheusMetrics`, `OpenTelemetryMetrics` and `OpenTelemetryTraces` tell systems that others run.
 
 All of it asks for ``state()`` and listens to hooks; who is observed does not know. Control and runtime are known here,
-workers, flows and sources only by what they have. What stands behind a module lies in a folder of that name with a
+workers, flows and sources only by what they have. What stands behind the public modules lies in the folders with a
 ``_``; another system for metrics is one module that goes through the table in ``_meters``.
 """
 

@@ -9,8 +9,9 @@ import sys
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
+from lifecycle._hosts import check_port, is_loopback, url_of
 from lifecycle.observe._dashboard.figures import Latencies
-from lifecycle.observe._dashboard.guard import HEADERS, Guard, is_loopback, made_token
+from lifecycle.observe._dashboard.guard import HEADERS, Guard, made_token
 from lifecycle.observe.console import Console
 from lifecycle.runtime.auxiliaries import Auxiliary
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["Dashboard"]
 
 _log = logging.getLogger("lifecycle.observe")
-
-_LAST_PORT = 65_535
 
 
 class Dashboard(Auxiliary):
@@ -53,8 +52,7 @@ class Dashboard(Auxiliary):
     _taken: ClassVar[str] = "is served already; make another for another port"
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
-        if not 0 <= port <= _LAST_PORT:
-            raise ValueError(f"port={port!r} is none; give 1 to {_LAST_PORT}, or 0 for any that is free")
+        check_port(port)
         super().__init__()
         #: What commands need.
         self.token: str = made_token() if token is None else token
@@ -69,8 +67,7 @@ class Dashboard(Auxiliary):
     @property
     def url(self) -> str:
         """Where the page is, without a slash at the end; before the start what was asked for."""
-        host, port = self._address
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return url_of("http", *self._address)
 
     async def _open(self, held: AsyncExitStack) -> None:
         from lifecycle.observe._dashboard.pages import page_app

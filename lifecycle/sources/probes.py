@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from lifecycle._hosts import check_port, url_of
 from lifecycle.runtime.auxiliaries import Auxiliary
 from lifecycle.runtime.lifetimes import current_life
-from lifecycle.sources._http.hosts import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +19,6 @@ __all__ = ["Check", "Exposed", "ProbeServer"]
 
 #: Seconds for the head of a request.
 _HEADER_TIMEOUT = 10.0
-_LAST_PORT = 65_535
 
 
 class Check(Protocol):
@@ -74,8 +73,7 @@ class ProbeServer(Auxiliary):
         drain_delay: float = 0.0,
         metrics: Exposed | None = None,
     ) -> None:
-        if not 0 <= port <= _LAST_PORT:
-            raise ValueError(f"port={port!r} is none; give 1 to {_LAST_PORT}, or 0 for any that is free")
+        check_port(port)
         if not 0 <= drain_delay < math.inf:
             raise ValueError(f"drain_delay={drain_delay!r} is no time; give seconds, 0 or more")
         super().__init__()

@@ -14,6 +14,7 @@ import secrets
 import socket
 from typing import TYPE_CHECKING
 
+from lifecycle._hosts import is_loopback
 from lifecycle.observe._http.refusals import Refused
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from multidict import MultiMapping
 
-__all__ = ["HEADERS", "Guard", "is_loopback", "made_token"]
+__all__ = ["HEADERS", "Guard", "made_token"]
 
 #: On every answer: nothing from elsewhere, nothing inline, in no frame, told to nobody, kept nowhere.
 HEADERS: Mapping[str, str] = {
@@ -126,16 +127,6 @@ class Guard:
         # Surrogates: bytes that came as a header may be anything.
         given = token.strip().encode("utf-8", "surrogateescape")
         return hmac.compare_digest(given, self._token) and scheme.lower() == _SCHEME
-
-
-def is_loopback(host: str) -> bool:
-    """Whether no other machine can reach it."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def made_token() -> str:

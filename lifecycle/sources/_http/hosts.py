@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from urllib.parse import quote
+
+from lifecycle import _hosts
 
 __all__ = ["is_local", "unix_path", "url_of"]
 
@@ -26,18 +27,11 @@ def unix_path(host: str) -> str | None:
 
 def is_local(host: str) -> bool:
     """Whether no other machine can reach it."""
-    if host == "localhost" or unix_path(host) is not None:
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+    return unix_path(host) is not None or _hosts.is_loopback(host)
 
 
 def url_of(scheme: str, host: str, port: int) -> str:
     """Where it is, without a slash at the end."""
     if (path := unix_path(host)) is not None:
         return f"{scheme}+unix://{quote(path, safe='')}"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    return _hosts.url_of(scheme, host, port)

@@ -1,0 +1,34 @@
+"""Addresses at which servers listen."""
+
+from __future__ import annotations
+
+import pytest
+
+from lifecycle._hosts import check_port, is_loopback, url_of
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"])
+def test_what_nobody_else_reaches_is_loopback(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "192.168.0.1", "::ffff:192.168.0.1", "", "box.example", "localhost."]
+)
+def test_anything_else_may_be_reached_by_others(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_a_port_that_there_cannot_be_is_refused(port: int) -> None:
+    with pytest.raises(ValueError, match=f"port={port} is none; give 1 to 65535, or 0"):
+        check_port(port)
+
+
+@pytest.mark.parametrize("port", [0, 1, 65_535])
+def test_any_other_is_taken(port: int) -> None:
+    check_port(port)
+
+
+def test_an_address_of_ipv6_stands_in_brackets() -> None:
+    assert [url_of("http", host, 80) for host in ("box", "::1")] == ["http://box:80", "http://[::1]:80"]
