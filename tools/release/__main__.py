@@ -69,7 +69,7 @@ class Table:
         try:
             words = check()
         except (AssertionError, subprocess.CalledProcessError) as error:
-            words = f"FAILED: {error!r}\n{getattr(error, 'output', None) or ''}"
+            words = f"FAILED: {str(error) or repr(error)}\n{getattr(error, 'output', None) or ''}"
             print(words, file=sys.stderr)
             self._failed = True
         self._rows.append((what, which, f"{time.monotonic() - began:.0f} s", words.partition("\n")[0]))
