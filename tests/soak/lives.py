@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -26,6 +27,8 @@ ROOT = Path(__file__).parents[2]
 
 #: Seconds for what takes a moment, on a machine that has other things to do.
 LIMIT = 90.0
+#: It goes when we do, however we go.
+_WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 #: In the environment of all that comes of a life.
 _MARK = "SOAK_LIFE"
 
@@ -66,7 +69,7 @@ class Life:
         env = {**os.environ, name: value, "XDG_RUNTIME_DIR": str(self.directory / "run")}
         with self.log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.soak.program", *argv),
+                *(*_WITH_US, sys.executable, "-m", "tests.soak.program", *argv),
                 cwd=ROOT,
                 env=env,
                 stdin=asyncio.subprocess.PIPE,
