@@ -41,7 +41,7 @@ class Runs:
         self._beside: Spec | None = None
         # The name of the one that did so last, until the old has ended.
         self._successor: str | None = None
-        self.supervisor = Supervisor("lifecycle watch")
+        self.supervisor: Final = Supervisor("lifecycle watch")
 
     @property
     def state(self) -> WorkerState | None:
