@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 
 from lifecycle.control import InvalidPattern, Pattern
+from lifecycle.control.patterns import quoted
 from lifecycle.errors import LifecycleError
 from tests.control import slow
 
@@ -132,3 +133,9 @@ def test_a_hostile_topic_takes_no_exponential_time(pattern: str, topic: str) -> 
     # A matcher that goes back further than one star would still be at it when the test's time is over.
     parsed = Pattern(pattern)
     assert [parsed.matches(topic) for _ in range(20)] == [False] * 20
+
+
+@pytest.mark.parametrize(("topic", "pattern"), [("aXb/c", "aXb/c"), ("a*?[b]\\", "a\\*\\?\\[b]\\\\")])
+def test_a_topic_is_quoted_where_it_has_to_be_and_nowhere_else(topic: str, pattern: str) -> None:
+    assert quoted(topic) == pattern
+    assert Pattern(pattern).topic == topic
