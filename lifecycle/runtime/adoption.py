@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -88,7 +89,10 @@ class Adopted:
         for worker, _ in self._workers:
             supervisor: Any = worker
             if callable(getattr(supervisor, "workers", None)) and not is_over(worker):
-                children += [supervisor[state.name] for state in supervisor.workers() if state.name in supervisor]
+                for state in supervisor.workers():
+                    # One that is about to be started again has no worker until it is made.
+                    with suppress(KeyError):
+                        children.append(supervisor[state.name])
         return children
 
 

@@ -9,9 +9,9 @@ from typing import NoReturn
 
 import pytest
 
-from lifecycle.runtime import run
+from lifecycle.runtime import on_shutdown, run, shutdown
 from lifecycle.testing import VirtualLoop
-from lifecycle.workers import Spec, Supervisor
+from lifecycle.workers import Backoff, Spec, Supervisor, TaskWorker
 
 
 def test_a_supervisor_left_running_stops_its_children_itself(caplog: pytest.LogCaptureFixture) -> None:
@@ -31,6 +31,32 @@ def test_a_supervisor_left_running_stops_its_children_itself(caplog: pytest.LogC
 
     assert starts == 1
     assert caplog.text == ""
+
+
+def test_a_shutdown_that_comes_while_a_child_is_made_again_ends_as_any() -> None:
+    made = 0
+    over: list[str] = []
+
+    async def make() -> TaskWorker:
+        nonlocal made
+        made += 1
+        if made > 1:
+            shutdown()
+            await asyncio.Event().wait()
+        return TaskWorker("child", ends)
+
+    async def ends() -> None:
+        """At once, and has to be started again."""
+
+    async def main() -> None:
+        await Supervisor("app", Spec("child", lambda: make(), backoff=Backoff(initial=0.1))).start()
+        on_shutdown(lambda: over.append("hooks"))
+        await asyncio.Event().wait()
+
+    run(main, loop_factory=VirtualLoop)
+
+    assert made == 2
+    assert over == ["hooks"]
 
 
 def test_a_child_that_exits_the_program_gives_it_its_status() -> None:
