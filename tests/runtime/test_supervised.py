@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from lifecycle.runtime import on_shutdown, run, shutdown
 from lifecycle.testing import VirtualLoop
 from lifecycle.workers import Backoff, Spec, Supervisor, TaskWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
 
 
 def test_a_supervisor_left_running_stops_its_children_itself(caplog: pytest.LogCaptureFixture) -> None:
@@ -45,11 +48,14 @@ def test_a_shutdown_that_comes_while_a_child_is_made_again_ends_as_any() -> None
             await asyncio.Event().wait()
         return TaskWorker("child", ends)
 
+    def child() -> Awaitable[TaskWorker]:
+        return make()
+
     async def ends() -> None:
         """At once, and has to be started again."""
 
     async def main() -> None:
-        await Supervisor("app", Spec("child", lambda: make(), backoff=Backoff(initial=0.1))).start()
+        await Supervisor("app", Spec("child", child, backoff=Backoff(initial=0.1))).start()
         on_shutdown(lambda: over.append("hooks"))
         await asyncio.Event().wait()
 
