@@ -104,7 +104,7 @@ class Blows:
         """Most often it is taken back a moment after; else somebody else does, or nobody before the next calm."""
         await self._tell(word)
         await asyncio.sleep(self._chance.random() * 2)
-        if self._chance.random() < 0.9:
+        if self._chance.random() < 0.97:
             await self._tell(opposite)
 
     async def _tell(self, line: str) -> None:
