@@ -52,6 +52,7 @@ def test_a_pattern_matches_what_a_slow_reader_of_the_rules_says(pattern: str, to
         ("\\*", "a", False),
         ("\\a", "a", True),
         ("[abc]x", "bx", True),
+        ("[abc]x", "Xx", False),
         ("[a-c]x", "dx", False),
         ("[!a]x", "bx", True),
         ("[^a]x", "ax", False),

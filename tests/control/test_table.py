@@ -30,6 +30,20 @@ def router_of(patterns: list[str]) -> Router:
     return router
 
 
+def test_every_pair_of_small_patterns_is_found_as_a_plain_search_finds_it() -> None:
+    """All patterns of up to three segments, two at a time, with all topics of up to four: no luck is needed."""
+    patterns = ["/".join(each) for size in (1, 2, 3) for each in itertools.product(("a", "b", "*", "**"), repeat=size)]
+    topics = ["/".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab", repeat=size)]
+    expected = {pattern: {topic for topic in topics if slow.matches(pattern, topic)} for pattern in patterns}
+    parsed = {pattern: Pattern(pattern) for pattern in patterns}
+    for pair in itertools.combinations(patterns, 2):
+        index = Index[str]()
+        for pattern in pair:
+            index.add(parsed[pattern], pattern)
+        for topic in topics:
+            assert set(index.find(topic)) == {each for each in pair if topic in expected[each]}, (pair, topic)
+
+
 @given(st.lists(slow.patterns, max_size=12, unique=True), st.lists(slow.topics, min_size=1, max_size=6))
 def test_the_index_finds_what_a_plain_search_finds(patterns: list[str], topics: list[str]) -> None:
     index = Index[str]()
