@@ -1,6 +1,6 @@
 """``python -m tests.soak --seconds 1800``: soak, report, and exit with 1 and the reasons if something was wrong.
 
-``LIFECYCLE_SEED`` repeats what is done to the program; how it meets what goes on in there is the machine's.
+``LIFECYCLE_SEED`` draws the same again; how that meets what goes on in the program is the machine's.
 """
 
 from __future__ import annotations
