@@ -98,7 +98,7 @@ class Flows:
             await self.store.__aexit__(None, None, None)
             raise
         self._open = True
-        self.requests.open(self._recovery.look)
+        self.requests.open(self._look)
         hooks.component_opened.announce(self, component=self)
         return self
 
@@ -204,6 +204,11 @@ class Flows:
         """
         self.check_open()
         return await self._recovery.recover(*flows)
+
+    def _look(self) -> None:
+        """Somebody asks for what is unfinished to be gone on with; who is leaving leaves it to the next."""
+        if self._open:
+            self._recovery.look()
 
     async def suspend(self, *, cancel_after: float | None = None) -> None:
         """Suspend all that runs now, and wait until nothing of it is at work; see `Run.suspend`.

@@ -26,6 +26,8 @@ from lifecycle.flows import (
     task,
     unordered,
 )
+from lifecycle.flows.requests import RECOVER
+from lifecycle.flows.resets import begin_anew
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -519,6 +521,29 @@ async def test_tasks_have_time_to_end_when_flows_are_left(reopened: Callable[[],
     assert ended == ["quick"]
     assert {name: str(view.state) for name, view in run.atoms.items()} == {"quick": "SUCCESS", "slow": "PENDING"}
     assert asyncio.get_running_loop().time() == pytest.approx(4)
+
+
+async def test_who_is_leaving_begins_nothing_anew_that_others_ask_for(
+    reopened: Callable[[], Flows], clock: Clock
+) -> None:
+    log: list[str] = []
+    failing = linear("failing", step("a", log, fails=1))
+
+    async def last(flows: Flows) -> None:
+        await asyncio.sleep(1)
+        await begin_anew(flows.store, "one")
+        flows.requests.ask(RECOVER, flows.owners.token)
+        await asyncio.sleep(1)
+
+    async with Flows(store=reopened().store, stop_timeout=10) as flows:
+        with pytest.raises(OSError, match="a is broken"):
+            await flows.start(failing, id="one")
+        flows.start(linear("f", task(lambda: last(flows), name="last")))
+        await asyncio.sleep(0.5)
+    assert log == ["a", "-a"]
+    async with reopened() as flows:
+        (run,) = await flows.recover(failing)
+        assert await run == {"a": "A"}
 
 
 async def test_flows_that_are_left_in_a_hurry_leave_nobody_at_work(reopened: Callable[[], Flows]) -> None:
