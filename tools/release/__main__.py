@@ -51,7 +51,7 @@ def main(names: list[str]) -> int:
             table.row(f"extra, {version}", name, partial(extra, room, wheel, name))
         table.row("bill", "CycloneDX", lambda: write_bill(Environment(python, Path(directory) / "all"), wheel))
         room = Environment(python, Path(directory) / "lowest")
-        table.row(f"lowest, {version}", "every extra", lambda: lowest(room, [f"tests/{each}" for each in QUICK]))
+        table.row(f"lowest, {version}", "every extra", lambda: lowest(room, wheel, [f"tests/{each}" for each in QUICK]))
     return table.show()
 
 
