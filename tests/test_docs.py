@@ -1,13 +1,15 @@
 """What the documentation says is true: its code runs, prints what it shows, and names only what is there.
 
-Python blocks of a page are run in order, in one namespace, in virtual time and with ``await`` allowed. HTML comments
-before a block say otherwise:
+Python blocks of a page are run in order, in one namespace, in virtual time and with ``await`` allowed. Lines of a
+console are parsed, and so is configuration, as those do who get them. HTML comments before a block say otherwise; a
+block that is neither tried nor has one fails the suite:
 
 ``<!-- prints -->``            the text, or diagram, is what the block before it printed
 ``<!-- file: NAME -->``        a program of its own; a test here runs it
 ``<!-- module: NAME -->``      a file beside the reader, which can be imported from then on
 ``<!-- change: NAME -->``      what the reader changes in that program
 ``<!-- not run: REASON -->``   not run, for this reason
+``<!-- run by: FILE -->``      run by that test
 ``<!-- runs in real time -->`` anywhere on a page: it needs sockets or processes
 """
 
@@ -17,12 +19,16 @@ import ast
 import asyncio
 import importlib
 import inspect
+import io
+import json
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import tomllib
+from configparser import ConfigParser
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +39,7 @@ import yaml  # type: ignore[import-untyped]  # myst-parser brings it, without st
 
 from lifecycle.cli.commandline import parse
 from lifecycle.cli.up.processes import in_order
+from lifecycle.cli.up.procfile import parse_procfile
 from lifecycle.cli.up.tables import KEYS, read_processes
 from lifecycle.cli.watch.options import OPTIONS
 from lifecycle.cli.watch.settings import watch_settings
@@ -52,6 +59,7 @@ ROOMS = (
     "control",
     "runtime",
     "sources",
+    "sources.signatures",
     "handlers",
     "interactive",
     "workers",
@@ -144,10 +152,27 @@ def test_the_code_runs_and_prints_what_is_shown(page: Path, reader: Reader, caps
             reader.run(block)
 
 
+#: What is done with blocks of each language that are not marked ``not run`` or ``run by``.
+TRIED = {
+    "python": r"|(file|change|module): \w+\.py|runs in real time",
+    "text": "prints",
+    "mermaid": "prints",
+    **dict.fromkeys(("console", "toml", "yaml", "json", "ini", "procfile"), ""),
+}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_marks_say_something_that_is_understood(page: Path) -> None:
-    for block in blocks(page, "python", "text", "mermaid"):
-        assert re.fullmatch(r"|prints|(file|change|module): \w+\.py|not run: .+|runs in real time", block.mark), block
+def test_every_block_is_tried_or_says_why_not(page: Path) -> None:
+    lines = re.findall(r"^ *(```|~~~)([^\n]*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    languages = [said for _, said in lines[::2] if not said.startswith("{")]
+    found = blocks(page, *languages)
+    assert [block.language for block in found] == languages, "a block that is indented, or has no language"
+    for block in found:
+        tried = TRIED.get(block.language)
+        if tried is None or re.fullmatch(tried, block.mark) is None:
+            reason = re.fullmatch(r"not run: .+|run by: (\S+)", block.mark)
+            assert reason, f"{relative(page)}:{block.line} is not run, and does not say why"
+            assert reason[1] is None or f"```{block.language}" in (ROOT / reason[1]).read_text(encoding="utf-8")
 
 
 # -- programs --------------------------------------------------------------------------------------------------
@@ -297,19 +322,20 @@ def test_the_deployment_of_the_tutorial_goes_on_where_it_was(start: Callable[...
 
 # -- commands, configuration -----------------------------------------------------------------------------------
 
-#: First words that need the network, the system, or another terminal; the tutorial's test does what its curl does.
-_NOT_TRIED = {"pip", "mkdir", "cd", "export", "curl", "git", "docker", "podman", "systemctl", "nats-server"}
-
 
 def commands() -> list[tuple[str, list[str]]]:
+    """What can be typed, but for what says that it is not tried."""
     found = [
-        (f"{relative(page)}:{block.line}", line.removeprefix("$ "))
+        (f"{relative(page)}:{block.line}", block.text)
         for page in PAGES
-        for block in blocks(page, "console", "sh")
-        for line in block.text.splitlines()
-        if line.startswith("$ ")
+        for block in blocks(page, "console")
+        if not block.mark
     ]
-    return [(where, shlex.split(line, comments=True)) for where, line in found]
+    return [
+        (where, shlex.split(line.removeprefix("$ "), comments=True))
+        for where, text in found
+        for line in text.replace("\\\n", "").splitlines()
+    ]
 
 
 @pytest.mark.parametrize(("where", "words"), commands(), ids=lambda value: value if isinstance(value, str) else "")
@@ -331,8 +357,11 @@ def test_commands_that_are_shown_can_be_given(where: str, words: list[str]) -> N
             assert (ROOT / path).exists() or path in ("reloader.py", "deploy.py")
         case [".venv/bin/python", "-m", module, *_] | ["python", "-m", module, *_]:
             assert importlib.util.find_spec(module), where
+        case ["pip", "install", what]:
+            [extra] = re.findall(r"(?:lifecycle-control|\.)\[(\w+)\]", what)
+            assert extra in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         case [first, *_]:
-            assert first in _NOT_TRIED or (ROOT / first).exists(), f"{where}: {first} is shown and not tried"
+            assert (ROOT / first).exists(), f"{where}: {first} is shown, not tried, and does not say why"
 
 
 @with_blocks("toml")
@@ -346,6 +375,22 @@ def test_configuration_that_is_shown_is_understood(page: Path, tmp_path: Path) -
             assert in_order(processes, tmp_path / "lifecycle.toml")
         else:
             assert watch_settings({}, read_table(tables["watch"], ROOT / "pyproject.toml")).command
+
+
+@with_blocks("yaml", "json", "ini", "procfile")
+def test_other_files_that_are_shown_can_be_read(page: Path) -> None:
+    for block in blocks(page, "yaml", "json", "ini", "procfile"):
+        match block.language:
+            case "yaml":
+                assert all(isinstance(each, dict) for each in yaml.safe_load_all(block.text))
+            case "json":
+                assert json.loads(block.text)
+            case "ini":
+                unit = ConfigParser(strict=False, interpolation=None, comment_prefixes="#")
+                unit.read_string(block.text)
+                assert set(unit.sections()) <= {"Unit", "Service", "Socket", "Install"}
+            case _:
+                assert parse_procfile(block.text, page)
 
 
 def test_the_manifest_gives_the_service_its_time() -> None:
@@ -404,6 +449,14 @@ def test_what_backs_the_comparison_is_there(label: str, backing: str) -> None:
         assert f'"{name}"' in (ROOT / path).read_text(encoding="utf-8"), name
 
 
+def test_figures_that_are_named_are_printed_by_a_benchmark() -> None:
+    printed = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.py"))
+    pattern = r"`(\w+_over_\w+|\w+_ms(?:_\w+)?|\w+_percent|hot_\w+|linear_\w+)`"
+    named = {name for page in PAGES for name in re.findall(pattern, page.read_text(encoding="utf-8"))}
+    assert len(named) > 10
+    assert sorted(name for name in named if name not in printed) == []
+
+
 def test_the_readme_leads_to_what_backs_it() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     headings = re.findall(r"^## (.*)$", COMPARISON.read_text(encoding="utf-8"), re.MULTILINE)
@@ -420,6 +473,34 @@ def test_every_option_is_in_the_reference_and_none_else() -> None:
     page = (ROOT / "docs/reference/command-line.md").read_text()
     shown = set(re.findall(r"^\| `--([a-z-]+)", page, re.MULTILINE))
     assert shown == {getattr(option, "shown", option.name) for option in OPTIONS}
+
+
+def helped(*words: str) -> str:
+    """What ``lifecycle WORDS --help`` prints."""
+    with redirect_stdout(io.StringIO()) as said, pytest.raises(SystemExit):
+        parse([*words, "--help"])
+    return said.getvalue()
+
+
+def offered(*words: str) -> Iterator[tuple[str, ...]]:
+    """``words`` and all commands below it."""
+    yield words
+    _, _, below = helped(*words).partition("commands:\n")
+    for word in re.findall(r"^ {2,4}([a-z]+)(?:  |$)", below.partition("\n\n")[0], re.MULTILINE):
+        yield from offered(*words, word)
+
+
+def test_every_command_of_the_command_line_is_in_the_reference_with_its_options() -> None:
+    page = (ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8")
+    every = list(offered())
+    assert len(every) > 30
+    for words in every[1:]:
+        heading = re.search(rf"^## lifecycle {' '.join(words[:2])}\b|^## lifecycle {words[0]}\b", page, re.MULTILINE)
+        assert heading, words
+        section = page[heading.end() :].partition("\n## ")[0]
+        said = set(re.findall(r"[\w-]+", section))
+        options = re.findall(r"^  (?:-\w(?: \w+)?, )?(--[a-z-]+)", helped(*words), re.MULTILINE)
+        assert {words[-1], *options} - said - {words[0], "--help"} == set(), words
 
 
 def test_every_key_of_a_process_is_in_the_reference() -> None:
@@ -467,13 +548,84 @@ def test_the_pages_build_without_a_warning(built: Path) -> None:
     assert (built / "index.html").exists()
 
 
+@pytest.fixture(scope="module")
+def described(built: Path) -> dict[int, str]:
+    """What the reference says of each thing, by the thing's ``id``: two rooms may have one word for two things."""
+    found: dict[int, str] = {}
+    for page in (built / "reference").glob("*.html"):
+        parts = re.split(r'(?=<dl class="py (?:class|exception|function|data))', page.read_text(encoding="utf-8"))
+        for part in parts[1:]:
+            [path, *_] = re.findall(r'id="(lifecycle\.[\w.]+)"', part)
+            module, _, name = path.rpartition(".")
+            thing = id(getattr(importlib.import_module(module), name))
+            found[thing] = found.get(thing, "") + re.sub(r"<[^>]+>", "", part)
+    return found
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("room", ROOMS)
-def test_every_public_name_is_in_the_reference(built: Path, room: str) -> None:
-    pages = "".join(path.read_text(encoding="utf-8") for path in (built / "reference").glob("*.html"))
-    documented = {name.rpartition(".")[2] for name in re.findall(r'id="(lifecycle\.[\w.]+)"', pages)}
-    missing = set(importlib.import_module(f"lifecycle.{room}").__all__) - documented
-    assert not missing
+def test_every_public_name_is_in_the_reference(described: dict[int, str], room: str) -> None:
+    module = importlib.import_module(f"lifecycle.{room}")
+    assert [name for name in module.__all__ if id(getattr(module, name)) not in described] == []
+
+
+#: Not for users: what rooms ask of one another's things, which therefore has no underscore.
+OF_THE_HOUSE = {
+    "Auxiliary": "auxiliary",
+    "Delivery": "plan route",
+    "Failure": "decode encode",
+    "FakeSignals": "can_take check_every deliver end_process has_source has_terminal is_ignored retake take",
+    "Flows": "adopt check_open leave",
+    "InputSource": "is_terminal take use_commands",
+    "Job": "row see",
+    "LabelPolicy": "fold settle settle_all",
+    "MemoryStore": "fence",
+    "Member": "busy_until cancel_timers check_in check_out felt_unwell felt_well idle_since kill_orphaned most_calls"
+    " most_rss sound tell_stacks",
+    "Onlooker": "close",
+    "Owners": "close lives",
+    "ParameterizedForEach": "rebind",
+    "Pattern": "rank",
+    "PostgresStore": "holds_flows",
+    "PromptSource": "is_terminal use_commands",
+    "Route": "add_middleware alone busy call chain is_fallback is_plain is_retired is_tap lane window",
+    "Run": "abandon adopt close drive settle",
+    "SignalSource": "close",
+    "Task": "arguments copy kind optional priority",
+    "VirtualLoop": "run_in_executor shutdown_default_executor",
+}
+
+
+def members(of: type) -> set[str]:
+    ours = [base for base in of.__mro__ if base.__module__.startswith("lifecycle")]
+    named = {name for base in ours for name in (*vars(base), *getattr(base, "__annotations__", ()))}
+    kept = {name for base in ours for name in OF_THE_HOUSE.get(base.__name__, "").split()}
+    # What topics the events of a class may have is in the table of topics.
+    return {name for name in named - kept - {"topics"} if not name.startswith("_")}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_member_of_a_public_class_is_in_the_reference(described: dict[int, str], room: str) -> None:
+    """There, at what it inherits from, or at the Protocol that it is made for."""
+    module = importlib.import_module(f"lifecycle.{room}")
+    everything = [getattr(importlib.import_module(f"lifecycle.{each}"), name) for each, name in public_names()]
+    protocols = [each for each in everything if getattr(each, "_is_protocol", False)]
+    for name in module.__all__:
+        of = getattr(module, name)
+        if inspect.isclass(of):
+            likes = [each for each in protocols if members(each) <= members(of)]
+            text = " ".join(described.get(id(each), "") for each in (*of.__mro__, *likes))
+            assert sorted(members(of) - set(re.findall(r"\w+", text))) == [], name
+
+
+def public_names() -> list[tuple[str, str]]:
+    return [(room, name) for room in ROOMS for name in importlib.import_module(f"lifecycle.{room}").__all__]
+
+
+def test_the_front_door_offers_nothing_that_no_room_has() -> None:
+    door = importlib.import_module("lifecycle").__all__
+    assert set(door) - {name for _, name in public_names()} - set(ROOMS) <= {"events", "hooks", "__version__"}
 
 
 def test_every_hook_is_in_the_reference() -> None:

@@ -21,7 +21,7 @@ _KEPT = 8000
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error that a task, a retry or a revert raised."""
+    """An error that a task, a retry or a revert raised; its ``type`` is the name of its class."""
 
     type: str
     message: str
