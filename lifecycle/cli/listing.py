@@ -18,8 +18,8 @@ _SECRET = ("auth", "cookie", "key", "password", "secret", "signature", "token")
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """``rows``, the first of which is the heading, one below the other."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    """``rows``, one below the other, each cell as wide as the widest of its column."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "".join(f"{line}\n" for line in lines)
 

@@ -72,6 +72,9 @@ class TestOutcomes:
             "slow    not ready",
         ]
 
+    def test_where_all_was_stopped_before_any_began_there_is_no_line(self) -> None:
+        assert summary([]) == []
+
     def test_an_end_is_told_in_the_words_of_the_worker(self) -> None:
         assert how(state("a", Status.FINISHED)) == "finished after 2.0 s"
         error = "'a' exited with status 3"
