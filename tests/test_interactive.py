@@ -145,6 +145,19 @@ async def test_a_running_command_is_cancelled_first(clock: Clock, said: Any) -> 
         assert part.calls == ["suspend"]
 
 
+async def test_of_several_that_run_the_first_is_cancelled_first(clock: Clock, said: Any) -> None:
+    names = [f"build{number}" for number in range(12)]
+    router = new(input=False, signals=False)
+    for name in names:
+        router.handle(f"command/{name}", lambda _: asyncio.sleep(100))
+    async with running(router):
+        for name in names:
+            await router.emit(CommandEvent(name))
+        await clock.advance(1)
+        await press(router, clock)
+        assert said() == "".join(f"{name} was cancelled\n" for name in names)
+
+
 async def test_a_command_that_takes_its_time_to_end_is_not_cancelled_twice(clock: Clock) -> None:
     part = Part()
     router = new(suspend=part, input=False, signals=False)

@@ -20,7 +20,8 @@ class RunningCommands:
     """Those that are being carried out, each in a task of its own that can be cancelled."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[Any]] = set()
+        # In the order in which they began.
+        self._running: list[asyncio.Task[Any]] = []
         # Those of them that Ctrl+C has cancelled.
         self._cancelled: set[asyncio.Task[Any]] = set()
 
@@ -38,7 +39,7 @@ class RunningCommands:
 
     async def _run(self, name: str, handler: AsyncHandler, event: Topical) -> None:
         task = asyncio.ensure_future(_awaited(handler, event))
-        self._running.add(task)
+        self._running.append(task)
         try:
             await asyncio.wait({task})
             if task in self._cancelled and task.cancelled():
@@ -53,9 +54,9 @@ class RunningCommands:
                 await asyncio.wait({task})
 
     def cancel(self) -> bool:
-        """Cancel all that run; whether there were any."""
-        running = self._running - self._cancelled
-        self._cancelled |= running
+        """Cancel all that run, the oldest first; whether there were any."""
+        running = [task for task in self._running if task not in self._cancelled]
+        self._cancelled.update(running)
         for task in running:
             task.cancel("Ctrl+C")
         return bool(running)
