@@ -54,6 +54,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts),
+    *sorted((ROOT / "examples").rglob("*.md")),
 ]
 ROOMS = (
     "control",
