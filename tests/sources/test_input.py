@@ -31,6 +31,7 @@ from lifecycle.events import (
 )
 from lifecycle.sources import InputSource
 from lifecycle.sources._input.lines import MAX_LINE
+from lifecycle.sources._input.vocabulary import Vocabulary
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -139,6 +140,15 @@ async def test_a_registry_is_read_anew_for_every_line() -> None:
     source = InputSource(commands=registry, stream=io.StringIO("one\ntwo\n"))
     registry.add(Command("two"))
     assert await events_of(source) == [CommandEvent("one"), CommandEvent("two"), END]
+
+
+def test_the_router_that_a_source_was_given_last_has_its_words_first() -> None:
+    one, other = (Commands(Command("quit", event=lambda _, at=name: Event(at))) for name in ("one", "other"))  # type: ignore[misc]  # a bound default
+    vocabulary = Vocabulary(None)
+    for commands, topic in ((one, "one"), (other, "other"), (one, "one")):
+        vocabulary.use(commands)
+        assert vocabulary.parse("quit") == Event(topic)
+    assert [each.name for each in vocabulary] == ["quit", "suspend", "resume", "reload", "terminate"]
 
 
 async def test_a_fallback_gets_the_lines_that_are_no_commands() -> None:

@@ -106,7 +106,7 @@ class _Words(Completer):
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:  # noqa: ARG002  # prompt_toolkit's signature
         vocabulary = self._vocabulary
-        names = (each.name for each in vocabulary.commands())
+        names = (each.name for each in vocabulary)
         typed, candidates = completions(document.text_before_cursor, names, vocabulary.get)
         for word in candidates:
             yield Completion(word, start_position=-len(typed))

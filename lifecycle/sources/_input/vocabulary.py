@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
-from lifecycle.control.commands import Command, Commands, lifecycle_commands, split
-from lifecycle.events import Topical, UnknownCommandEvent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from lifecycle.control.commands import Command, Commands, lifecycle_commands
+from lifecycle.events import Topical
 
 __all__ = ["Vocabulary", "Words"]
 
@@ -20,40 +17,20 @@ Meaning: TypeAlias = Topical | Callable[[tuple[str, ...]], Topical] | None
 Words: TypeAlias = Commands | Iterable[str] | Mapping[str, Meaning]
 
 
-class Vocabulary:
-    """Several registries as one; where a word is in two, the earlier has it. It is read anew for every line."""
+class Vocabulary(Commands):
+    """Borrows all its words from registries; where a word is in two, the earlier has it."""
 
     def __init__(self, words: Words | None) -> None:
-        self._given = words is not None
-        self._registries = [Commands(*lifecycle_commands()) if words is None else _registry(words)]
+        super().__init__()
+        self._is_given = words is not None
+        self.borrow(Commands(*lifecycle_commands()) if words is None else _registry(words))
 
     def use(self, commands: Commands) -> None:
-        """Know the commands of ``commands`` too, unless words were given explicitly."""
-        if not self._given:
-            self._registries.insert(0, commands)
-
-    def get(self, word: str) -> Command | None:
-        """The command with that name or alias."""
-        return next((found for each in self._registries if (found := each.get(word)) is not None), None)
-
-    def words(self) -> tuple[str, ...]:
-        """All names and aliases, sorted."""
-        return tuple(sorted({word for each in self._registries for word in each.words()}))
-
-    def commands(self) -> Iterator[Command]:
-        """Each command that can be reached by its name, once."""
-        for each in self._registries:
-            yield from (command for command in each if self.get(command.name) is command)
-
-    def parse(self, line: str) -> Topical | None:
-        """The event that a typed line stands for; None for a blank one, `UnknownCommandEvent` for a stranger."""
-        words = split(line)
-        if not words:
-            return None
-        command = self.get(words[0])
-        if command is None:
-            return UnknownCommandEvent(words[0], self.words())
-        return command.make(tuple(words[1:]))
+        """Know the words of ``commands`` before all others, unless words were given explicitly."""
+        if not self._is_given:
+            for each in dict.fromkeys((commands, *self.borrowed)):
+                self.give_back(each)
+                self.borrow(each)
 
 
 def _registry(words: Words) -> Commands:
