@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from lifecycle.events import Topical
 
-__all__ = ["attributes_of", "from_binary", "from_json", "to_binary", "to_json"]
+__all__ = ["from_binary", "from_json", "to_binary", "to_json"]
 
 JSON, BYTES, STRUCTURED = "application/json", "application/octet-stream", "application/cloudevents"
 
@@ -40,7 +40,7 @@ _IS_SAFE = re.compile(r"[!#$&-~]*").fullmatch
 _KNOWN = {"specversion", "id", "source", "type", "subject", "time", "datacontenttype"}
 
 
-def attributes_of(event: Topical, source: str) -> dict[str, str]:
+def _attributes_of(event: Topical, source: str) -> dict[str, str]:
     """The attributes that every event has; an ``id`` is made for one that has none.
 
     Raises:
@@ -129,7 +129,7 @@ def to_json(event: Topical, *, source: str = "lifecycle") -> str:
     Raises:
         Unpublishable: for data that is no JSON.
     """
-    record: dict[str, Any] = {**attributes_of(event, source)}
+    record: dict[str, Any] = {**_attributes_of(event, source)}
     data = payload_of(event)
     if isinstance(data, bytes):
         record |= {"datacontenttype": BYTES, "data_base64": base64.b64encode(data).decode()}

@@ -14,7 +14,7 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from lifecycle.bridges.lease_keys import BUCKET, STREAM, Holder, LeaseKey, Refused, read_holder
+from lifecycle.bridges.lease_keys import Holder, LeaseKey, Refused, read_holder
 from lifecycle.errors import NotLeader
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from lifecycle.bridges.links import Link
 
-__all__ = ["BUCKET", "MARGIN", "STREAM", "Lease", "unanswered"]
+__all__ = ["Lease", "unanswered"]
 
 #: The part of a lease that its holder gives up, so that it has let go when the server gives it to another.
-MARGIN = 0.1
+_MARGIN = 0.1
 
 #: Seconds for the last word.
 _RELEASE = 1.0
@@ -141,7 +141,7 @@ class Lease:
 
     def _end(self, sent: float) -> float:
         """When what was sent at ``sent`` is over for us: the server counts from a later moment."""
-        return sent + self.seconds * (1 - MARGIN)
+        return sent + self.seconds * (1 - _MARGIN)
 
 
 def unanswered() -> tuple[type[Exception], ...]:

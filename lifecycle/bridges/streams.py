@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
     from lifecycle.bridges.links import Link
 
-__all__ = ["COPIES", "DEDUPE", "KEPT", "Group", "ensure_consumer", "ensure_stream", "patiently"]
+__all__ = ["COPIES", "Group", "ensure_consumer", "ensure_stream", "patiently"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
 _Answer = TypeVar("_Answer")
 
 #: Seconds in which the server knows an id again.
-DEDUPE = 120.0
+_DEDUPE = 120.0
 
 #: Seconds that a stream which a bridge made keeps its events, handled or not.
-KEPT = 7 * 24 * 3600.0
+_KEPT = 7 * 24 * 3600.0
 
 #: Copies of a stream that is made in a cluster.
 COPIES = 3
@@ -102,8 +102,8 @@ async def _stream(link: Link, name: str, prefix: str, copies: int) -> StreamConf
             subjects=[f"{prefix}.>"],
             retention=RetentionPolicy.LIMITS,
             storage=StorageType.FILE,
-            max_age=KEPT,
-            duplicate_window=DEDUPE,
+            max_age=_KEPT,
+            duplicate_window=_DEDUPE,
             num_replicas=copies,
             allow_direct=True,
         )

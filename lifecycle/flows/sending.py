@@ -12,7 +12,7 @@ from lifecycle.flows.records import OutboxRow
 if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
 
-__all__ = ["SENDING", "Sending", "send"]
+__all__ = ["Sending", "send"]
 
 #: Characters; the same as for what a router takes.
 _LONGEST = 1024
@@ -27,7 +27,7 @@ class Sending:
         self._over = False
 
     def __enter__(self) -> None:
-        SENDING.set(self)
+        _SENDING.set(self)
 
     def __exit__(self, *_: object) -> None:
         self._over = True
@@ -41,7 +41,7 @@ class Sending:
         return row.id
 
 
-SENDING: ContextVar[Sending] = ContextVar("lifecycle_flow_sending")
+_SENDING: ContextVar[Sending] = ContextVar("lifecycle_flow_sending")
 
 
 def send(topic: str, data: Any = None) -> str:
@@ -60,7 +60,7 @@ def send(topic: str, data: Any = None) -> str:
         FlowError: for data that cannot be kept, and once the task has ended.
     """
     try:
-        sending = SENDING.get()
+        sending = _SENDING.get()
     except LookupError:
         raise LookupError("no task of a flow runs here; call send() in a task, or in what it calls") from None
     if not _is_topic(topic):

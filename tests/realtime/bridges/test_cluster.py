@@ -10,7 +10,7 @@ import pytest
 from nats.js.errors import ServiceUnavailableError
 
 from lifecycle.bridges import Leader, NatsBridge, NotPublished
-from lifecycle.bridges.leases import STREAM
+from lifecycle.bridges.lease_keys import STREAM
 from lifecycle.control import Event, Router
 from lifecycle.testing import running
 from tests.nats_servers import LIMIT, NatsProcess

@@ -19,7 +19,7 @@ from lifecycle.bridges import (
     UnfitServer,
     Unpublishable,
 )
-from lifecycle.bridges.leases import BUCKET, STREAM
+from lifecycle.bridges.lease_keys import BUCKET, STREAM
 from lifecycle.control import Event, Router
 from lifecycle.errors import SourceFailed
 from lifecycle.testing import running
