@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from lifecycle._naming import reason_of
 from lifecycle.flows.plans.compiling import compile_flow
 from lifecycle.flows.tables import FlowState
 
@@ -70,7 +71,7 @@ class Recovery:
     def _looked(self, task: asyncio.Task[list[Run]]) -> None:
         self._looking.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.warning("what is to begin anew could not be recovered: %s", error)
+            _log.warning("what is to begin anew could not be recovered: %s", reason_of(error))
 
     async def settle(self) -> None:
         """Wait until nobody looks."""

@@ -25,11 +25,11 @@ __all__ = [
     "exit_code",
     "group_end",
     "group_gone",
-    "name_of",
     "process_end",
     "reap",
     "require_groups",
     "signal_group",
+    "signal_name",
     "stopped",
 ]
 
@@ -209,7 +209,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def name_of(signum: int) -> str:
+def signal_name(signum: int) -> str:
     """SIGTERM for 15; the bare number for a signal that has no name."""
     try:
         return signal.Signals(signum).name

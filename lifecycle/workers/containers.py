@@ -292,6 +292,6 @@ def _verdict(name: str, ended: Ended) -> WorkerFailed | None:
     if ended.code - _SIGNALLED in signal.valid_signals():
         signum = ended.code - _SIGNALLED
         return WorkerFailed(
-            f"{name!r} ended with status {ended.code}, as of signal {signum} ({_platform.name_of(signum)})"
+            f"{name!r} ended with status {ended.code}, as of signal {signum} ({_platform.signal_name(signum)})"
         )
     return WorkerFailed(f"{name!r} exited with status {ended.code}")

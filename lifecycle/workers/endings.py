@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.records import Exit
 
-__all__ = ["Ending", "Grace", "announce", "ask", "sooner"]
+__all__ = ["Ending", "announce", "ask", "sooner"]
 
 _log = logging.getLogger("lifecycle.workers")
 
 
-class Grace:
+class _Grace:
     """A period in which something may end by itself; it never is over until it was shortened."""
 
     __slots__ = ("_timeout", "_until")
@@ -64,7 +64,7 @@ class _Terminate(Protocol):
     async def __call__(self, *, force: bool) -> None: ...
 
 
-class Ending(Grace):
+class Ending(_Grace):
     """The end of the worker ``name``, from the moment that somebody wants it.
 
     ``terminate`` asks it, unless it was ``asked`` before, and forces it; then it has ``last_wait`` seconds before it is

@@ -70,7 +70,7 @@ def fault_of_exit(name: str, code: int | None) -> WorkerFailed | None:
         return WorkerFailed(f"{name!r} exited with status {code}")
     if code == -signal.SIGKILL:
         return WorkerFailed(f"{name!r} was killed by signal 9, perhaps out of memory")
-    return WorkerFailed(f"{name!r} was killed by signal {-code} ({_platform.name_of(-code)})")
+    return WorkerFailed(f"{name!r} was killed by signal {-code} ({_platform.signal_name(-code)})")
 
 
 def failed(error: BaseException) -> Exit:

@@ -648,7 +648,7 @@ async def test_where_there_is_no_pidfd_a_thread_notices_the_end(monkeypatch: pyt
 
 
 def test_a_signal_without_a_name_is_its_number() -> None:
-    assert (_platform.name_of(15), _platform.name_of(40)) == ("SIGTERM", "40")
+    assert (_platform.signal_name(15), _platform.signal_name(40)) == ("SIGTERM", "40")
 
 
 # -- chaos --------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from lifecycle._bells import Bell
 from lifecycle.backoff import Backoff
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers.pool.heartbeats import Heartbeats
@@ -70,8 +71,8 @@ class Keeper:
         # Makes the error that the pool ends with; None unless it gave up.
         self._failure: Callable[[], PoolFailed] | None = None
         self._last_call: asyncio.TimerHandle | None = None
-        # Those who wait for a change in who is there.
-        self._onlookers: set[asyncio.Future[None]] = set()
+        # Rung when somebody has come or gone, or nobody will come any more.
+        self._bell = Bell()
 
     # -- the life of the pool ---------------------------------------------------------------------------------------
 
@@ -105,12 +106,7 @@ class Keeper:
         while not done():
             if self._seats.refusal is not None:
                 raise self._seats.refusal()
-            onlooker: asyncio.Future[None] = self._loop.create_future()
-            self._onlookers.add(onlooker)
-            try:
-                await onlooker
-            finally:
-                self._onlookers.discard(onlooker)
+            await self._bell.heard()
 
     def close(self, error: Callable[[], Exception]) -> None:
         """Have all members go, each when its call is done; who waits, and who comes, gets an ``error``."""
@@ -119,7 +115,7 @@ class Keeper:
             self._over.set_result(None)
             for member in self._roster:
                 self._retirements.retire(member, "shutdown")
-        self._notify()
+        self._bell.ring()
 
     def fail(self, failure: Callable[[], PoolFailed]) -> None:
         """Give up: close the pool, and have it end with that."""
@@ -202,7 +198,7 @@ class Keeper:
         else:
             self.recovery.degraded(member, TimeoutError(f"{member.id!r} did not answer when it was ready"))
         self._retirements.renew(arrived=True)
-        self._notify()
+        self._bell.ring()
 
     def _changed(self, member: Member, _old: Status, new: Status) -> None:
         """At once, so that the figures add up at any time."""
@@ -218,10 +214,4 @@ class Keeper:
             self.recovery.lost(member, member.history[0].reason, cause(member))
         self.adjust()
         self._retirements.renew()
-        self._notify()
-
-    def _notify(self) -> None:
-        onlookers, self._onlookers = self._onlookers, set()
-        for onlooker in onlookers:
-            if not onlooker.done():
-                onlooker.set_result(None)
+        self._bell.ring()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.stdio import Command
 
-__all__ = ["MemberPipes", "Outlet"]
+__all__ = ["MemberPipes"]
 
 #: Bytes a read: what a pipe holds.
 _CHUNK: Final = 64 * 1024
@@ -42,7 +42,7 @@ class MemberPipes(Pipes):
         self._codec = codec
         self._take = take
         # From `spawn` on.
-        self._outlet: Outlet | None = None
+        self._outlet: _Outlet | None = None
 
     def spawn(self, command: Command) -> int:
         """Start it in a new session."""
@@ -53,7 +53,7 @@ class MemberPipes(Pipes):
             err, err_end = pipe(ours, theirs)
             pid = popen(command, stdin=given, stdout=out_end, stderr=err_end, start_new_session=True)
             ours.pop_all()
-        self._outlet = Outlet(given_end)
+        self._outlet = _Outlet(given_end)
         self._readers = [Reader(out, self._take, chunk=_CHUNK), self._reader(err, "stderr")]
         return pid
 
@@ -74,7 +74,7 @@ class MemberPipes(Pipes):
             self._outlet.end()
 
 
-class Outlet:
+class _Outlet:
     """Writes to a descriptor, which it owns, in the order in which it is told to.
 
     How much is kept is bounded by whoever writes. When nobody reads at the other end, what is written is lost.

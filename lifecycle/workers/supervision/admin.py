@@ -69,7 +69,7 @@ async def add(owner: Owner, spec: Spec, *, auto_shutdown: AutoShutdown) -> async
     else:
         owner.queue.add(slot)
         if not owner.starting_up:
-            # The line is a group that waits to be started again.
+            # The queue is a group that waits to be started again.
             owner.restarts.defer(slot)
     return outcome
 
