@@ -17,6 +17,7 @@ from lifecycle import Router, StatusEvent
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import Backoff, Gate, Spec, Status, Supervisor, TaskWorker, ThreadWorker, handover
 from tests import programs
+from tests.waiting import until
 
 if TYPE_CHECKING:
     import threading
@@ -30,7 +31,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(code)]
 
 
-async def until(supervisor: Supervisor, name: str, *statuses: str) -> None:
+async def gone_through(supervisor: Supervisor, name: str, *statuses: str) -> None:
     """Wait until the child ``name`` has gone through ``statuses``."""
     left = list(statuses)
     async with asyncio.timeout(LIMIT):
@@ -59,16 +60,12 @@ async def test_a_process_that_is_killed_is_started_again_and_told_how_it_ended(t
         time.sleep(1000)
     """
     async with Supervisor("s", Spec("app", python(code), backoff=SOON)) as supervisor:
-        async with asyncio.timeout(LIMIT):
-            while not told.exists() or not told.read_text().endswith("\n"):
-                await asyncio.sleep(0.01)
-        third = asyncio.create_task(until(supervisor, "app", "failed", "running", "failed", "running"))
+        await until(lambda: told.exists() and told.read_text().endswith("\n"))
+        third = asyncio.create_task(gone_through(supervisor, "app", "failed", "running", "failed", "running"))
         await asyncio.sleep(0)
         os.kill(pid_of(supervisor, "app"), signal.SIGKILL)
         await third
-        async with asyncio.timeout(LIMIT):
-            while told.read_text().count("\n") < 3:
-                await asyncio.sleep(0.01)
+        await until(lambda: told.read_text().count("\n") >= 3)
         assert supervisor.workers()[0].restarts == 2
     lines = [line.split() for line in told.read_text().splitlines()]
     assert [(prev, attempt) for prev, attempt, _ in lines] == [("0", "1"), ("-9", "2"), ("3", "3")]
@@ -121,9 +118,7 @@ async def test_one_that_floods_ignores_the_signal_and_stops_itself_is_stopped_on
     specs = [Spec("flood", flood, stop_timeout=0.2), Spec("frozen", frozen, stop_timeout=5)]
     async with Supervisor("s", *specs) as supervisor:
         pids = [pid_of(supervisor, "flood"), pid_of(supervisor, "frozen")]
-        async with asyncio.timeout(LIMIT):
-            while psutil.Process(pids[1]).status() != psutil.STATUS_STOPPED or not deaf.exists():
-                await asyncio.sleep(0.01)
+        await until(lambda: psutil.Process(pids[1]).status() == psutil.STATUS_STOPPED and deaf.exists())
     assert [str(child.status) for child in supervisor.workers()] == ["killed", "stopped"]
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
@@ -145,16 +140,12 @@ async def test_a_mixed_tree_is_suspended_and_goes_on() -> None:
     async with Supervisor("s", *specs) as supervisor:
         await supervisor.suspend()
         assert [str(child.status) for child in supervisor.workers()] == ["suspended", "suspended", "running"]
-        async with asyncio.timeout(LIMIT):
-            while psutil.Process(pid_of(supervisor, "sleep")).status() != psutil.STATUS_STOPPED:
-                await asyncio.sleep(0.01)
+        await until(lambda: psutil.Process(pid_of(supervisor, "sleep")).status() == psutil.STATUS_STOPPED)
         held = count
         await asyncio.sleep(0.05)
         assert count == held
         await supervisor.resume()
-        async with asyncio.timeout(LIMIT):
-            while count == held:
-                await asyncio.sleep(0.001)
+        await until(lambda: count != held)
 
 
 async def test_what_changes_comes_to_a_router_as_events() -> None:
@@ -170,12 +161,11 @@ async def test_what_changes_comes_to_a_router_as_events() -> None:
 
     async with asyncio.timeout(LIMIT), asyncio.TaskGroup() as group:
         group.create_task(router.run())
-        while not router.state().running:
-            await asyncio.sleep(0.001)
+        await until(lambda: router.state().running)
         await asyncio.sleep(0.01)
         async with supervisor:
             os.kill(pid_of(supervisor, "app"), signal.SIGKILL)
-            await group.create_task(until(supervisor, "app", "running"))
+            await group.create_task(gone_through(supervisor, "app", "running"))
     told = [new for topic, new in seen if topic == "status/app"]
     assert told[:5] == ["starting", "running", "failed", "pending", "starting"]
 
@@ -250,10 +240,8 @@ async def test_the_fifth_program_of_the_front_page(free_port: int) -> None:
         strategy="rest_for_one",
     )
     async with app:
-        async with asyncio.timeout(LIMIT):
-            while not answered:
-                await asyncio.sleep(0.01)
-        again = asyncio.create_task(until(app, "api", "running"))
+        await until(lambda: answered)
+        again = asyncio.create_task(gone_through(app, "api", "running"))
         await asyncio.sleep(0)
         os.kill(pid_of(app, "db"), signal.SIGKILL)
         await again

@@ -22,7 +22,7 @@ from lifecycle.sources import ProbeServer, WebhookSource
 from lifecycle.testing import Recorder, running
 from tests.realtime.askers import answered, asked_throughout
 from tests.realtime.watches import LIMIT, here, watch, write
-from tests.waiting import until_blocking
+from tests.waiting import until, until_blocking
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -215,9 +215,7 @@ class TestInherited:
             reader, writer = await asyncio.open_connection(*listening.getsockname())
             assert source._server is not None
             connections = source._server._listener._connections
-            async with asyncio.timeout(LIMIT):
-                while not connections.connections:
-                    await asyncio.sleep(0.001)
+            await until(lambda: connections.connections)
             source.close()
             writer.write(b"POST /deploy HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
             assert await reader.readline() == b"HTTP/1.1 202 Accepted\r\n"

@@ -10,14 +10,14 @@ from lifecycle.testing import Recorder
 from tests.nats_servers import LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from nats.js import JetStreamContext
 
     from lifecycle.bridges import NatsBridge
     from tests.nats_servers import NatsProcess
 
-__all__ = ["Box", "answered", "by_hand", "until"]
+__all__ = ["Box", "answered", "by_hand"]
 
 
 class Box(Recorder):
@@ -38,12 +38,6 @@ class Box(Recorder):
                 self._stirred.clear()
                 await self._stirred.wait()
         return self.events
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not happened():
-            await asyncio.sleep(0.005)
 
 
 async def answered(js: JetStreamContext, receiver: NatsBridge) -> None:

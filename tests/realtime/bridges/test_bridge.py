@@ -12,7 +12,8 @@ from lifecycle import _context
 from lifecycle.bridges import BusEvent, NatsBridge, Unpublishable
 from lifecycle.control import Event, HealthEvent, NotHandled, Router, delivery
 from lifecycle.testing import running
-from tests.realtime.bridges.boxes import Box, answered, by_hand, until
+from tests.realtime.bridges.boxes import Box, answered, by_hand
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,8 @@ from lifecycle.control import Event, Router
 from lifecycle.errors import SourceFailed
 from lifecycle.testing import running
 from tests.nats_servers import NatsProcess
-from tests.realtime.bridges.boxes import Box, by_hand, until
+from tests.realtime.bridges.boxes import Box, by_hand
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.chaos.leader import Tally, Write, read, storm
-from tests.realtime.bridges.boxes import until
 from tests.realtime.bridges.workers import Worker, tally, workers
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.nats_servers import NatsProcess

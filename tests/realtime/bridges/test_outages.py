@@ -12,7 +12,8 @@ from lifecycle.backoff import Backoff
 from lifecycle.bridges import BridgeError, BusEvent, NatsBridge, NotPublished, links, publishing, sessions
 from lifecycle.control import Event, HealthEvent, Router
 from lifecycle.testing import running
-from tests.realtime.bridges.boxes import Box, by_hand, until
+from tests.realtime.bridges.boxes import Box, by_hand
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

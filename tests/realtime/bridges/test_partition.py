@@ -11,8 +11,8 @@ import pytest
 
 from tests.chaos.leader import read
 from tests.nats_servers import LIMIT, NatsProcess
-from tests.realtime.bridges.boxes import until
 from tests.realtime.bridges.workers import tally, workers
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

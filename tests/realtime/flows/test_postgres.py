@@ -29,9 +29,10 @@ from lifecycle.flows import (
 )
 from tests import postgres
 from tests.realtime.flows._losing import way
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from lifecycle.flows import Flow
     from tests.realtime.flows._losing import Loss, Way
@@ -47,12 +48,6 @@ CLAIM = Claim("me", "token", 10.0, 20.0)
 def batch(seq: int, state: str) -> Batch:
     told = Change("task", "a", "PENDING", state, None, "", 1, "one", seq, 7.0)
     return Batch("one", 1, "RUNNING", seq, 7.0, [AtomRow("a", "task", state)], [told], sent=[OutboxRow("i", "t", "5")])
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 # -- what is lost on the way -------------------------------------------------------------------------------------------

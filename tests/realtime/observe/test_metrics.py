@@ -24,6 +24,7 @@ from lifecycle.observe import OpenTelemetryMetrics, PrometheusMetrics
 from lifecycle.sources import Inbox, ProbeServer, WebhookSource
 from lifecycle.testing import running
 from lifecycle.workers.pool import Pool, Process
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.metrics.export import MetricsData
 
-LIMIT = 30
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 #: What a Prometheus of today says.
 PROMETHEUS = (
@@ -164,9 +164,7 @@ async def test_what_is_on_disk_and_waits_is_seen(tmp_path: Path) -> None:
         for _ in range(3):
             assert (await ask(hook.url + "/a", "POST"))[0] == 202
         working = asyncio.create_task(Board(flows).work({"other": linear("other", task(nothing))}))
-        async with asyncio.timeout(LIMIT):
-            while not {("lifecycle_inbox_letters", 3), ("lifecycle_board_jobs", 1)} <= _depths(metrics):
-                await asyncio.sleep(0.02)
+        await until(lambda: _depths(metrics) >= {("lifecycle_inbox_letters", 3), ("lifecycle_board_jobs", 1)})
         release.set()
         working.cancel()
         await asyncio.wait({working})

@@ -22,9 +22,9 @@ from lifecycle.workers import Intensity
 from lifecycle.workers.pool import Health, Heartbeat, Member, Phase, Pool, Process
 from lifecycle.workers.pool.phases import PhaseLog, phase_of
 from lifecycle.workers.status import Status
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -249,13 +249,6 @@ GENTLE = Process(grace=30)
 def two_workers(heartbeat: Heartbeat = PATIENT) -> Pool:
     """The seed's pool."""
     return Pool("test", COMMANDS, size=(2, 2), codec="json", heartbeat=heartbeat, process=GENTLE)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what will be so; the test's own time-out is what it has at most."""
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def execute_in_session(pool: Pool, session: str, command: str, **arguments: Any) -> Any:
