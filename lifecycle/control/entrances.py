@@ -77,7 +77,7 @@ class Entrance:
                 self.waiting.remove(wake)
             raise
 
-    def call(self, call: Callable[[], bool]) -> None:
+    def when_room(self, call: Callable[[], bool]) -> None:
         """Call ``call`` once, when there is room; where it returns False, the next in line has its turn."""
         self.waiting.append(call)
 

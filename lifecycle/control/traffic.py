@@ -61,7 +61,7 @@ class Traffic:
             try:
                 lane.offer(call, route.busy)
             except LaneFull:
-                lane.entrance.call(lambda: window.retry(key))
+                lane.entrance.when_room(lambda: window.retry(key))
                 return False
             return True
 

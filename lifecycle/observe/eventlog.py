@@ -182,6 +182,7 @@ class EventLog(Onlooker):
             held.push_async_callback(self._writer.aclose)
         self._connect(held, routers.receivers())
         held.callback(self._recorder.end)
-        self._connect(held, self._recorder.begin(routers, self._writer))
+        self._recorder.begin(routers, self._writer)
+        self._connect(held, self._recorder.receivers())
         hooks.component_opened.announce(self, component=self)
         held.callback(hooks.component_closed.announce, self, component=self)

@@ -53,11 +53,14 @@ class Recorder:
 
     # -- its life --------------------------------------------------------------------------------------------------
 
-    def begin(self, routers: Routers, writer: Writer | None) -> Iterator[tuple[hooks.Hook, Callable[..., None]]]:
-        """Be ready for the events of ``routers``; returns what is to be connected."""
+    def begin(self, routers: Routers, writer: Writer | None) -> None:
+        """Be ready for the events of ``routers``."""
         self._routers, self._writer = routers, writer
         self._clock = asyncio.get_running_loop().time
         self.changes.is_over = False
+
+    def receivers(self) -> Iterator[tuple[hooks.Hook, Callable[..., None]]]:
+        """What is to be connected, once it has begun."""
         yield hooks.delivery_accepted, self._accepted
         yield hooks.event_merged, self._merged
         yield hooks.handler_started, self._started
