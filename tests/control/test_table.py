@@ -44,6 +44,17 @@ def test_every_pair_of_small_patterns_is_found_as_a_plain_search_finds_it() -> N
             assert set(index.find(topic)) == {each for each in pair if topic in expected[each]}, (pair, topic)
 
 
+def test_every_small_segment_with_wildcards_is_found_as_a_plain_search_finds_it() -> None:
+    """All segments of up to four characters, in one index: it files them by what they begin or end with."""
+    patterns = ["".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab*?", repeat=size)]
+    topics = ["".join(each) for size in (1, 2, 3, 4) for each in itertools.product("ab", repeat=size)]
+    index = Index[str]()
+    for pattern in patterns:
+        index.add(Pattern(pattern), pattern)
+    for topic in topics:
+        assert set(index.find(topic)) == {each for each in patterns if slow.matches(each, topic)}, topic
+
+
 @given(st.lists(slow.patterns, max_size=12, unique=True), st.lists(slow.topics, min_size=1, max_size=6))
 def test_the_index_finds_what_a_plain_search_finds(patterns: list[str], topics: list[str]) -> None:
     index = Index[str]()

@@ -116,3 +116,20 @@ async def test_the_log_names_who_is_started_again_and_who_is_given_up(
     told = [record.getMessage() for record in caplog.records]
     assert told[:most] == ["'a' is started again in 1.0 s: no disk"] * most
     assert told[most].startswith(f"'a' is given up after {words}")
+
+
+async def test_a_restart_that_waited_for_the_resume_is_still_told_with_its_reason(
+    clock: Clock, crew: Crew, caplog: pytest.LogCaptureFixture
+) -> None:
+    supervisor = Supervisor("s", crew.spec("a"), intensity=Intensity(1, within=60))
+    await supervisor.start()
+    crew.crash("a", OSError("no disk"))
+    await clock.settle()
+    await supervisor.suspend()
+    crew.crash("a", OSError("no memory"))
+    await clock.settle()
+    await supervisor.resume()
+
+    error = (await supervisor.wait()).error
+    assert str(error).endswith("the last of 'a': no memory")
+    assert "'a' is started again in 0.0 s: no disk" in caplog.text
