@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from lifecycle._hosts import check_port, url_of
+from lifecycle._hosts import check_port
 from lifecycle.runtime.auxiliaries import Auxiliary
 from lifecycle.runtime.lifetimes import current_life
+from lifecycle.sources._http.hosts import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

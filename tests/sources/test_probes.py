@@ -7,6 +7,7 @@ import functools
 import math
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 
@@ -17,6 +18,7 @@ from lifecycle.testing.virtual import VirtualLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from lifecycle.control import Emit
     from lifecycle.testing import Clock
@@ -185,3 +187,11 @@ def test_checks_are_checked() -> None:
 
 def test_an_address_of_version_6_is_written_as_in_a_url() -> None:
     assert repr(ProbeServer("::1", 9000)) == "<ProbeServer http://[::1]:9000>"
+
+
+async def test_the_url_of_a_unix_socket_names_its_file(tmp_path: Path) -> None:
+    place = tmp_path / "probes"
+    async with ProbeServer(f"unix:{place}") as probes:
+        assert probes.url == f"http+unix://{quote(str(place), safe='')}"
+        assert place.is_socket()
+    assert not place.exists()
