@@ -111,6 +111,20 @@ class Waits:
         return os.getpid()
 
 
+def spin(begun: str, release: str) -> int:
+    """Goes in and out of functions until there is a file."""
+    Path(begun).touch()
+    while not Path(release).exists():
+        for _ in range(100):
+            descend(50)
+    return os.getpid()
+
+
+def descend(depth: int) -> None:
+    if depth:
+        descend(depth - 1)
+
+
 class Fickle:
     """Can be made as long as there is no file."""
 

@@ -296,6 +296,22 @@ async def test_a_member_that_does_not_answer_is_asked_what_it_is_doing(
                 await call
 
 
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_a_member_that_is_asked_what_it_is_doing_goes_on_with_that(tmp_path: Path, concurrency: int) -> None:
+    """Whoever looks at a thread that goes on meanwhile may crash."""
+    begun, release = tmp_path / "begun", tmp_path / "release"
+    async with pool_of("spin", concurrency=concurrency) as pool:
+        (member,) = pool.members()
+        call = asyncio.create_task(pool.call("spin", str(begun), str(release)))
+        await started(begun)
+        for _ in range(100):
+            member.tell_stacks()
+            await member.link.ping()
+        await until(lambda: "in spin" in member.link.pipes.tail())
+        release.touch()
+        assert await call == member.pid
+
+
 async def test_a_call_that_holds_the_interpreter_is_left_to_its_deadline(tmp_path: Path) -> None:
     """Many checks are missed meanwhile; a call with a deadline is no reason to kill."""
     heartbeat = Heartbeat(every=0.02, timeout=0.2, misses=3)

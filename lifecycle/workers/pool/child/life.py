@@ -21,7 +21,7 @@ from functools import partial
 from lifecycle.workers.pool.child.calls import Call, described, send_outcome
 from lifecycle.workers.pool.child.channel import Channel
 from lifecycle.workers.pool.child.readers import SharedReader
-from lifecycle.workers.pool.child.signals import heed
+from lifecycle.workers.pool.child.signals import ask_others, heed, write_stacks
 from lifecycle.workers.pool.codecs import codec
 from lifecycle.workers.pool.frames import CODEC, VERSION, ProtocolError
 
@@ -58,10 +58,10 @@ def live() -> None:
     life = Life(channel)
     channel.send(["hello", VERSION, os.getpid(), f"python {sys.version.split()[0]}"])
     _thread.start_new_thread(life.read, ())
-    # What a member prints is seen when it prints it, and what it was doing when it crashed, or is asked by SIGUSR2.
+    # What a member prints is seen when it prints it, and what it was doing when it crashed, or is asked.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is the one that Python made
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    write_stacks()
     # The first to be registered is the last to be called.
     atexit.register(life.end)
     sys.exit(life.run())
@@ -161,6 +161,7 @@ class Life:
 
     def read(self) -> None:
         """Take what comes, to the end of it."""
+        ask_others()
         try:
             self._reader.listen()
         finally:

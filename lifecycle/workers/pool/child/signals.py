@@ -7,16 +7,38 @@ where it came in the moment before the main thread began to wait.
 from __future__ import annotations
 
 import _thread
+import faulthandler
 import os
 import signal
 from contextlib import suppress
 
-__all__ = ["heed"]
+__all__ = ["ask_me", "ask_others", "heed", "write_stacks"]
 
+#: What the parent asks by what keeps a call.
+_ASK = signal.SIGUSR2
 #: What the main thread is woken by; by itself, it does nothing.
 _NUDGE = signal.SIGURG
 #: Seconds after which it is woken again, if that came too early.
 _AGAIN = 0.02
+
+
+def write_stacks() -> None:
+    """Have a thread that is asked write to stderr what it is doing, though the interpreter be held by a call in C.
+
+    Each writes of itself alone: to look at another, which goes on meanwhile, may crash the process. So those are asked
+    that run calls.
+    """
+    faulthandler.register(_ASK, all_threads=False)
+
+
+def ask_others() -> None:
+    """Have this thread not be asked: it runs no calls."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {_ASK})
+
+
+def ask_me() -> None:
+    """Have this thread be asked, which whoever made it need not be."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {_ASK})
 
 
 def heed() -> None:
@@ -43,6 +65,7 @@ class _Waker:
 
     def relay(self, told: int) -> None:
         """Wake it for each signal that is told of."""
+        ask_others()
         # User code may close what is not its own.
         with suppress(OSError):
             while numbers := os.read(told, 4096):

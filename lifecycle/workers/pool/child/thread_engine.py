@@ -8,6 +8,7 @@ import threading
 from _queue import SimpleQueue
 
 from lifecycle.workers.pool.child.calls import Call, Cancelled, perform
+from lifecycle.workers.pool.child.signals import ask_me, ask_others
 
 # Checkers know the name; see lifecycle._lazy.
 TYPE_CHECKING = False
@@ -74,6 +75,7 @@ class ThreadEngine:
     def run(self, start: Callable[[], None]) -> None:
         """Start, wait until it is closed, and for what still runs then."""
         start()
+        ask_others()
         self._closed.get()
         self.join()
 
@@ -102,6 +104,7 @@ class ThreadEngine:
         self._closed.put(None)
 
     def _work(self, call: Call) -> None:
+        ask_me()
         self._done(call, perform(call, self._find, self._channel))
         self._threads.discard(threading.current_thread())
 
