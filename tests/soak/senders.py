@@ -51,6 +51,7 @@ class Senders:
         while True:
             await asyncio.sleep(self._chance.random() * 0.3)
             async with self._wind.blowing():
+                await self._listens.wait()
                 number, path = next(self._numbers), self._chance.choice(PATHS)
                 match self._chance.choices(("good", "forged", "torn", "twice"), (85, 5, 5, 5))[0]:
                     case "good":

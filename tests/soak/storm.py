@@ -52,14 +52,14 @@ class Storm:
                 held.enter_context(self._world.bus)
             senders = asyncio.create_task(self._world.senders.run())
             try:
-                await self._live_all()
+                await self._live_all(senders)
             finally:
                 senders.cancel()
                 await asyncio.wait({senders})
         long = self._seconds >= JUDGED_ON_DISK and not self.wrong
         self._judge(Table(f"all {self.lives} lives, {self._world.elapsed:.0f} s", self._world.files, judged=long))
 
-    async def _live_all(self) -> None:
+    async def _live_all(self, senders: asyncio.Task[None]) -> None:
         """Short lives, a long one, short ones again, and a last one that ends in calm."""
         with suppress(Broken):
             while self._world.elapsed < self._seconds * 0.2 or self.lives < 2:
@@ -68,6 +68,9 @@ class Storm:
             while self._world.elapsed < self._seconds * 0.95:
                 await self._live(self._short(), next(self._ends))
             await self._live(self._seconds * 0.05, "interrupt")
+        if senders.done():
+            # They do not end by themselves, unless they fail.
+            senders.result()
 
     def _short(self) -> float:
         return self._chance.random() ** 2 * min(40.0, self._seconds / 8)
