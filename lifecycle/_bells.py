@@ -18,6 +18,8 @@ class Bell:
     def ring(self) -> None:
         """Wake all who wait."""
         self.rung += 1
+        if not self._waiters:
+            return
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -30,7 +32,9 @@ class Bell:
         try:
             await waiter
         finally:
-            if waiter in self._waiters:
+            # Who was woken has been taken off already; to look for him among those who wait anew would cost each of a
+            # thousand a thousand steps.
+            if waiter.cancelled() and waiter in self._waiters:
                 self._waiters.remove(waiter)
 
 
