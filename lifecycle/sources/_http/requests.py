@@ -74,20 +74,23 @@ class Requests:
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """The answer to ``request``, once its event is in its lane, or handled if that is waited for; or refused."""
-        with self._under_way.request():
-            try:
-                self._require_open()
-                path = self._admission.admit(request)
-                self._require_room()
-                event, key = await self._admission.read(request, path)
-                self._require_room()
-                await (self._hand_over(event, key) if self._inbox is None else self._keep(self._inbox, event, key))
-            except Refused as refusal:
-                return self._refuse(request, refusal)
-            except ConnectionError:
-                _log.debug("a client went away in the middle of a request")
-                return problem(400, "the request is incomplete")
+        self._under_way.begin()
+        try:
+            self._require_open()
+            path = self._admission.admit(request)
+            self._require_room()
+            event, key = await self._admission.read(request, path)
+            self._require_room()
+            await (self._hand_over(event, key) if self._inbox is None else self._keep(self._inbox, event, key))
+        except Refused as refusal:
+            return self._refuse(request, refusal)
+        except ConnectionError:
+            _log.debug("a client went away in the middle of a request")
+            return problem(400, "the request is incomplete")
+        else:
             return handled(event) if self._rules.handled else accepted(event)
+        finally:
+            self._under_way.end()
 
     def _require_open(self) -> None:
         if self._stopping or self.suspended:

@@ -13,6 +13,7 @@ from lifecycle.sources._http.answers import STILL_RUNNING, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from types import TracebackType
 
 __all__ = ["STOPPING", "UnderWay"]
 
@@ -37,33 +38,35 @@ class UnderWay:
         """How many wait for room or for a handler."""
         return len(self._waiting) + len(self._following)
 
-    @contextmanager
-    def request(self) -> Generator[None]:
-        """Count one, from its first line to its answer."""
+    def begin(self) -> None:
+        """Count one, from its first line on."""
         self._busy += 1
-        try:
-            yield
-        finally:
-            self._rest()
 
-    @contextmanager
-    def waiting(self) -> Generator[None]:
+    def end(self) -> None:
+        """It has its answer, or waits for nothing but its handler."""
+        self._busy -= 1
+        if self._rested is not None and not self._rested.done():
+            self._rested.set_result(None)
+
+    def waiting(self) -> _Waiting:
         """The present task waits for room.
 
         Raises:
             Refused: 503 when it is given up.
         """
-        task = _present_task()
+        return _Waiting(self)
+
+    def wait_for_room(self, task: asyncio.Task[object]) -> None:
+        """``task`` waits for room from here on."""
         self._waiting.add(task)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if self._is_ours(task):
-                raise Refused.for_now(503, STOPPING) from None
-            raise
-        finally:
-            self._waiting.discard(task)
-            self._given_up.discard(task)
+
+    def wait_no_more(self, task: asyncio.Task[object], error: BaseException | None) -> None:
+        """``task`` does not any more, since ``error`` or because there was some."""
+        given_up = isinstance(error, asyncio.CancelledError) and self._is_ours(task)
+        self._waiting.discard(task)
+        self._given_up.discard(task)
+        if given_up:
+            raise Refused.for_now(503, STOPPING) from None
 
     @contextmanager
     def following(self) -> Generator[None]:
@@ -75,7 +78,7 @@ class UnderWay:
         task = _present_task()
         self._waiting.discard(task)
         self._following.add(task)
-        self._rest()
+        self.end()
         try:
             yield
         except asyncio.CancelledError:
@@ -84,7 +87,7 @@ class UnderWay:
             raise
         finally:
             self._following.discard(task)
-            self._busy += 1
+            self.begin()
 
     def give_up(self, *, handled: bool = False) -> None:
         """Have those answered that wait for room; with ``handled`` also those that wait for a handler."""
@@ -104,10 +107,23 @@ class UnderWay:
         """Whether we cancelled it, to be answered, and not aiohttp, which ends the connection."""
         return task in self._given_up and not task.uncancel()
 
-    def _rest(self) -> None:
-        self._busy -= 1
-        if self._rested is not None and not self._rested.done():
-            self._rested.set_result(None)
+
+class _Waiting:
+    """A block in which the present task waits; no generator, which would cost more than all else that is done here."""
+
+    __slots__ = ("_task", "_under_way")
+
+    def __init__(self, under_way: UnderWay) -> None:
+        self._under_way = under_way
+        self._task = _present_task()
+
+    def __enter__(self) -> None:
+        self._under_way.wait_for_room(self._task)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._under_way.wait_no_more(self._task, error)
 
 
 def _present_task() -> asyncio.Task[object]:
