@@ -12,7 +12,7 @@ __all__ = ["SLACK", "Bar"]
 #: otherwise idle is up to a fifth, and for the ratios of a disk a little more.
 SLACK = 1.3
 
-_WORDS = re.compile(r"(at most|at least|under) ([\d.,]+)(?=$|;| |\))")
+_WORDS = re.compile(r"(at most|at least|under) ([\d.,]+)(?P<more> .*)?")
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,17 @@ class Bar:
 
     @classmethod
     def read(cls, words: str) -> Bar:
-        """From ``at most 1.8``, ``at least 0.7``, ``under 0.5``, ``0`` or ``printed``; more may follow."""
+        """From ``at most 1.8``, ``at least 0.7``, ``under 0.5``, ``0`` or ``printed``; a remark may follow ``;``.
+
+        A limit that is a sum, as in ``at most 500 + 3 x spawn_ms``, is for the reader to work out.
+        """
         if words in {"0", "none"}:
             return cls("less", 0.0)
-        found = _WORDS.match(words)
+        found = _WORDS.fullmatch(words.partition(";")[0])
         if found is None:
             return cls(None, None)
-        return cls("more" if found[1] == "at least" else "less", float(found[2].replace(",", "")))
+        limit = None if found["more"] else float(found[2].replace(",", ""))
+        return cls("more" if found[1] == "at least" else "less", limit)
 
     def met(self, figure: float) -> bool | None:
         """Whether ``figure`` is good enough; None where nothing is demanded."""

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
         ("at most 1,800", Bar("less", 1800)),
         ("at least 0.95", Bar("more", 0.95)),
         ("at least 80; TaskFlow had 250 tasks, ours 1,000", Bar("more", 80)),
+        ("at most 500 + 3 x spawn_ms", Bar("less", None)),
         ("under 0.5", Bar("less", 0.5)),
         ("0", Bar("less", 0)),
         ("none", Bar("less", 0)),
