@@ -4,8 +4,6 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Tests wait more than they compute: two for each core are done sooner, and none of them minds.
-WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 # What draws diagrams in most places is of this line.
 MERMAID := 11.17.2
 # What the page of a Dashboard is drawn with; it ships with us, as its licences allow.
@@ -25,7 +23,7 @@ demo: $(STAMP)  ## the hot reloader with a prompt and a webhook, on examples/sit
 	@$(BIN)/python -m examples.demo
 
 test: $(STAMP) lint  ## the suite, lint and types
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n auto
 
 lint: $(STAMP) types
 	$(BIN)/ruff check .
@@ -55,7 +53,7 @@ bench-check: $(STAMP)  ## whether a ratio has become worse than those that were 
 coverage: $(STAMP)  ## lines and branches that the suite runs, the programs that it starts among them
 	$(BIN)/python -m pip install --quiet --group quality
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n $(WORKERS); $(BIN)/coverage combine --quiet
+	$(BIN)/coverage run -m pytest -n auto; $(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --sort=miss
 
 mutants: $(STAMP)  ## whether tests see it when patterns, states and the policy of supervisors are altered: half an hour

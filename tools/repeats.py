@@ -25,9 +25,6 @@ __all__ = ["main"]
 
 RUNS, LOADED, SLOWEST = 20, 2, 20
 
-#: As `make test` has it.
-WORKERS = 2 * (os.cpu_count() or 1)
-
 _BUSY = "while True: pass"
 
 
@@ -56,7 +53,7 @@ def _cases(arguments: list[str], *, loaded: bool) -> Iterator[tuple[str, float, 
         for _ in range((os.cpu_count() or 1) if loaded else 0):
             busy = stack.enter_context(subprocess.Popen([sys.executable, "-c", _BUSY]))
             stack.callback(busy.kill)
-        pytest = [sys.executable, "-m", "pytest", "-n", str(WORKERS), "-q", f"--junitxml={report}", *arguments]
+        pytest = [sys.executable, "-m", "pytest", "-n", "auto", "-q", f"--junitxml={report}", *arguments]
         subprocess.run(pytest, check=False, stdout=subprocess.DEVNULL)
         if not report.exists():
             sys.exit(f"pytest wrote no report: {' '.join(pytest)}")
