@@ -581,7 +581,7 @@ OF_THE_HOUSE = {
     "Job": "row see",
     "LabelPolicy": "fold settle settle_all",
     "MemoryStore": "fence",
-    "Member": "busy_until cancel_timers check_in check_out felt_unwell felt_well idle_since kill_orphaned most_calls"
+    "Member": "cancel_timers check_in check_out felt_unwell felt_well idle_since kill_orphaned most_calls"
     " most_rss sound tell_stacks",
     "Onlooker": "close",
     "Owners": "close lives",

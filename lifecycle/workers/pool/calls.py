@@ -171,8 +171,6 @@ class Call:
     def _send(self, member: Member) -> None:
         order, caller = self.order, self._caller
         self.member, self._began = member, caller.loop.time()
-        # What calls had that are over excuses nothing any more.
-        others = member.busy_until if member.link.busy else 0.0
         try:
             self.request = member.link.call(
                 order,
@@ -184,7 +182,6 @@ class Call:
         except (TypeError, ValueError) as error:
             raise order.unsendable(error) from error
         member.calls += 1
-        member.busy_until = max(others, order.until)
         caller.retirements.worn(member)
         if hooks.call_dispatched.receivers:
             hooks.call_dispatched.announce(

@@ -41,7 +41,7 @@ class Deadlines:
         row = self._rows.get(due.seconds)
         if row is None:
             row = self._rows[due.seconds] = {}
-        elif row and next(reversed(row)).until > due.until:
+        elif next(reversed(row)).until > due.until:
             # It began before others and comes after them; it gets a row of its own.
             due.seconds = -due.until
             row = self._rows.setdefault(due.seconds, {})
@@ -53,6 +53,9 @@ class Deadlines:
         """Leave ``due`` alone; any number of times. A timer that was set for it finds nothing to do."""
         if (row := self._rows.get(due.seconds)) is not None:
             row.pop(due, None)
+            if not row:
+                # A caller that passes on what is left of its own deadline never gives the same seconds twice.
+                del self._rows[due.seconds]
 
     def close(self) -> None:
         """Tell nobody any more."""
@@ -67,12 +70,11 @@ class Deadlines:
 
     def _look(self, when: float) -> None:
         self._timer = None
-        self._rows = {seconds: row for seconds, row in self._rows.items() if row}
         # A timer may fire a little early, by the resolution of the clock.
         for due in list(self._over(max(when, self._loop.time()))):
             self.discard(due)
             due.overdue()
-        firsts = [next(iter(row)).until for row in self._rows.values() if row]
+        firsts = [next(iter(row)).until for row in self._rows.values()]
         if firsts and self._timer is None:
             self._wake_at(min(firsts))
 

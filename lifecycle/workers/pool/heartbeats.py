@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -93,5 +92,5 @@ class Heartbeats:
             self._recovery.degraded(member, error)
 
     def _excused(self, member: Member, now: float) -> bool:
-        """Whether it may just have a call that holds its interpreter: the call's own deadline sees to that."""
-        return bool(member.link.busy) and now < member.busy_until < math.inf
+        """Whether a call that has time left may hold its interpreter: only its own deadline ends such a call."""
+        return now < member.link.busy_until

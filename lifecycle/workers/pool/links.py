@@ -83,6 +83,11 @@ class Link:
         """How many calls are not answered yet."""
         return len(self._requests)
 
+    @property
+    def busy_until(self) -> float:
+        """The latest deadline of the calls that are not answered yet, by the loop's clock; 0 if there are none."""
+        return max((request.until for request in self._requests.values()), default=0.0)
+
     async def ready(self) -> Hello:
         """Wait until the member can be called.
 
@@ -121,6 +126,7 @@ class Link:
         data = trace + encode(self._codec, call)
         self._count = number
         request = Request(number, window, self._send, self._codec.unseal, future=future, answered=answered)
+        request.until = order.until
         if self._closed is not None:
             request.settle(None, error=self._closed)
         else:

@@ -54,7 +54,6 @@ class Member(ProcessWorker):
         generation: of the pool, when it was wished for.
     """
 
-    busy_until: float
     idle_since: float
     most_calls: float
     most_rss: float
@@ -97,8 +96,8 @@ class Member(ProcessWorker):
         self.proven = False
         #: When it was ready, by the loop's clock.
         self.ready_at: float = math.inf
-        #: When its last call ended, and the latest deadline of those that it has, by the loop's clock.
-        self.idle_since = self.busy_until = 0.0
+        #: When its last call ended, by the loop's clock.
+        self.idle_since = 0.0
         #: How many calls, and how many bytes of memory, are enough.
         self.most_calls = self.most_rss = math.inf
         #: What is to happen to it at some time.

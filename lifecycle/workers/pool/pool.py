@@ -48,7 +48,7 @@ class Pool(BaseWorker):
 
     It is a worker: ``async with pool`` starts the least number of members and stops all, and a `Supervisor` may have
     it. To stop it lets calls that run finish for ``process.stop_timeout`` seconds, and refuses all others. Suspended,
-    it lets them finish, too, and holds all others back.
+    it lets them finish, too, and holds all others back, in every mode of `Sessions`.
 
     Args:
         name: what it is called in messages and states; members have its name and a number.
@@ -142,7 +142,7 @@ class Pool(BaseWorker):
                 of a module, for any other.
             args: what it is given.
             session: whose member is wanted; see `Sessions`.
-            deadline: seconds that it has in all; `math.inf` for no limit.
+            deadline: seconds that it has in all; `math.inf` for no limit: only a cancellation ends a call that hangs.
             idempotent: whether it does no harm to call it twice: it is tried once more if its member is lost.
             kwargs: what it is given by name.
 
@@ -258,7 +258,7 @@ class Pool(BaseWorker):
             InvalidTransition: if it is neither suspended nor running.
         """
         if self._machine.resume():
-            self._running().seats.book.resume()
+            self._running().seats.resume()
 
     async def probe(self) -> ProbeResult:
         """Whether it is of use: it runs, and not all of its members are unwell."""

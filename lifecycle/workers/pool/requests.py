@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,7 @@ class Request:
         "cancelled",
         "future",
         "number",
+        "until",
     )
 
     def __init__(  # each is a field of it
@@ -83,6 +85,8 @@ class Request:
         answered: Callable[[], object] | None = None,
     ) -> None:
         self.number: int = number
+        #: Its deadline by the loop's clock, if it has one.
+        self.until: float = math.inf
         #: What it comes to: the value (None for a stream), or `RemoteError`, `Cancelled` or `LinkClosed`.
         self.future: asyncio.Future[Any] = future or asyncio.get_running_loop().create_future()
         self._on_answer = answered
@@ -123,7 +127,7 @@ class Request:
         Raises:
             StopAsyncIteration: after the last one.
             RemoteError, Cancelled, LinkClosed: as `future` has it, after the chunks that came before.
-            RemoteError: for a chunk that cannot be read here; the stream goes on.
+            RemoteError: for a chunk that cannot be decoded here; the worker still runs the generator.
         """
         while not self._chunks:
             if self.future.done():

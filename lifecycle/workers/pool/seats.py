@@ -77,6 +77,8 @@ class Seats:
         if bound is not None and self._mode == "strict":
             return None
         if bound is not None and self._mode == "fail":
+            if self.book.paused:
+                return None
             raise _occupied(session, bound)
         return self._miss(session, self.book.take(session), now)
 
@@ -120,6 +122,16 @@ class Seats:
         if session is not None:
             self.sessions.unpin(session, self._loop.time())
 
+    def resume(self) -> None:
+        """Give seats again after `SeatBook.pause`.
+
+        In mode ``"fail"`` a call that was held back and whose member is still busy fails, as it would if it came now.
+        """
+        self.book.resume()
+        if self._mode == "fail":
+            for member in list(self._roster):
+                self.book.dismiss_from(member, lambda session, member=member: _occupied(str(session), member))  # type: ignore[misc]  # a bound default
+
     # -- members ----------------------------------------------------------------------------------------------------
 
     def hold(self, member: Member) -> None:
@@ -149,8 +161,11 @@ class Seats:
     # -- how ----------------------------------------------------------------------------------------------------------
 
     def _wanted(self, session: str | None) -> Member | None:
-        """The member that a call of ``session`` waits for; None if any will do."""
-        if session is None or self._mode != "strict":
+        """The member that a call of ``session`` waits for; None if any will do.
+
+        In mode ``"fail"`` a call waits for its member only while the pool is suspended.
+        """
+        if session is None or self._mode == "hint" or (self._mode == "fail" and not self.book.paused):
             return None
         return self._bound(session, self._loop.time())
 

@@ -66,8 +66,9 @@ class Sessions:
 
     Args:
         mode: ``"hint"``, they go there if it is free, else to any; ``"strict"``, they wait for it, without holding
-            up others; ``"fail"``, they get `SessionLost` at once if it is busy. Once it has ended, the next call of
-            the session gets `SessionLost`, but with ``"hint"``, and the one after begins anew.
+            up others; ``"fail"``, they get `SessionLost` at once if it is busy (in a suspended pool, once it resumes).
+            When it has ended, the next call of the session gets `SessionLost`, but with ``"hint"``, and the one after
+            begins again with another.
         ttl: seconds after which a session without a call is forgotten, counted from the end of the last one.
         limit: how many are kept; above it, those are forgotten that have been without a call the longest.
 
@@ -94,7 +95,8 @@ class Heartbeat:
     Args:
         every: seconds between two questions after its health (a tenth more or less, at random).
         timeout: seconds that it has to answer.
-        misses: how many bad answers in a row are its end; after the first it gets no calls until a good one.
+        misses: how many bad answers in a row are its end; after the first it gets no calls until a good one. A missing
+            answer does not count while a call runs whose deadline has not passed: it may hold the interpreter.
 
     Raises:
         ValueError, TypeError: for figures that cannot work; the message names them.

@@ -70,16 +70,13 @@ class Stream:
             self._finish(call, None)
             raise
         except BaseException as error:
-            self._finish(call, error)
+            await self._end(call, error)
             raise
 
     async def aclose(self) -> None:
         """End the generator, and return when it has ended; any number of times."""
-        call = self._call
-        if not self._over and call is not None:
-            settled = call.take_back("cancelled")
-            self._finish(call, None)
-            await asyncio.wait({settled})
+        if not self._over and self._call is not None:
+            await self._end(self._call, None)
         self._over = True
 
     async def __aenter__(self) -> Self:
@@ -103,6 +100,13 @@ class Stream:
             if self._lent is None:
                 seat.leave()
         return self._call
+
+    async def _end(self, call: Call, error: BaseException | None) -> None:
+        """Cancel the generator unless it has ended, and return when nothing of it runs in the worker."""
+        settled = call.take_back("cancelled")
+        self._finish(call, error)
+        if not settled.done():
+            await asyncio.wait({settled})
 
     def _finish(self, call: Call, error: BaseException | None) -> None:
         self._over = True

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import deque
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +118,14 @@ class Plain:
     def numbers_then_unsendable(self, count: int) -> Iterator[Any]:
         yield from range(count)
         yield object()
+
+    def unreadable_then_numbers(self, closed: str) -> Iterator[Any]:
+        """Never ends by itself."""
+        try:
+            yield Unreadable()
+            yield from count()
+        finally:
+            touch(closed)
 
     def waits_in_between(self, started: str, closed: str) -> Iterator[int]:
         try:

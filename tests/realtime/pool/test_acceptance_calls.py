@@ -314,6 +314,20 @@ async def test_a_stream_fails_as_a_call_does() -> None:
         assert pool.stats().idle == 1
 
 
+async def test_a_stream_ends_its_generator_when_a_chunk_cannot_be_decoded(tmp_path: Path) -> None:
+    """Its worker is free again by the time that the error is raised."""
+    closed = tmp_path / "closed"
+    async with pool_of(codec="pickle") as pool:
+        stream = pool.stream("unreadable_then_numbers", str(closed))
+        with pytest.raises(RemoteError, match="cannot be read here"):
+            await anext(stream)
+        assert pool.stats().idle == 1
+        assert closed.exists()
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+        assert await pool.call("times", 1) == 1
+
+
 @pytest.mark.parametrize(
     ("how", "error", "message"),
     [

@@ -6,6 +6,7 @@ Each row of the table of recoveries is here or in `test_acceptance_calls`, and e
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -285,13 +286,13 @@ while True:
 async def test_a_member_that_does_not_answer_is_asked_what_it_is_doing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its stacks are in its log, though the interpreter is held by a call in C."""
-    heartbeat = Heartbeat(every=0.02, timeout=0.1, misses=1000)
+    """Its stacks are in its log before it is killed, though the interpreter is held by a call in C."""
     with caplog.at_level("INFO", logger="lifecycle.workers.pool-1"):
-        async with pool_of(heartbeat=heartbeat, deadline=float("inf")) as pool:
+        async with pool_of(process=Process(contain="group", grace=4.0)) as pool:
             call = asyncio.create_task(pool.call("hold", str(tmp_path / "held")))
-            await until(lambda: "in hold" in caplog.text)
+            await started(tmp_path / "held")
             call.cancel()
+            await until(lambda: "in hold" in caplog.text)
             with pytest.raises(asyncio.CancelledError):
                 await call
 
@@ -330,11 +331,20 @@ async def test_a_call_that_holds_the_interpreter_is_left_to_its_deadline(tmp_pat
         assert [(action, reason) for action, _, reason in said(recovered)][:1] == [("replace", "cancelled")]
 
 
-async def test_a_call_without_a_deadline_that_holds_the_interpreter_costs_its_member(tmp_path: Path) -> None:
-    async with pool_of(heartbeat=Heartbeat(every=0.02, timeout=0.2, misses=2), deadline=float("inf")) as pool:
-        with pytest.raises(WorkerLost, match=r"it did not answer within 0\.2 s, 2 times in a row, and it was killed"):
-            await pool.call("hold", str(tmp_path / "held"))
-        await until(lambda: ready(pool) == 1)
+async def test_a_call_whose_deadline_is_infinite_may_hold_the_interpreter(tmp_path: Path) -> None:
+    """No limit allows at least what any limit allows."""
+    async with pool_of(heartbeat=Heartbeat(every=0.02, timeout=0.1, misses=2), deadline=math.inf) as pool:
+        with heard(hooks.pool_recovered, pool) as recovered, heard(hooks.health_checked, pool) as checked:
+            call = asyncio.create_task(pool.call("hold", str(tmp_path / "held")))
+            await started(tmp_path / "held")
+            recovered.clear()
+            missed = len(checked)
+            await until(lambda: len(checked) > missed + 5)
+            assert not checked[-1]["result"].healthy
+            assert recovered == []
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
 
 
 async def test_a_call_among_others_that_cannot_be_broken_off_takes_them_with_it(tmp_path: Path) -> None:

@@ -136,6 +136,33 @@ async def test_who_cannot_wait_is_told_that_his_member_is_busy(tmp_path: Path) -
         assert await pool.call("pid", session="a") == first
 
 
+async def test_a_suspended_pool_holds_back_the_calls_of_sessions_that_cannot_wait() -> None:
+    async with pool_of(size=(2, 2), sessions=Sessions(mode="fail")) as pool:
+        first = await pool.call("pid", session="a")
+        await pool.suspend()
+        held = asyncio.create_task(pool.call("pid", session="a"))
+        await until(lambda: pool.stats().queued == 1)
+        await pool.resume()
+        assert await held == first
+
+
+async def test_a_session_that_cannot_wait_fails_at_resume_if_its_member_is_busy_then(tmp_path: Path) -> None:
+    async with pool_of(size=(2, 2), sessions=Sessions(mode="fail")) as pool:
+        await pool.call("pid", session="a")
+        await pool.suspend()
+        place, release = tmp_path / "started", tmp_path / "release"
+        first = asyncio.create_task(pool.call("wait_for", str(place), str(release), session="a"))
+        await until(lambda: pool.stats().queued == 1)
+        second = asyncio.create_task(pool.call("pid", session="a"))
+        await until(lambda: pool.stats().queued == 2)
+        await pool.resume()
+        with pytest.raises(SessionLost, match="is busy and takes no call now"):
+            await second
+        release.touch()
+        assert await first
+        assert pool.stats().queued == 0
+
+
 async def test_a_hint_goes_elsewhere_when_its_member_is_busy(tmp_path: Path) -> None:
     """And stays there: what it left warm is there now."""
     async with pool_of(size=(2, 2)) as pool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,6 +61,21 @@ async def test_what_was_discarded_is_left_alone(clock: Clock) -> None:
         deadlines.discard(egg)
     await clock.advance(5)
     assert [bool(egg.told) for egg in eggs] == [egg not in gone for egg in eggs]
+
+
+async def test_deadlines_of_many_lengths_take_no_memory_once_discarded(clock: Clock) -> None:
+    deadlines = Deadlines()
+    tracemalloc.start()
+    try:
+        for number in range(5000):
+            egg = Egg(30 + number * 1e-6)
+            deadlines.add(egg)
+            deadlines.discard(egg)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        deadlines.close()
+    assert kept < 5000 * 50
 
 
 async def test_nobody_is_told_once_it_is_closed(clock: Clock) -> None:
