@@ -17,8 +17,9 @@ class TaskContext(NamedTuple):
     name: str
     #: How often it was started, this time included; above 1 it was tried again, or a crash interrupted it.
     attempt: int
-    #: For effects that must happen once: give it to who carries them out. It stays the same where a crash or a
-    #: cancellation interrupted the task and it is done again, and is another where a retry or a reset has it done anew.
+    #: For effects that must happen once: give it to the service that carries them out. It stays the same each time
+    #: that the task is tried again, until the task is known to be undone: its revert has succeeded, or the flow was
+    #: reset.
     key: str
     #: Whether it is being undone.
     reverting: bool = False

@@ -16,7 +16,6 @@ from lifecycle.flows.sending import Sending
 
 if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
-    from lifecycle.flows.core.cells import Cell
     from lifecycle.flows.core.cores import Call
     from lifecycle.flows.plans.atoms import Atom
 
@@ -108,24 +107,18 @@ class Crew:
         task = _context(self._flow, call)
         CURRENT.set(task)
         flow_here.set(self._flow)
-        with Sending(task.key, self._codec, call.sent):
+        with Sending(_key(self._flow, call, call.cell.round), self._codec, call.sent):
             return await self._call(atom, call)
 
     async def _call(self, atom: Atom, call: Call) -> Any:
         if call.back:
             return await _result(atom.undo, call.arguments)
-        if atom.kind == "retry":
-            await self._delay(call.cell)
+        if call.pause:
+            # A flow that is suspended does not wait.
+            await within(call.pause, self.hurry)
         if atom.timeout is not None:
             return await _in_time(atom, call.arguments)
         return await _result(atom.fn, call.arguments)
-
-    async def _delay(self, cell: Cell) -> None:
-        """Wait as long as the retry says before another attempt, unless the flow is suspended meanwhile."""
-        delay = getattr(getattr(cell.atom, "retry", None), "delay", None)
-        seconds = delay(list(cell.history)) if delay else 0.0
-        if seconds > 0:
-            await within(seconds, self.hurry)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         call = self._working.pop(task, None)
@@ -205,5 +198,8 @@ def _too_long(name: str, seconds: float | None) -> TimeoutError:
 
 def _context(flow: str, call: Call) -> TaskContext:
     cell = call.cell
-    verb = "/revert" if call.back else ""
-    return TaskContext(flow, cell.name, cell.attempt, f"{flow}/{cell.name}/{cell.round}{verb}", call.back)
+    return TaskContext(flow, cell.name, cell.attempt, _key(flow, call, cell.effect), call.back)
+
+
+def _key(flow: str, call: Call, number: int) -> str:
+    return f"{flow}/{call.cell.name}/{number}{'/revert' if call.back else ''}"

@@ -21,6 +21,7 @@ from lifecycle.flows.core.outcomes import Given, cancelled, ended
 from lifecycle.flows.crews import CANCELLED, Crew
 from lifecycle.flows.failures import Failure
 from lifecycle.flows.plans.scopes import check
+from lifecycle.flows.stores import clock_of
 from lifecycle.flows.tables import ENGINES, FLOWS, AtomState, EngineState, FlowState
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Engine:
         }
         self.machine: Machine[EngineState] = ENGINES.machine(self.id)
         self._crew = Crew(self.id, self._codec, self._sender)
+        self._clock: Callable[[], float] = store.time
 
     async def prepare(self) -> None:
         """Bring what was loaded where it can be run from.
@@ -99,6 +101,7 @@ class Engine:
         check(self.plan, self.core.values.store.keys())
         self.machine, self._crew = ENGINES.machine(self.id), Crew(self.id, self._codec, self._sender)
         self.core.ledger.now = time.time()
+        self._clock = clock_of(self._store)
         self.core.begin()
         try:
             await self._flush()
@@ -145,6 +148,7 @@ class Engine:
 
     async def _schedule(self) -> None:
         limit = self._options.concurrency
+        self.core.now = self._clock()
         calls = self.core.schedule(None if limit is None else limit - len(self._crew))
         await self._flush()
         for call in calls:

@@ -28,6 +28,10 @@ class AtomRow(NamedTuple):
     revert_failure: str | None = None
     #: Of a retry: what it gave in each attempt, and what failed then.
     history: str | None = None
+    #: The last round that was undone: its revert succeeded, or the flow was reset. The idempotency key follows from it.
+    undone: int = 0
+    #: Of a retry that waits before its next attempt: the end of the wait, by the clock of the store; else 0.
+    due: float = 0.0
 
 
 class FlowRow(NamedTuple):

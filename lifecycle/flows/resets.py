@@ -47,4 +47,4 @@ async def begin_anew(store: Store, id: str) -> None:  # noqa: A002  # what it is
 
 
 def _cleared(row: AtomRow) -> AtomRow:
-    return type(row)(row.name, row.kind, attempt=row.attempt, round=row.round)
+    return type(row)(row.name, row.kind, attempt=row.attempt, round=row.round, undone=row.round)

@@ -48,8 +48,9 @@ def send(topic: str, data: Any = None) -> str:
     """Send an event from a task, or from what undoes it; who delivers it is `Flows.outbox`.
 
     It is kept in the transaction that keeps the task's success, so that it goes out if the task is done, and only then:
-    what fails, or is interrupted, has sent nothing. It may be delivered more than once, and then has the same id, which
-    follows from the key of the task (`TaskContext.key`) and the number of the event in it.
+    what fails, or is interrupted, has sent nothing. It may be delivered more than once, and then has the same id. The
+    id is made of the id of the flow, the name of the task, how often the task was started afresh, and the number of
+    the event in it.
 
     Returns:
         The id.

@@ -170,7 +170,10 @@ class Storm:
                 self.tally.add(int(key.split("/")[0]), f"{key} was executed again")
         self.read = len(lines)
         rows = self.database.rows
-        done = rows("SELECT flow || '/' || name || '/' || round FROM lifecycle_flow_atoms WHERE state = 'SUCCESS'")
+        done = rows(
+            "SELECT flow || '/' || name || '/' || CASE kind WHEN 'retry' THEN round ELSE undone + 1 END"
+            " FROM lifecycle_flow_atoms WHERE state = 'SUCCESS'"
+        )
         self.stored |= {key for (key,) in done}
         for (begun,) in rows("SELECT max(CAST(id AS INTEGER)) + 1 FROM lifecycle_flows"):
             self.tally.flows = max(self.tally.flows, begun or 0)

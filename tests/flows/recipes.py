@@ -99,7 +99,9 @@ class Recipe:
 
         _asking(execute, [*asks, attempt] if attempt else asks)
         made: Task = task(execute, name=self._name("t"), priority=self._chance.randint(0, 1))
-        return made.revert(self._undoing()) if self._maybe(0.8) else made
+        undo = self._undoing()
+        # With a revert each new attempt has a key of its own, by which its effects are told from those before.
+        return made.revert(undo) if self._maybe(0.8) or attempt else made
 
     def _fails_before(self, attempt: str | None) -> int:
         """The attempt in which a task begins to succeed; one that is never reached."""

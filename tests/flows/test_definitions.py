@@ -309,7 +309,7 @@ async def test_a_retry_of_ones_own_is_asked_and_undone() -> None:
     async with Flows() as flows:
         with pytest.raises(OSError, match="gone"):
             await flows.start(linear("f", work, retry=retry), id="one", limit=2)
-    assert given == [("none of 2", "one/work/1"), ("TimeoutError: late", "one/work/2")]
+    assert given == [("none of 2", "one/work/1"), ("TimeoutError: late", "one/work/1")]
     assert retry.undone == [2]
 
 

@@ -386,7 +386,7 @@ async def test_a_task_knows_which_attempt_it_is_and_its_key_for_effects(flows: F
     await run.suspend(cancel_after=0)
     await run.resume()
     await run
-    assert [(each.attempt, each.key) for each in seen] == [(1, "one/pay/1"), (2, "one/pay/1"), (3, "one/pay/2")]
+    assert [(each.attempt, each.key) for each in seen] == [(1, "one/pay/1"), (2, "one/pay/1"), (3, "one/pay/1")]
     with pytest.raises(LookupError, match="no task of a flow runs here"):
         current_task()
 
@@ -605,3 +605,78 @@ async def test_a_flow_that_runs_is_not_resumed(flows: Flows) -> None:
     held.go_on.set()
     await run
     assert held.times == 1
+
+
+async def test_a_task_keeps_its_key_over_retries_until_a_revert_has_undone_it(flows: Flows) -> None:
+    keys: list[str] = []
+    undoable: list[str] = []
+
+    @task
+    async def mail() -> None:
+        keys.append(current_task().key)
+
+    @task
+    async def charge() -> None:
+        undoable.append(current_task().key)
+
+    @charge.revert
+    async def refund() -> None:
+        undoable.append(current_task().key)
+
+    @task
+    async def ship() -> None:
+        if len(keys) < 3:
+            raise TimeoutError("no answer")
+
+    await flows.start(linear("order", mail, charge, ship, retry=Times(3)), id="o7")
+    assert keys == ["o7/mail/1"] * 3
+    assert undoable == [
+        *("o7/charge/1", "o7/charge/1/revert"),
+        *("o7/charge/2", "o7/charge/2/revert"),
+        "o7/charge/3",
+    ]
+
+
+async def test_a_revert_that_fails_leaves_the_key_and_a_reset_changes_it(flows: Flows) -> None:
+    keys: list[str] = []
+
+    @task
+    async def charge() -> None:
+        keys.append(current_task().key)
+        if len(keys) < 3:
+            raise TimeoutError("no answer")
+
+    @charge.revert
+    async def refund() -> None:
+        raise OSError("the bank is closed")
+
+    run = flows.start(linear("order", charge), id="o7")
+    with pytest.raises(OSError, match="closed"):
+        await run
+    await run.reset()
+    await run.resume()
+    with pytest.raises(OSError, match="closed"):
+        await run
+    assert keys == ["o7/charge/1", "o7/charge/2"]
+
+
+async def test_a_wait_before_the_next_attempt_goes_on_after_a_restart(
+    reopened: Callable[[], Flows], clock: Clock
+) -> None:
+    tries: list[float] = []
+
+    @task
+    async def pay() -> None:
+        tries.append(clock.time())
+        if len(tries) == 1:
+            raise OSError("no connection")
+
+    flow = linear("f", pay, retry=Times(2, backoff=3600))
+    async with reopened() as first:
+        run = first.start(flow, id="one")
+        await clock.advance(3000)
+        await first.leave(run, FlowError("killed"))
+    async with reopened() as second:
+        (run,) = await second.recover(flow)
+        await run
+    assert 3590 < tries[1] - tries[0] < 3610

@@ -39,6 +39,7 @@ class Cell:
         "atom",
         "attempt",
         "before",
+        "due",
         "failure",
         "history",
         "intention",
@@ -55,6 +56,7 @@ class Cell:
         "settled",
         "state",
         "table",
+        "undone",
         "unquiet",
         "unsettled",
         "value",
@@ -72,6 +74,9 @@ class Cell:
         self.intention: Intention = Intention.EXECUTE
         self.attempt: int = 0
         self.round: int = 0
+        # The last round that was undone, and the end of the wait before the next attempt of a retry.
+        self.undone: int = 0
+        self.due: float = 0.0
         self.result: str | None = None
         self.value: Any = NOTHING
         self.failure: Failure | None = None
@@ -120,6 +125,16 @@ class Cell:
         self.failure = self.revert_failure = None
         self.history = []
         self.answered = None
+        self.due = 0.0
+
+    @property
+    def effect(self) -> int:
+        """The number in its idempotency key: that of the first round since it was undone last.
+
+        An attempt that failed may have had its effect, so that the next one has the same key, unless a revert has
+        undone it. A retry has no such effect; each of its attempts is another.
+        """
+        return self.round if self.node.kind == "retry" else self.undone + 1
 
     def row(self, codec: Codec) -> AtomRow:
         """As it is stored."""
@@ -135,6 +150,8 @@ class Cell:
             self.revert_result,
             self.revert_failure.encode() if self.revert_failure else None,
             _history_text(self.history, codec) if self.history else None,
+            self.undone,
+            self.due,
         )
 
     def load(self, row: AtomRow, codec: Codec) -> None:
@@ -150,6 +167,7 @@ class Cell:
             )
         self.state, self.intention = AtomState(row.state), Intention(row.intention)
         self.attempt, self.round = row.attempt, row.round
+        self.undone, self.due = row.undone, row.due
         self.result, self.revert_result = row.result, row.revert_result
         self.failure = Failure.decode(row.failure) if row.failure else None
         self.revert_failure = Failure.decode(row.revert_failure) if row.revert_failure else None

@@ -42,6 +42,8 @@ class Call(NamedTuple):
     arguments: dict[str, Any]
     #: What it sends while it is at work.
     sent: list[OutboxRow]
+    #: Seconds to wait before that.
+    pause: float = 0.0
 
 
 class Core:
@@ -65,6 +67,8 @@ class Core:
         self.values.store = codec.decode(snapshot.flow.store)
         self._readiness = Readiness(plan, self.cells)
         self.ledger: Final = Ledger(snapshot.flow, codec, self._readiness)
+        #: What the clock of the store says; set before anything is scheduled.
+        self.now: float = 0.0
         # Those whose turn it is: the highest priority first, then the first in the flow.
         self._ready: list[tuple[int, int]] = []
         self._load(snapshot.atoms, codec)
@@ -207,7 +211,7 @@ class Core:
             arguments = self.values.for_reversion(cell, self.failures)
             self._start(cell, AtomState.REVERTING)
             return Call(cell, True, arguments, [])
-        arguments = self.values.for_execution(cell)
+        arguments, pause = self.values.for_execution(cell), self._pause(cell)
         if cell.intention is Intention.RETRY:
             cell.answered = None
             self.ledger.move(cell, AtomState.RETRYING, intention=Intention.EXECUTE)
@@ -216,7 +220,19 @@ class Core:
             cell.round += 1
         cell.attempt += 1
         self._start(cell, AtomState.RUNNING)
-        return Call(cell, False, arguments, [])
+        return Call(cell, False, arguments, [], pause)
+
+    def _pause(self, cell: Cell) -> float:
+        """Seconds that a retry waits before its next attempt; what a crash has interrupted is not waited for again."""
+        delay = getattr(getattr(cell.atom, "retry", None), "delay", None)
+        seconds: float = delay(list(cell.history)) if delay else 0.0
+        if seconds <= 0:
+            return 0.0
+        if not cell.due:
+            cell.due = self.now + seconds
+            return seconds
+        # A clock that was set meanwhile does not make it longer.
+        return min(max(0.0, cell.due - self.now), seconds)
 
     def _start(self, cell: Cell, state: AtomState) -> None:
         if cell.restart:

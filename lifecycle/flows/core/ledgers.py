@@ -77,6 +77,9 @@ class Ledger:
     def renew(self, cell: Cell, reason: str = "") -> None:
         """Back to PENDING, with nothing in it."""
         cell.clear()
+        if reason and cell.undone != cell.round:
+            cell.undone = cell.round
+            self._dirty[cell.number] = cell
         if cell.state is AtomState.PENDING:
             self.intend(cell, Intention.EXECUTE)
         else:

@@ -36,6 +36,7 @@ def _succeeded(core: Core, cell: Cell, given: Given) -> None:
     cell.result, cell.value = given
     if cell.node.kind == "retry":
         cell.history = [*cell.history, Attempt(given.value, {})]
+        cell.due = 0.0
     core.ledger.move(cell, AtomState.SUCCESS, result=given.value, text=given.text)
 
 
@@ -64,6 +65,8 @@ def answer(core: Core, cell: Cell, failure: Failure) -> None:
 def _undone(core: Core, cell: Cell, given: Given) -> None:
     cell.result, cell.value, cell.revert_result = None, NOTHING, given.text
     cell.history = []
+    if cell.atom is not None and cell.atom.undo is not None:
+        cell.undone = cell.round
     core.ledger.move(cell, AtomState.REVERTED, result=given.value, text=given.text)
 
 

@@ -26,7 +26,12 @@ SNAPSHOT = f"""{_OF_F}, (
     SELECT coalesce(json_agg(json_build_array({_OF_A}) ORDER BY a.name), '[]')
     FROM lifecycle_flow_atoms a WHERE a.flow = f.id)"""  # noqa: S608  # our own columns
 
-_NUMBERS = {"attempt": "integer", "round": "integer", "seq": "bigint", "at": "float8"}
+_WHOLE, _REAL = "integer", "float8"
+_NUMBERS = {
+    **dict.fromkeys(("attempt", "round", "undone"), _WHOLE),
+    **dict.fromkeys(("due", "at"), _REAL),
+    "seq": "bigint",
+}
 _CHANGE = ("seq", "at", "kind", "name", "old", "new", "reason", "attempt", "result")
 _SENT = ("id", "topic", "data")
 

@@ -96,6 +96,13 @@ TABLES = Schema(
                 until float8 NOT NULL
             )""",
         ),
+        (
+            """ALTER TABLE lifecycle_flow_atoms ADD COLUMN undone integer NOT NULL DEFAULT 0,
+                ADD COLUMN due float8 NOT NULL DEFAULT 0""",
+            # Each round had a key of its own before.
+            """UPDATE lifecycle_flow_atoms SET undone = CASE WHEN state IN ('PENDING', 'REVERTED') THEN round
+                ELSE greatest(round - 1, 0) END WHERE round > 0""",
+        ),
     ),
 )
 

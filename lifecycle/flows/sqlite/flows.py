@@ -63,6 +63,13 @@ FLOW_TABLES = Schema(
                 PRIMARY KEY (flow, seq)
             ) WITHOUT ROWID""",
         ),
+        (
+            "ALTER TABLE lifecycle_flow_atoms ADD COLUMN undone INTEGER NOT NULL DEFAULT 0",
+            "ALTER TABLE lifecycle_flow_atoms ADD COLUMN due REAL NOT NULL DEFAULT 0",
+            # Each round had a key of its own before.
+            """UPDATE lifecycle_flow_atoms SET undone = CASE WHEN state IN ('PENDING', 'REVERTED') THEN round
+                ELSE max(round - 1, 0) END WHERE round > 0""",
+        ),
     ),
 )
 

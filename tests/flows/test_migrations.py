@@ -1,0 +1,58 @@
+"""Files that an earlier version has written."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.flows import Board, Flows, Times, current_task, linear, task
+
+if TYPE_CHECKING:
+    from lifecycle.flows import Flow
+
+_DATA = Path(__file__).parent.parent / "data"
+
+
+@pytest.fixture
+def first_version(tmp_path: Path) -> Path:
+    """A file of the first version, left by kill -9 while the task `ship` of the flow `o7` ran."""
+    path = tmp_path / "old.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript((_DATA / "flows_v1.sql").read_text())
+    return path
+
+
+def order(keys: list[str]) -> Flow:
+    @task
+    async def charge() -> None:
+        keys.append(current_task().key)
+
+    @task
+    async def ship() -> None:
+        keys.append(current_task().key)
+        if len(keys) == 1:
+            raise OSError("no connection")
+
+    charge.revert(lambda: None)
+    return linear("order", charge, ship, retry=Times(3))
+
+
+async def test_a_flow_of_the_first_version_goes_on_with_its_keys(first_version: Path) -> None:
+    keys: list[str] = []
+    flow = order(keys)
+    async with Flows(first_version) as flows:
+        (run,) = await flows.recover(flow)
+        await run
+    # The retry has undone the second charge; `ship` has no revert and keeps its key.
+    assert keys == ["o7/ship/1", "o7/charge/3", "o7/ship/1"]
+
+
+async def test_jobs_and_events_of_the_first_version_are_kept(first_version: Path) -> None:
+    async with Flows(first_version) as flows:
+        assert [job.id for job in await Board(flows).jobs()] == ["job-1", "job-2"]
+        (sent,) = await flows.store.outbox().take(9, now=0.0, until=0.0)
+        assert sent.id == "o7/charge/2/1"
