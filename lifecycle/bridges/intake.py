@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from lifecycle._masking import error_masked
 from lifecycle._naming import error_text
 from lifecycle.bridges.codec import from_binary
 from lifecycle.bridges.dead_letters import letters
@@ -169,7 +170,7 @@ class Intake:
         if error is None or isinstance(error, Dropped):
             await self._accept(held)
         elif held.attempt >= self._settings.max_deliver:
-            await self._bury(held, error_text(error))
+            await self._bury(held, error_masked(error))
         else:
             await self._return(held, error)
 

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ago", "columns", "harmless", "is_secret", "moment", "several", "short"]
+__all__ = ["ago", "columns", "harmless", "moment", "several", "short"]
 
 #: Characters of an error or a value in a list.
 _SHORT = 80
-
-#: Parts of the names of things that only those may know whom they are meant for.
-_SECRET = ("auth", "cookie", "key", "password", "secret", "signature", "token")
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
@@ -37,11 +34,6 @@ def short(text: str, longest: int = _SHORT) -> str:
 def several(count: int, noun: str) -> str:
     """``1 restart``, ``2 restarts``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def is_secret(name: str) -> bool:
-    """Whether what is called ``name`` is to be masked."""
-    return any(part in name.lower() for part in _SECRET)
 
 
 def ago(since: float) -> str:

@@ -7,6 +7,7 @@ hook that tells of the end, or all together in `Spans.close`.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,8 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, set_sp
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from lifecycle import _context, hooks
-from lifecycle._naming import error_text
+from lifecycle._masking import error_masked, masked
+from lifecycle._naming import words_of
 from lifecycle.errors import Dropped, NotHandled
 from lifecycle.observe._words import sendable
 
@@ -228,11 +230,17 @@ def _end(span: Span, error: BaseException | None, outcome: str = "") -> None:
     outcome = outcome or _outcome(error)
     span.set_attribute(_OUTCOME, outcome)
     if error is not None and outcome == "failed":
-        span.record_exception(error)
-        span.set_status(Status(StatusCode.ERROR, sendable(error_text(error))))
+        span.record_exception(error, _exception_masked(error))
+        span.set_status(Status(StatusCode.ERROR, sendable(error_masked(error))))
     elif error is not None:
-        span.set_attribute("lifecycle.reason", sendable(error))
+        span.set_attribute("lifecycle.reason", masked(sendable(error)))
     span.end()
+
+
+def _exception_masked(error: BaseException) -> dict[str, str]:
+    """The attributes of the event that a span keeps of ``error``, in place of those with its secrets."""
+    trace = "".join(traceback.format_exception(error))
+    return {"exception.message": masked(sendable(words_of(error))), "exception.stacktrace": masked(sendable(trace))}
 
 
 def _outcome(error: BaseException | None) -> str:

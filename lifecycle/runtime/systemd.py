@@ -15,7 +15,6 @@ from collections import deque
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
-from lifecycle._naming import error_text
 from lifecycle.runtime.lifetimes import current_life
 
 if TYPE_CHECKING:
@@ -97,8 +96,10 @@ class Notifier:
         try:
             yield
         except BaseException as error:
+            from lifecycle._masking import error_masked  # reloads rarely fail
+
             # In one line: the next would be a field of its own.
-            told = " ".join(error_text(error).split())[:_TOLD]
+            told = " ".join(error_masked(error).split())[:_TOLD]
             status = f"STATUS=running; the last reload failed: {told}"
             raise
         finally:

@@ -32,6 +32,18 @@ HOSTILE = "q\"'<b>[x]{y}|`é\U0001f600\n"
 # -- outcomes ------------------------------------------------------------------------------------------------------
 
 
+async def test_an_outcome_shows_no_secret_of_an_error() -> None:
+    router = Router()
+
+    def fail(_: object) -> None:
+        raise ValueError("no database at postgres://bob:hunter2@db")
+
+    router.command("bad", fail)
+    async with steered(router) as (_, console):
+        outcome = await console.command("bad")
+    assert outcome.error == "no database at postgres://bob:***@db"
+
+
 async def test_an_outcome_tells_how_the_command_ended() -> None:
     router = Router()
 

@@ -240,6 +240,25 @@ async def test_a_failure_is_recorded_and_what_is_given_up_is_none() -> None:
 
 
 @pytest.mark.usefixtures("clock")
+async def test_a_span_shows_no_secret_of_an_error() -> None:
+    tracer, tally = traced()
+    router = Router()
+
+    def fail(_event: object) -> None:
+        raise ValueError("no database at postgres://bob:hunter2@db")
+
+    router.handle("bad", fail)
+    async with tracer, running(router):
+        with pytest.raises(ValueError, match="hunter2"):
+            await (await router.emit(Event("bad")))
+    [span] = tally.named("handle bad")
+    [recorded] = span.events
+    told = {str(span.status.description), *map(str, (recorded.attributes or {}).values())}
+    assert "ValueError: no database at postgres://bob:***@db" in told
+    assert "hunter2" not in "".join(told)
+
+
+@pytest.mark.usefixtures("clock")
 async def test_who_passes_an_event_on_has_a_span_and_so_has_who_gets_it() -> None:
     tracer, tally = traced()
     router = Router()

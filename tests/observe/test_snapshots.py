@@ -479,3 +479,48 @@ async def test_code_knows_where_it_runs(clock: Clock) -> None:
 
 if __name__ == "__main__":
     (DOCS / "snapshot.schema.json").write_text(json.dumps(snapshot_schema(), indent=2) + "\n", encoding="utf-8")
+
+
+# -- secrets -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("clock")
+async def test_nothing_in_a_snapshot_shows_a_secret() -> None:
+    """Not the errors of workers, sources and flows, the messages of probes, nor the state of other components."""
+    leak = "password=hunter2"
+
+    class Ill(TaskWorker):
+        async def probe(self) -> ProbeResult:
+            return ProbeResult(healthy=False, message=leak)
+
+    async def crash() -> None:
+        raise OSError(leak)
+
+    class Broken:
+        name = "broken"
+
+        async def run(self, _emit: object) -> None:
+            raise OSError(leak)
+
+    @task
+    def charge() -> None:
+        raise OSError(leak)
+
+    router = Router()
+    router.add_source(Broken(), restart="never")
+    others = (
+        Component({"dsn": f"postgres://bob:hunter2@db/{leak}", "auth_token": "hunter2", "deep": [{"otp": 2}]}),
+        Component(ValueError(leak)),
+    )
+    supervisor = Supervisor("s", Spec("crash", crash, restart="never"), Spec("ill", lambda: Ill("ill", forever)))
+    async with lifetime(signals=False), running(router), Flows() as flows, supervisor:
+        with pytest.raises(OSError, match="hunter2"):
+            await flows.start(charge, id="c")
+        await asyncio.sleep(1)
+        await supervisor.probe()
+        found = snapshot(router, supervisor, flows, *others)
+    text = json.dumps([found.to_dict(), nodes(found)])
+    assert "hunter2" not in text
+    assert text.count("password=***") >= 4
+    assert found.others[0].state["auth_token"] == "***"
+    assert found.others[0].state["deep"] == [{"otp": "***"}]

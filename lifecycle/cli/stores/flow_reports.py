@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from lifecycle._masking import HIDDEN, is_secret, masked, masked_values
 from lifecycle.cli.failures import UsageError
-from lifecycle.cli.listing import ago, columns, harmless, is_secret, moment, short
+from lifecycle.cli.listing import ago, columns, harmless, moment, short
 from lifecycle.flows.failures import Failure
 from lifecycle.flows.patterns import Flow
 from lifecycle.flows.tasks import Task
@@ -85,11 +86,11 @@ def described(shown: Sequence[tuple[Snapshot, Sequence[Change], str]], *, json: 
 
 def _all(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> dict[str, Any]:
     return _record(snapshot.flow, runner) | {
-        "given": _value(snapshot.flow.store),
+        "given": masked_values(_value(snapshot.flow.store)),
         "tasks": [_task(row) for row in snapshot.atoms.values()],
         "changes": [
             {"seq": each.seq, "at": each.at, "kind": each.kind, "name": each.name, "old": each.old, "new": each.new}
-            | {"reason": each.reason, "attempt": each.attempt}
+            | {"reason": masked(each.reason), "attempt": each.attempt}
             for each in changes
         ],
     }
@@ -102,8 +103,8 @@ def _task(row: AtomRow) -> dict[str, Any]:
         "state": row.state,
         "intention": row.intention,
         "attempt": row.attempt,
-        "result": _value(row.result),
-        "error": stored(row).error or None,
+        "result": masked_values(_value(row.result), row.name),
+        "error": masked(stored(row).error) or None,
     }
 
 
@@ -136,16 +137,20 @@ def _told(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> str:
 def _given(text: str) -> str:
     given = _value(text)
     if not isinstance(given, dict):
-        return short(str(text))
-    values = cast("dict[str, object]", given)
-    return short(js.dumps({name: "***" if is_secret(name) else value for name, value in values.items()}))
+        return short(masked(str(text)))
+    return short(js.dumps(masked_values(cast("dict[str, object]", given))))
 
 
 def _outcome(row: AtomRow) -> str:
-    error = stored(row).error
+    error = masked(stored(row).error)
     if error or row.result is None:
         return short(error)
-    return "***" if is_secret(row.name) else short(row.result)
+    return HIDDEN if is_secret(row.name) else short(_result(row.result))
+
+
+def _result(text: str) -> str:
+    value = _value(text)
+    return masked(text) if value is text else js.dumps(masked_values(value), separators=(",", ":"))
 
 
 def _history(changes: Sequence[Change]) -> str:
@@ -159,8 +164,8 @@ def _history(changes: Sequence[Change]) -> str:
 
 def _why(change: Change) -> str:
     if change.text is not None and change.new in ("FAILURE", "REVERT_FAILURE"):
-        return short(str(Failure.decode(change.text)))
-    return change.reason
+        return short(masked(str(Failure.decode(change.text))))
+    return masked(change.reason)
 
 
 # -- diagrams ------------------------------------------------------------------------------------------------------

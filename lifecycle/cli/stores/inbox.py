@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._masking import HIDDEN, is_secret, masked
 from lifecycle.cli.failures import DONE, CliError, UsageError
-from lifecycle.cli.listing import ago, columns, harmless, is_secret, moment, several, short
+from lifecycle.cli.listing import ago, columns, harmless, moment, several, short
 from lifecycle.cli.messages import put, voice
 from lifecycle.cli.stores.files import check_file
 from lifecycle.errors import JournalError
@@ -158,7 +159,7 @@ def _numbers(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> list[i
 def _row(entry: Entry) -> tuple[str, ...]:
     event = _event(entry)
     topic = "(cannot be read)" if event is None else event.topic
-    cells = (str(entry.id), _state(entry), str(entry.attempts), ago(entry.accepted), topic, short(entry.error))
+    cells = (str(entry.id), _state(entry), str(entry.attempts), ago(entry.accepted), topic, short(masked(entry.error)))
     return tuple(harmless(cell) for cell in cells)
 
 
@@ -177,25 +178,25 @@ def _described(entry: Entry) -> str:
         ("state", _state(entry)),
         ("accepted", f"{moment(entry.accepted)}, {ago(entry.accepted)} ago"),
         ("attempts", f"{entry.attempts}, of which {entry.failures} failed"),
-        ("error", entry.error or "none"),
+        ("error", masked(entry.error) or "none"),
     ]
     text = "".join(f"{name:<10}{harmless(value)}\n" for name, value in known)
     return text + (_request(event) if event is not None else "(the request cannot be read)\n") + "\n"
 
 
 def _request(event: WebhookEvent) -> str:
-    query = "&".join(f"{name}={_masked(name, value)}" for name, value in event.query.items())
+    query = "&".join(f"{name}={_shown(name, value)}" for name, value in event.query.items())
     lines = [
         f"id        {event.id}",
-        f"request   {event.method} {event.path}{'?' if query else ''}{query}",
-        *(f"  {name}: {_masked(name, value)}" for name, value in event.headers.items()),
+        f"request   {event.method} {event.path}{masked(f'?{query}') if query else ''}",
+        *(f"  {name}: {_shown(name, value)}" for name, value in event.headers.items()),
     ]
-    body = harmless(event.text(), "\n\t")
+    body = harmless(masked(event.text()), "\n\t")
     return "".join(f"{harmless(line)}\n" for line in lines) + (f"\n{body}\n" if body else "")
 
 
-def _masked(name: str, value: str) -> str:
-    return "***" if is_secret(name) else value
+def _shown(name: str, value: str) -> str:
+    return HIDDEN if is_secret(name) else masked(value)
 
 
 def _event(entry: Entry) -> WebhookEvent | None:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
+from lifecycle._masking import masked
 from lifecycle._naming import reason_of
 from lifecycle._steering.actions import is_made_for, routers_of
 from lifecycle._steering.answers import Answer, asker
@@ -125,7 +126,7 @@ class Orders:
         try:
             event = router.commands.parse(line)
         except Exception as error:  # noqa: BLE001  # of a function of the program's
-            return Outcome(Verdict.FAILED, error=reason_of(error))
+            return Outcome(Verdict.FAILED, error=masked(reason_of(error)))
         assert event is not None, "it has a first word"
         if not router.commands.owns(words[0]) and not isinstance(event, CommandEvent):
             router = self._taker(event.topic)
@@ -220,7 +221,7 @@ def _reluctance(router: Router, topic: str) -> int:
 def _ended_badly(error: Exception, answer: Answer) -> Outcome:
     verdict = Verdict.DROPPED if isinstance(error, Dropped) else Verdict.FAILED
     text = reason_of(error)
-    return Outcome(verdict, _id(answer), text, None if answer.text == text else answer.text)
+    return Outcome(verdict, _id(answer), masked(text), None if answer.text == text else answer.text)
 
 
 def _id(answer: Answer) -> int | None:

@@ -8,13 +8,13 @@ text is told by its class alone.
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from lifecycle._masking import HIDDEN, is_secret, masked
 from lifecycle._naming import words_of
 from lifecycle.events import CommandEvent, Event, FileBatch, LineEvent
 from lifecycle.observe._words import shortened
@@ -34,20 +34,6 @@ _BITS = 64
 
 #: The paths that are told as texts; not of a class of the program's own.
 _PATHS = (PosixPath, WindowsPath, PurePosixPath, PureWindowsPath)
-
-#: Names whose values are not told, and what follows them in a text.
-_UNTOLD = (
-    r"passw|passphrase|\bpass\b|pwd|secret|token|credential|auth(?!or(?!iz))|cookie|session|signature|bearer|\botp\b"
-    r"|(?:api|private|access|signing|encryption|ssh)[_-]?key"
-)
-_is_secret = re.compile(_UNTOLD, re.IGNORECASE).search
-_ASSIGNED = re.compile(
-    rf"((?:{_UNTOLD})[\w-]*[\"']?(?:\s*[=:]\s*|\s+))(?:(?:bearer|basic)\s+)?(\"[^\"]*|'[^']*|[^\s,;&]+)", re.IGNORECASE
-)
-#: The password in an address, also in one that is cut within it.
-_USERINFO = re.compile(r"(://[^\s:/@]*:)[^\s/@]+(?=@|…)")
-_HIDDEN = "***"
-
 
 #: As checkers would have it.
 _class: Callable[[Any], type[Any]] = type
@@ -84,7 +70,7 @@ def summary(taken: Digest) -> str:
 def masked_error(error: BaseException) -> str:
     """The class of ``error`` and what it says, without secrets."""
     name, text = _class_name(type(error)), words_of(error)
-    return f"{name}: {_masked(shortened(text, _ERROR))}" if text else name
+    return f"{name}: {masked(shortened(text, _ERROR))}" if text else name
 
 
 # -- taking ------------------------------------------------------------------------------------------------------
@@ -176,13 +162,9 @@ def _told(name: str, value: Any) -> str:
     """A kept value as text; of a secret nothing."""
     if type(value) is _Text:
         return str(value)
-    if value is not None and _is_secret(name):
-        return _HIDDEN
+    if value is not None and is_secret(name):
+        return HIDDEN
     if type(value) is dict:
         kept = cast("dict[str, Any]", value)
         return "{" + ", ".join(f"{key}: {_told(key, each)}" for key, each in kept.items()) + "}"
-    return repr(_masked(shortened(value, _TEXT))) if type(value) is str else repr(value)
-
-
-def _masked(text: str) -> str:
-    return _USERINFO.sub(rf"\g<1>{_HIDDEN}", _ASSIGNED.sub(rf"\g<1>{_HIDDEN}", text))
+    return repr(masked(shortened(value, _TEXT))) if type(value) is str else repr(value)

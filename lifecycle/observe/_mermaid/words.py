@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from lifecycle._masking import masked
 from lifecycle.observe._words import shortened
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def worker_lines(state: WorkerRecord) -> list[str]:
         *([f"circuit {state.circuit}"] if state.circuit != "closed" else []),
         *([_told("healthy" if health.healthy else "unhealthy", health.message)] if health else []),
         *([f"exit code {state.exit_code}"] if state.exit_code is not None else []),
-        *([shortened(state.error, _SHORT)] if state.error else []),
+        *([_message(state.error)] if state.error else []),
         *(["abandoned"] if state.abandoned else []),
     ]
 
@@ -86,7 +87,7 @@ def run_lines(state: RunRecord) -> list[str]:
         *([state.id] if state.id else []),
         str(state.state),
         tally(state.root.counts()),
-        *([shortened(state.error, _SHORT)] if state.error else []),
+        *([_message(state.error)] if state.error else []),
     ]
 
 
@@ -97,7 +98,7 @@ def item_lines(item: ItemRecord) -> list[str]:
         item.name,
         f"{item.state}, to {item.intention.lower()}" if to_do else item.state or "nothing in it",
         *([f"attempt {item.attempt}"] if item.attempt > 1 else []),
-        *([shortened(item.error, _SHORT)] if item.error else []),
+        *([_message(item.error)] if item.error else []),
     ]
 
 
@@ -116,7 +117,11 @@ def _fates(*, routed: int, **others: int) -> str:
 
 
 def _told(what: str, message: str) -> str:
-    return f"{what}: {shortened(message, _SHORT)}" if message else what
+    return f"{what}: {_message(message)}" if message else what
+
+
+def _message(text: str) -> str:
+    return masked(shortened(text, _SHORT))
 
 
 def _reason(state: LifetimeState) -> str:

@@ -12,6 +12,7 @@ from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
+from lifecycle._masking import HIDDEN, is_secret, masked
 from lifecycle._naming import error_text
 from lifecycle.observe._words import shortened
 
@@ -114,7 +115,7 @@ def _is_finite(number: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON can say it; what is no data is told in words, and too much is left out."""
+    """``value`` as JSON can say it, with its secrets masked; other objects as text, and too much is left out."""
     return _Telling().tell(value, _DEPTH)
 
 
@@ -124,12 +125,14 @@ class _Telling:
     def __init__(self) -> None:
         self._left = _VALUES
 
-    def tell(self, value: Any, depth: int) -> Any:  # noqa: PLR0911  # one line a kind
+    def tell(self, value: Any, depth: int, name: str = "") -> Any:  # noqa: PLR0911  # one line a kind
         self._left -= 1
         if isinstance(value, Enum):
-            return self.tell(value.value, depth)
+            return self.tell(value.value, depth, name)
         if value is None or isinstance(value, bool):
             return value
+        if name and is_secret(name):
+            return HIDDEN
         if isinstance(value, float):
             return value if math.isfinite(value) else None
         if isinstance(value, int) and _is_finite(value):
@@ -137,13 +140,17 @@ class _Telling:
         if depth and not isinstance(value, str | type):
             if dataclasses.is_dataclass(value):
                 return {
-                    each.name: self.tell(getattr(value, each.name), depth - 1) for each in dataclasses.fields(value)
+                    each.name: self.tell(getattr(value, each.name), depth - 1, each.name)
+                    for each in dataclasses.fields(value)
                 }
             if isinstance(value, Mapping):
-                return {self._in_words(key): self.tell(each, depth - 1) for key, each in self._some(value.items())}
+                return {
+                    (name := self._in_words(key)): self.tell(each, depth - 1, name)
+                    for key, each in self._some(value.items())
+                }
             if isinstance(value, list | tuple | AbstractSet):
                 return [self.tell(each, depth - 1) for each in self._some(value)]
-        return self._in_words(value)
+        return masked(self._in_words(value))
 
     def _in_words(self, value: Any) -> str:
         text = told(value)

@@ -13,6 +13,7 @@ from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lifecycle._masking import masked
 from lifecycle.control.router import Router
 from lifecycle.observe._snapshot.encoding import misfit, plain, told
 from lifecycle.observe._snapshot.views import (
@@ -70,7 +71,7 @@ class Survey:
             elif _has(state, "name", "kind", "status", "children"):
                 self._worker(component, state)
             elif _has(state, "store", "runs"):
-                self.flows.append(FlowsView(told(state.store), tuple(map(_flow, state.runs))))
+                self.flows.append(FlowsView(masked(told(state.store)), tuple(map(_flow, state.runs))))
             elif _has(state, "kind", "depths"):
                 (self.inboxes if state.kind == "inbox" else self.boards).append(_sound(_queue(state)))
             else:
@@ -90,7 +91,7 @@ class Survey:
         return said, None
 
     def _note(self, name: str, error: Exception) -> str:
-        text = told(error)
+        text = masked(told(error))
         self.errors.append(f"{name}: {text}")
         return text
 
@@ -144,10 +145,10 @@ class Survey:
             status,
             pid,
             exit_code,
-            error,
+            _masked(error),
             restarts,
             circuit,
-            None if health is None else HealthView(bool(health.healthy), told(health.message)),
+            None if health is None else HealthView(bool(health.healthy), masked(told(health.message))),
             created_at,
             started_at,
             updated_at,
@@ -192,7 +193,16 @@ def _sound(record: _R) -> _R:
 
 
 def _infos(router: Router, part: str) -> tuple[Any, ...]:
-    return tuple(map(_sound, getattr(router, part)()))
+    return tuple(_with_masked_error(_sound(each)) for each in getattr(router, part)())
+
+
+def _with_masked_error(info: Any) -> Any:
+    return dataclasses.replace(info, error=masked(info.error)) if getattr(info, "error", None) else info
+
+
+def _masked(error: Any) -> Any:
+    """``error`` masked where it is text; anything else is refused later."""
+    return masked(error) if isinstance(error, str) else error
 
 
 def _is_pool(component: Any) -> bool:
@@ -205,7 +215,7 @@ _SHAPES = 256
 
 
 def _flow(run: Any) -> FlowView:
-    return _sound(FlowView(run.id, run.name, str(run.state), run.error, _item(run.root)))
+    return _sound(FlowView(run.id, run.name, str(run.state), _masked(run.error), _item(run.root)))
 
 
 def _item(info: Any) -> ItemView:
@@ -215,7 +225,7 @@ def _item(info: Any) -> ItemView:
         str(info.state),
         str(info.intention),
         info.attempt,
-        info.error,
+        _masked(info.error),
         tuple(map(_item, info.items)),
         tuple(tuple(each) for each in info.follow),
     )

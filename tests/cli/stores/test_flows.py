@@ -100,6 +100,28 @@ def test_a_flow_is_shown_whole_but_for_secrets_and_what_would_command_the_termin
         assert text in out
 
 
+def test_secrets_are_masked_at_any_depth_in_errors_and_in_json(tmp_path: Path, say: Said) -> None:
+    async def made() -> None:
+        @task
+        def login(settings: object) -> dict[str, str]:
+            return {"session": "hush", "author": "bob"}
+
+        @task
+        def connect(login: object) -> None:
+            raise OSError("postgres://bob:hush@db is away")
+
+        async with Flows(tmp_path / "app.db") as flows:
+            with pytest.raises(OSError, match="away"):
+                await flows.start(linear("f", login, connect), id="f", settings={"deep": {"pwd": "hush"}})
+
+    asyncio.run(made())
+    for words in (("show", tmp_path / "app.db"), ("show", tmp_path / "app.db", "--json")):
+        out, _ = say(*words)
+        assert "hush" not in out
+        assert "postgres://bob:***@db is away" in out
+        assert "bob" in out
+
+
 def test_tasks_stand_in_the_order_in_which_they_began(tmp_path: Path, say: Said) -> None:
     flow = linear("f", *(task(lambda: None, name=name, provides=None) for name in ("c", "a", "b")))
     asyncio.run(_carried_out(tmp_path / "app.db", flow))

@@ -82,6 +82,26 @@ def test_a_letter_is_shown_whole_but_for_secrets_and_what_would_command_the_term
     assert "\x1b" not in out
 
 
+def test_one_definition_of_a_secret_holds_for_requests_and_their_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "app.db"
+    database = Database(str(path), (QUEUES,), durable=False)
+    database.open()
+    database.close()
+    headers = {"x-passphrase": "hush", "x-credential": "hush", "author": "bob", "keyboard": "us"}
+    event = WebhookEvent("POST", "/", headers, {"key": "hush", "otp": "hush"}, b'{"pwd": "hush", "user": "bob"}', "i")
+    with closing(sqlite3.connect(path)) as db, db:
+        LETTERS.accept(db, packed(event), now=0)
+        LETTERS.bury(db, 1, error="OSError: postgres://bob:hush@db is away")
+    assert main(["inbox", "list", str(path)]) == 0
+    assert main(["inbox", "show", str(path), "1"]) == 0
+    out = capsys.readouterr().out
+    assert "hush" not in out
+    for text in ("author: bob", "keyboard: us", '"user": "bob"', "postgres://bob:***@db is away"):
+        assert text in out
+
+
 def test_dead_letters_are_replayed_and_dropped(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inbox", "replay", str(file), "4"]) == 0
     assert "1 letter to be delivered again" in capsys.readouterr().err

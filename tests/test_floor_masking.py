@@ -1,0 +1,126 @@
+"""Masking of secrets: which names are secret, and which parts of a text."""
+
+from __future__ import annotations
+
+import pytest
+
+from lifecycle._masking import error_masked, is_secret, masked, masked_values
+
+SECRET_NAMES = [
+    "password",
+    "passwd",
+    "PGPASSWORD",
+    "dbPassword",
+    "pwd",
+    "passphrase",
+    "DB_PASS",
+    "secret",
+    "token",
+    "AuthToken",
+    "credential",
+    "Authorization",
+    "Set-Cookie",
+    "session",
+    "sessionId",
+    "X-Hub-Signature-256",
+    "sig",
+    "otp",
+    "api_key",
+    "apiKey",
+    "X-API-Key",
+    "private_key",
+    "aws_access_key_id",
+    "HTTPAuth",
+    "oauth2",
+]
+OTHER_NAMES = [
+    "author",
+    "authority",
+    "keyboard",
+    "monkey",
+    "tokenizer",
+    "compass",
+    "key",
+    "sessions",
+    "idempotency_key",
+    "AuthError",
+    "token_type",
+    "session_timeout",
+    "password_expired",
+    "design",
+    "topic",
+    "",
+]
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_names_of_secrets(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_names_that_only_resemble_those_of_secrets(name: str) -> None:
+    assert not is_secret(name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password=hunter2",
+        "pwd = hunter2, passphrase: hunter2",
+        '{"api_key": "hunter2"}',
+        '"{\\"password\\": \\"hunter2\\"}"',
+        "connect(user='x', password='hunter2 and \\'hunter2')",
+        "tokens=['hunter2']",
+        "Authorization: Bearer hunter2",
+        "Authorization: Basic hunter2",
+        "sent with Bearer hunter2",
+        "Cookie: sid=1; other=hunter2",
+        "run --password hunter2",
+        "the password hunter2 is wrong",
+        "the password 'hunter' is wrong",
+        "postgres://bob:hunter2@db/shop",
+        "postgres://bob:p@hunter2@db/shop",
+        "https://hunter2hunter2hunter2@example.com/repo.git",
+        "https://example.com/?x=1&key=hunter2",
+        "api key: hunter2",
+        "token: 'hunter2",
+    ],
+)
+def test_secrets_in_a_text_are_masked(text: str) -> None:
+    assert "hunter" not in masked(text)
+    assert "***" in masked(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the token expired",
+        'password authentication failed for user "bob"',
+        "AuthError: nothing to see",
+        "http://auth:8080/x",
+        "author=bob keyboard: us",
+        "mail to bob@example.com",
+        "",
+    ],
+)
+def test_a_text_without_secrets_stays_as_it_is(text: str) -> None:
+    assert masked(text) == text
+
+
+def test_only_the_secret_is_masked() -> None:
+    assert masked("host=db password=hunter2 dbname=shop") == "host=db password=*** dbname=shop"
+    assert masked("x" * 5000 + " pwd=hunter2 and more") == "x" * 5000 + " pwd=*** and more"
+    assert error_masked(ValueError("token=hunter2 is wrong")) == "ValueError: token=*** is wrong"
+    assert error_masked(ValueError()) == "ValueError"
+
+
+def test_values_are_masked_by_their_names_at_any_depth() -> None:
+    given = {"user": "bob", "otp": 123456, "pwd": None, "keys": [{"api_key": ["a"]}, "token=abc", 1.5, True]}
+    assert masked_values(given) == {
+        "user": "bob",
+        "otp": "***",
+        "pwd": None,
+        "keys": [{"api_key": "***"}, "token=***", 1.5, True],
+    }
+    assert masked_values("anything", "access_token") == "***"
