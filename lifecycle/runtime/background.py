@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
-from lifecycle._cancelling import was_cancelled
+from lifecycle._cancelling import see_through, was_cancelled
 from lifecycle._naming import name_of
 from lifecycle.errors import Interrupted
 
@@ -23,10 +24,29 @@ _log = logging.getLogger("lifecycle.runtime")
 
 
 async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
-    """The result of ``fn``: an async function runs here, a plain one in a thread, so that it cannot block the loop."""
+    """Return the result of ``fn``: an async function runs here, a plain one in a thread, so it cannot block the loop.
+
+    A thread cannot be cancelled. When the caller is, this waits until ``fn`` has returned, and lets the cancellation
+    through then; if ``fn`` raised, its error comes out instead. If the thread has not begun, ``fn`` is not called.
+    """
     if inspect.iscoroutinefunction(fn):
         return await fn(*args)
-    result = await asyncio.to_thread(fn, *args)
+    given_up = False
+
+    def call() -> Any:
+        return None if given_up else fn(*args)
+
+    context = contextvars.copy_context()
+    thread = asyncio.get_running_loop().run_in_executor(None, lambda: context.run(call))
+    try:
+        await asyncio.wait({thread})
+    except asyncio.CancelledError:
+        given_up = True
+        result = await see_through(thread)
+        if inspect.iscoroutine(result):
+            result.close()
+        raise
+    result = thread.result()
     return await result if inspect.isawaitable(result) else result
 
 

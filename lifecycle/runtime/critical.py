@@ -7,6 +7,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lifecycle import hooks
+from lifecycle._cancelling import see_through
 from lifecycle._naming import name_of
 from lifecycle.runtime.background import check_callable
 from lifecycle.runtime.lifetimes import current_life
@@ -14,7 +15,7 @@ from lifecycle.runtime.lifetimes import current_life
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["do", "do_detached", "see_through"]
+__all__ = ["do", "do_detached"]
 
 _T = TypeVar("_T")
 
@@ -68,17 +69,3 @@ async def do_detached(fn: Callable[..., Any], *args: Any) -> Any:
     """
     check_callable(fn)
     return await see_through(asyncio.create_task(do(fn, *args), name=name_of(fn)))
-
-
-async def see_through(task: asyncio.Task[_T]) -> _T:
-    """Wait for ``task`` however often the caller is cancelled; the cancellation comes out when it has ended."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    result = task.result()
-    if cancelled is not None:
-        raise cancelled
-    return result

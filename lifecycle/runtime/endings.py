@@ -8,9 +8,10 @@ ended by force.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
-from lifecycle.runtime.critical import see_through
+from lifecycle._cancelling import see_through
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,9 @@ async def conclude(life: Life, mains: Sequence[Main] = ()) -> None:
 
 
 async def _conclude(life: Life, mains: Sequence[Main]) -> None:
+    # Whatever waits for the stop learns of it before anything is cancelled; a wait that has just ended needs one turn.
+    await life.wait_stopping()
+    await asyncio.sleep(0)
     await life.draining.drain(life.deadline.left_for_work)
     for main in reversed(mains):
         await main.stop(life.deadline.left_for_work)

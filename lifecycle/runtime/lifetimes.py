@@ -130,7 +130,8 @@ class Lifetime:
     ) -> asyncio.Task[Any]:
         """Run ``fn(*args)`` in the background; the shutdown cancels and awaits it.
 
-        ``fn`` may be async or plain; a plain one runs in a thread. When it raises, that is logged, announced on
+        ``fn`` may be async or plain. A plain one runs in a thread, which cannot be cancelled: the shutdown waits until
+        it has returned. When ``fn`` raises, that is logged, announced on
         `hooks.task_crashed` and counted, ``on_error`` (async or plain) is called with the error, and nothing else
         happens; who awaits the task gets the error too. A router that runs in it is drained
         first when the program stops.

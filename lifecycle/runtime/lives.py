@@ -64,7 +64,9 @@ class Life:
         self.is_up: bool = False
         self.reason: Reason = Reason.NONE
         self.signum: int | None = None
-        self._stopping = asyncio.Event()
+        # The waits for the stop, in the order in which they began.
+        self._stop_waits: dict[asyncio.Future[None], None] = {}
+        self._has_begun = False
         # Whoever draws the first number is the first cause; drawing one is atomic, and takes no lock.
         self._causes = itertools.count()
         #: Whether it takes nothing more that would have to run.
@@ -110,7 +112,10 @@ class Life:
             self.loop.call_soon_threadsafe(callback, *args, context=self.context)
 
     def _begun(self) -> None:
-        self._stopping.set()
+        self._has_begun = True
+        for wait in self._stop_waits:
+            if not wait.done():
+                wait.set_result(None)
         if self.notifier is not None:
             self.notifier.stopping(self.reason)
         # A lifetime inside another is ended by whoever owns the code around it, in that one's order.
@@ -118,9 +123,22 @@ class Life:
             # After those who wait for the stop: a `sleep` in the block is interrupted rather than cancelled.
             self.loop.call_soon(self.loop.call_later, self.draining.delay(self.deadline.left_for_work), self.interrupt)
 
+    @contextmanager
+    def stop_awaited(self) -> Generator[asyncio.Future[None]]:
+        """Give the block a future that is done when the shutdown has begun."""
+        wait: asyncio.Future[None] = self.loop.create_future()
+        if self._has_begun:
+            wait.set_result(None)
+        self._stop_waits[wait] = None
+        try:
+            yield wait
+        finally:
+            del self._stop_waits[wait]
+
     async def wait_stopping(self) -> None:
         """Return when the shutdown has begun."""
-        await self._stopping.wait()
+        with self.stop_awaited() as wait:
+            await wait
 
     # -- what runs under it ---------------------------------------------------------------------------------------
 

@@ -1,11 +1,13 @@
-"""Waits that a stop ends: `sleep`, and `read_line`, which says what becomes of data that came with it."""
+"""Waits that end when the program begins to stop: `sleep`, and `read_line`, which loses no line by that."""
 
 from __future__ import annotations
 
 import asyncio
 import io
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from lifecycle._cancelling import cancel_later
 from lifecycle.errors import Interrupted
 from lifecycle.runtime.lifetimes import current, current_life
 
@@ -43,14 +45,15 @@ async def sleep(seconds: float) -> None:
 
 
 async def read_line(stream: Lines[_T], *, mode: Literal["shield", "strict"] = "shield") -> _T:
-    """The next line of ``stream``, or an end to the wait when the program stops or the caller is cancelled.
+    """Return the next line of ``stream``; a stop of the program and a cancellation of the caller end the wait.
 
-    With ``"shield"``, data first: a line that came together with the cancellation is returned, and the cancellation
-    takes effect at the next await. With ``"strict"``, safety first: such a line is discarded.
+    With ``"shield"``, data comes first: a line that came together with the stop or the cancellation is returned, and
+    the cancellation takes effect at the next await. With ``"strict"`` such a line is discarded. No other line is lost:
+    once one has been read, nothing is awaited.
 
     Raises:
-        Interrupted: when the lifetime began to stop and no line came with that; in mode ``"strict"`` also when one
-            did, or came with a cancellation (which then takes effect at the next await).
+        Interrupted: when the lifetime began to stop and no line came with that, also if the caller was cancelled by
+            then (which takes effect at the next await); in mode ``"strict"`` also when a line was discarded.
         ValueError: for another mode.
         TypeError: for a stream whose ``readline`` blocks.
     """
@@ -59,52 +62,38 @@ async def read_line(stream: Lines[_T], *, mode: Literal["shield", "strict"] = "s
     given: object = stream
     if isinstance(given, io.IOBase):
         raise TypeError(f"{stream!r} blocks while it reads; give an asyncio.StreamReader, or use InputSource")
+    # A cancellation that is due arrives here, before a line is taken: a reader that never has to wait can be cancelled.
+    await asyncio.sleep(0)
     reading = asyncio.ensure_future(stream.readline())
-    stopping = asyncio.ensure_future(_stopping())
-    cancelled = None
-    try:
-        await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        interrupted = stopping.done()
-    except asyncio.CancelledError as error:
-        cancelled, interrupted = error, True
-    got_line = await _settle(reading, stopping)
-    if not interrupted:
+    stopped, cancelled = await _wait_for(reading)
+    if not stopped and cancelled is None:
         return reading.result()
-    if not got_line:
-        raise cancelled or Interrupted("the program began to stop before a line came")
     if cancelled is not None:
-        _rearm(cancelled)
+        if not stopped and reading.cancelled():
+            raise cancelled
+        cancel_later(cancelled)
+    if reading.cancelled():
+        raise Interrupted("the program began to stop before a line came")
     if mode == "strict":
-        raise Interrupted("a line that came while the program began to stop was discarded") from reading.exception()
+        raise Interrupted("a line that came with a stop or a cancellation was discarded") from reading.exception()
     return reading.result()
 
 
-async def _stopping() -> None:
-    """Return when the current lifetime stops; never, where there is none."""
+async def _wait_for(reading: asyncio.Future[Any]) -> tuple[bool, asyncio.CancelledError | None]:
+    """Wait until ``reading`` has ended, and end it at a stop or a cancellation of the caller: which of them came."""
     life = current_life.get(None)
-    await (asyncio.Event().wait() if life is None else life.wait_stopping())
-
-
-async def _settle(reading: asyncio.Future[_T], stopping: asyncio.Future[None]) -> bool:
-    """End both waits; whether a line was read."""
-    ended: list[asyncio.Future[Any]] = [reading, stopping]
-    for each in ended:
-        each.cancel()
-    await asyncio.wait(ended)
-    return not reading.cancelled()
-
-
-def _rearm(cancelled: asyncio.CancelledError) -> None:
-    """Let the cancellation that was caught take effect at the next await."""
-    task = asyncio.current_task()
-    assert task is not None, "only a task can be cancelled"
-    # Not at once: a task that ends with the line would end cancelled, and the line would be lost.
-    asyncio.get_running_loop().call_soon(_cancel_again, task, *cancelled.args)
-
-
-def _cancel_again(task: asyncio.Task[Any], *message: Any) -> None:
-    # Whoever cancelled may have taken it back: a time-out that was left with the line has.
-    if not task.done() and task.cancelling():
-        # It stays one request, so that time-outs and task groups recognise theirs.
-        task.uncancel()
-        task.cancel(*message)
+    cancelled: asyncio.CancelledError | None = None
+    with nullcontext(reading) if life is None else life.stop_awaited() as stop:
+        try:
+            await asyncio.wait({reading, stop}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        stopped = life is not None and stop.done()
+    # The read may still bring a line, so a cancellation has to wait until it has ended.
+    while not reading.done():
+        reading.cancel()
+        try:
+            await asyncio.wait({reading})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return stopped, cancelled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,72 @@ async def test_a_plain_function_runs_in_a_thread_that_knows_the_lifetime(clock: 
 
     async with lifetime() as life:
         assert await go(work, 3) == (3, False, life)
+
+
+async def held_in_a_thread(begun: threading.Event) -> None:
+    """Wait in the loop until the thread has begun, without the clock moving on."""
+    while not begun.is_set():
+        await asyncio.sleep(0)
+
+
+async def test_the_end_waits_for_a_plain_function_before_its_hooks_run(clock: Clock) -> None:
+    order, begun, released = list[str](), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        released.wait()
+        order.append("thread")
+
+    async with lifetime(signals=False) as life:
+        life.on_shutdown(lambda: order.append("hook"))
+        task = life.go(work)
+        await held_in_a_thread(begun)
+        asyncio.get_running_loop().call_soon(release_once_cancelled, task, released)
+    assert order == ["thread", "hook"]
+    assert task.cancelled()
+
+
+async def test_an_error_of_a_plain_function_that_was_cancelled_is_reported(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, released, told = threading.Event(), threading.Event(), list[BaseException]()
+
+    def work() -> None:
+        begun.set()
+        released.wait()
+        raise ValueError("the disk is full")
+
+    async with lifetime(signals=False) as life:
+        task = life.go(work, on_error=told.append)
+        await held_in_a_thread(begun)
+        asyncio.get_running_loop().call_soon(release_once_cancelled, task, released)
+    assert "the disk is full" in caplog.text
+    assert [str(error) for error in told] == ["the disk is full"]
+    assert life.state().tasks_crashed == 1
+
+
+async def test_a_plain_function_whose_thread_has_not_begun_is_not_called_after_a_cancellation(clock: Clock) -> None:
+    calls, begun, released = list[str](), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        released.wait()
+
+    with ThreadPoolExecutor(1) as only:
+        asyncio.get_running_loop().set_default_executor(only)
+        async with lifetime(signals=False) as life:
+            task = life.go(hold)
+            await held_in_a_thread(begun)
+            life.go(calls.append, "called")
+            asyncio.get_running_loop().call_soon(release_once_cancelled, task, released)
+    assert not calls
+
+
+def release_once_cancelled(task: asyncio.Task[None], released: threading.Event) -> None:
+    if task.cancelling():
+        released.set()
+    else:
+        asyncio.get_running_loop().call_soon(release_once_cancelled, task, released)
 
 
 async def test_go_belongs_to_the_loops_thread(clock: Clock) -> None:
@@ -264,6 +331,25 @@ async def test_an_error_leaves_nobody_waiting_for_a_slot(clock: Clock) -> None:
             await group.go(fail, "boom", 1)
             await group.go(asyncio.sleep, 100)
     assert clock.time() == 1
+
+
+async def test_a_group_whose_block_fails_waits_for_its_threads(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    order, begun, released = list[str](), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        released.wait()
+        order.append("thread")
+        raise ValueError("after the first")
+
+    with pytest.raises(OSError, match="first"):
+        async with Group() as group:
+            task = await group.go(work)
+            await held_in_a_thread(begun)
+            asyncio.get_running_loop().call_soon(release_once_cancelled, task, released)
+            raise OSError("first")
+    assert order == ["thread"]
+    assert "after the first" in caplog.text
 
 
 async def test_a_cancelled_group_cancels_its_tasks(clock: Clock) -> None:

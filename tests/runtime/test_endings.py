@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle import Event, Router, hooks, run
-from lifecycle.runtime import current, go, lifetime, on_shutdown, shutdown
+from lifecycle.runtime import Interrupted, current, go, lifetime, on_shutdown, shutdown, sleep
 from lifecycle.testing.virtual import VirtualLoop
 
 if TYPE_CHECKING:
@@ -403,3 +403,28 @@ def test_no_stacks_are_dumped_when_it_ends_in_time(capsys: pytest.CaptureFixture
 
     run_virtual(main)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("how", ["returns", "shuts down"])
+def test_waits_for_the_stop_in_background_tasks_end_before_anything_is_cancelled(how: str) -> None:
+    ended: list[str] = []
+
+    async def wait() -> None:
+        ended.append(f"stop: {await current().wait_stopping()}")
+
+    async def pause() -> None:
+        try:
+            await sleep(1000)
+        except Interrupted:
+            ended.append("sleep: Interrupted")
+
+    async def main() -> None:
+        go(wait)
+        go(pause)
+        await asyncio.sleep(1)
+        if how == "shuts down":
+            current().shutdown()
+            await asyncio.sleep(1000)
+
+    run_virtual(main)
+    assert ended == [f"stop: {'stop' if how == 'returns' else 'cancel'}", "sleep: Interrupted"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from lifecycle.runtime import Interrupted, lifetime, read_line, sleep
+from lifecycle.runtime import Interrupted, go, lifetime, read_line, run, shutdown, sleep
+from lifecycle.testing.virtual import VirtualLoop
 
 if TYPE_CHECKING:
     from lifecycle.runtime import Lifetime
@@ -18,14 +20,20 @@ Mode = Literal["shield", "strict"]
 
 
 async def inside(work: Any, *causes: Any) -> Any:
-    """Run ``work`` in a task below a lifetime whose block ignores its cancellation, and return how it ended."""
+    """Run ``work`` in a task below a lifetime whose block ignores its cancellation, and return how it ended.
+
+    A number among ``causes`` is a pause of as many turns of the loop.
+    """
     result: list[Any] = []
 
     async def observe(life: Lifetime) -> None:
         task = asyncio.create_task(work())
         await asyncio.sleep(1)
         for cause in causes:
-            cause(life, task)
+            if isinstance(cause, int):
+                await turns(cause)
+            else:
+                cause(life, task)
         result.extend(await asyncio.gather(task, return_exceptions=True))
 
     async with lifetime(signals=False) as life:
@@ -35,6 +43,11 @@ async def inside(work: Any, *causes: Any) -> Any:
         except asyncio.CancelledError:
             await watcher
     return result[0]
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def stop(life: Lifetime, _task: object) -> None:
@@ -186,6 +199,90 @@ async def test_a_time_out_around_a_shielded_read_stays_one(clock: Clock) -> None
     with pytest.raises(TimeoutError):
         await read()
     assert clock.time() == 1
+
+
+async def test_shielded_reads_that_time_out_lose_no_line(clock: Clock) -> None:
+    """2,000 lines come within a few turns of the loop before or after a time-out."""
+    random, stream, fed = Random(1), asyncio.StreamReader(), 2000
+
+    async def feed() -> None:
+        for number in range(fed):
+            await asyncio.sleep(random.choice((0, 0.5, 1)))
+            await turns(random.randrange(8))
+            stream.feed_data(b"%d\n" % number)
+        stream.feed_eof()
+
+    feeding, lines, expired = asyncio.create_task(feed()), list[bytes](), 0
+    while not lines or lines[-1]:
+        try:
+            async with asyncio.timeout(1):
+                lines.append(await read_line(stream))
+        except TimeoutError:
+            expired += 1
+    await feeding
+    assert [int(line) for line in lines[:-1]] == list(range(fed))
+    assert expired > 100, "else nothing was proved"
+
+
+@pytest.mark.parametrize("turns_between", range(9))
+@pytest.mark.parametrize("causes", [(stop,), (cancel,), (stop, cancel), (cancel, stop)])
+@pytest.mark.parametrize("line_first", [True, False])
+async def test_a_line_within_some_turns_of_a_stop_or_cancellation_is_returned_or_left_in_the_stream(
+    clock: Clock, causes: tuple[Any, ...], turns_between: int, line_first: bool
+) -> None:
+    stream, lines = asyncio.StreamReader(), list[bytes]()
+
+    async def read() -> None:
+        while True:
+            lines.append(await read_line(stream))
+
+    def feed(*_: object) -> None:
+        stream.feed_data(b"line\n")
+
+    script = (feed, turns_between, *causes) if line_first else (*causes, turns_between, feed)
+    kinds = {stop: Interrupted, cancel: asyncio.CancelledError}
+    assert isinstance(await inside(read, *script), tuple(kinds[cause] for cause in causes))
+    stream.feed_eof()
+    assert b"".join(lines) + await stream.read() == b"line\n"
+    if line_first:
+        assert lines == [b"line\n"]
+
+
+@pytest.mark.parametrize("mode", ["shield", "strict"])
+async def test_a_reader_that_never_has_to_wait_can_be_cancelled(clock: Clock, mode: Mode) -> None:
+    stream, lines = asyncio.StreamReader(), list[bytes]()
+    stream.feed_data(b"line\n" * 100)
+
+    async def read() -> None:
+        while len(lines) < 100:
+            lines.append(await read_line(stream, mode=mode))
+            if len(lines) == 1:
+                asyncio.get_running_loop().call_soon(task.cancel)
+
+    task = asyncio.create_task(read())
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert len(lines) < 5
+
+
+@pytest.mark.parametrize("mode", ["shield", "strict"])
+def test_readers_in_the_main_and_in_the_background_are_interrupted_when_the_program_stops(mode: Mode) -> None:
+    ended: list[str] = []
+
+    async def read(name: str) -> None:
+        try:
+            await read_line(asyncio.StreamReader(), mode=mode)
+        except BaseException as error:
+            ended.append(f"{name}: {type(error).__name__}")
+            raise
+
+    async def main() -> None:
+        go(read, "background")
+        asyncio.get_running_loop().call_later(1, shutdown)
+        await read("main")
+
+    run(main, loop_factory=VirtualLoop)
+    assert sorted(ended) == ["background: Interrupted", "main: Interrupted"]
 
 
 @pytest.mark.parametrize("mode", ["shield", "strict"])
