@@ -21,6 +21,7 @@ from lifecycle.workers.status import AT_WORK, FINAL, UNSTARTED, Listener, Status
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
+    from types import TracebackType
     from typing import Self
 
     from lifecycle.workers.records import Exit
@@ -181,7 +182,9 @@ class BaseWorker:
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         await self.stop()
 
     # -- around it ----------------------------------------------------------------------------------------------

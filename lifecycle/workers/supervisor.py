@@ -5,6 +5,7 @@ This is what is asked of it from outside; how it decides is in `lifecycle.worker
 
 from __future__ import annotations
 
+import asyncio
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -21,8 +22,9 @@ from lifecycle.workers.supervision.slots import Slot
 from lifecycle.workers.supervision.watches import Board
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Awaitable, Callable
+    from types import TracebackType
+    from typing import Self
 
     from lifecycle.backoff import Intensity
     from lifecycle.workers.protocols import Worker
@@ -39,6 +41,9 @@ class Supervisor(BaseWorker):
     `start` starts them in order, each when the one before it is running; if one cannot start, those before it are
     stopped and the start fails. A child that ends is started again as its spec says, after its backoff, together with
     those that ``strategy`` names. `stop` stops them, the last first.
+
+    If it fails inside an ``async with`` block, for instance because its ``intensity`` is exceeded, the body of the
+    block is cancelled, and the block raises the error, as a task group does.
 
     A child that raises `DoNotRestart` stays down; one that raises `StopTree`, `SystemExit` or `KeyboardInterrupt` is
     the end of this supervisor and of those above it: they end FAILED with that error.
@@ -83,7 +88,11 @@ class Supervisor(BaseWorker):
         if self._rules.on_limit is OnLimit.PAUSE and intensity is not None and intensity.limit == 0:
             raise ValueError(f"{name!r} would pause for ever: its intensity allows no restart; give a limit above 0")
         self._board = Board()
-        self._owner = Owner(self, self._rules, self._note)
+        self._owner = Owner(self, self._rules, self._note, self._interrupt_block)
+        # The task in the block of `async with`, how many cancellations it had when it came in, and whether one is ours.
+        self._block: asyncio.Task[Any] | None = None
+        self._cancelled_before = 0
+        self._interrupted = False
         for spec in specs:
             self._register(spec)
         self.on_change(self._changed)
@@ -225,6 +234,40 @@ class Supervisor(BaseWorker):
             self._owner.closer.kill(self._owner.slots.values())
         else:
             self._owner.halt()
+
+    # -- the block of `async with` ---------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        if (task := asyncio.current_task()) is not None:
+            self._block, self._cancelled_before = task, task.cancelling()
+        if self._owner.error is not None:
+            # It failed before the block could begin.
+            await self.__aexit__(None, None, None)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop the children. Raise the error with which the supervisor failed, unless the body raised its own."""
+        block, self._block = self._block, None
+        try:
+            await self.stop()
+        finally:
+            left = 0
+            if block is not None and self._interrupted:
+                left = block.uncancel() - self._cancelled_before
+        failure = (await self.wait()).error if self.status is Status.FAILED else None
+        if failure is None or left > 0:
+            return
+        if error is None or (self._interrupted and isinstance(error, asyncio.CancelledError)):
+            raise failure
+
+    def _interrupt_block(self) -> None:
+        """It fails: the body of its block must not go on as if the children ran."""
+        if self._block is not None and not self._interrupted:
+            self._interrupted = True
+            self._block.cancel(f"the supervisor {self.name!r} failed")
 
     # -- the way to the owner ---------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -334,9 +335,11 @@ async def crash_at(clock: Clock, crew: Crew, *moments: float) -> None:
 async def test_the_budget_counts_in_a_closed_window(
     clock: Clock, crew: Crew, intensity: Intensity, moments: list[float], survives: bool
 ) -> None:
-    async with Supervisor("s", crew.spec("a"), intensity=intensity) as supervisor:
-        await crash_at(clock, crew, *moments)
-        assert (supervisor.status is Status.RUNNING) is survives
+    supervisor = Supervisor("s", crew.spec("a"), intensity=intensity)
+    await supervisor.start()
+    await crash_at(clock, crew, *moments)
+    assert (supervisor.status is Status.RUNNING) is survives
+    await supervisor.stop()
     assert supervisor.status == ("stopped" if survives else "failed")
 
 
@@ -356,16 +359,88 @@ async def test_a_spent_budget_ends_it_with_the_last_errors(clock: Clock, crew: C
     assert crew.log[-1] == "b down"
 
 
+async def test_a_spent_budget_is_logged_announced_and_cancels_the_block(
+    clock: Clock, crew: Crew, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed: list[Any] = []
+    hooks.worker_failed.connect(receiver := lambda sender, **what: failed.append((sender, what)))
+    supervisor = Supervisor("s", *crew.specs("a b"), intensity=Intensity(1, 10))
+    cleaned_up = False
+    with pytest.raises(RestartLimitReached, match="'s' gives up: more than 1 restart within 10 s, the last of 'a'"):
+        async with supervisor:
+            await crash_at(clock, crew, 0)
+            crew.deaf = {"b"}
+            crew.crash("a")
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                cleaned_up = True
+                assert supervisor.status is Status.RUNNING, "the block does not wait for children that stop slowly"
+    hooks.worker_failed.disconnect(receiver)
+    assert cleaned_up
+    assert statuses(supervisor) == {"a": "failed", "b": "killed"}
+    logged = [(each.levelname, each.getMessage()) for each in caplog.records if "gives up" in each.getMessage()]
+    assert logged == [("ERROR", "'s' gives up: more than 1 restart within 10 s, the last of 'a': a broke")]
+    assert failed[-1] == (supervisor, {"worker": supervisor, "exit": await supervisor.wait()})
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_block_that_swallows_its_cancellation_raises_the_failure_at_its_end(clock: Clock, crew: Crew) -> None:
+    with pytest.raises(RestartLimitReached):
+        async with Supervisor("s", crew.spec("a"), intensity=Intensity(0, 10)):
+            crew.crash("a")
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(1)
+
+
+async def test_an_error_of_the_body_and_a_cancellation_from_outside_win_over_the_failure(
+    clock: Clock, crew: Crew
+) -> None:
+    with pytest.raises(KeyError):
+        async with Supervisor("s", crew.spec("a"), intensity=Intensity(0, 10)):
+            crew.crash("a")
+            try:
+                await asyncio.sleep(1)
+            finally:
+                raise KeyError("of the body")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2), Supervisor("s", crew.spec("b"), intensity=Intensity(0, 10)):
+            crew.crash("b")
+            try:
+                await asyncio.sleep(1)
+            finally:
+                await asyncio.sleep(5)
+
+
+@pytest.mark.parametrize("error", [StopTree("no licence"), SystemExit(3)])
+async def test_a_child_that_ends_the_tree_ends_the_block(clock: Clock, crew: Crew, error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught:
+        async with Supervisor("s", *crew.specs("a b")):
+            crew.crash("a", error)
+            await asyncio.sleep(1000)
+    assert (caught.value, clock.time()) == (error, 0)
+
+
+async def test_a_supervisor_that_finishes_leaves_its_block_alone(clock: Clock, crew: Crew) -> None:
+    job = crew.spec("job", restart="never", significant=True)
+    async with Supervisor("s", job, auto_shutdown="any_significant") as supervisor:
+        crew["job"].end()
+        await asyncio.sleep(5)
+        assert supervisor.status is Status.FINISHED
+
+
 async def test_failing_starts_count_and_manual_restarts_do_not(clock: Clock, crew: Crew) -> None:
     supervisor = Supervisor("s", crew.spec("a"), intensity=Intensity(2, 60))
-    async with supervisor:
-        for _ in range(5):
-            await supervisor.restart("a")
-        assert supervisor.status is Status.RUNNING
-        crew.fails = {("a", number): OSError("gone") for number in range(7, 20)}
-        crew.crash("a")
-        await clock.settle()
-        assert (supervisor.status, crew.log.count("a cannot")) == ("failed", 2)
+    await supervisor.start()
+    for _ in range(5):
+        await supervisor.restart("a")
+    assert supervisor.status is Status.RUNNING
+    crew.fails = {("a", number): OSError("gone") for number in range(7, 20)}
+    crew.crash("a")
+    await clock.settle()
+    assert (supervisor.status, crew.log.count("a cannot")) == ("failed", 2)
 
 
 async def test_on_limit_pause_waits_until_the_budget_allows_it(clock: Clock, crew: Crew) -> None:

@@ -34,12 +34,18 @@ __all__ = ["Owner"]
 
 
 class Owner:
-    """Keeps the children of ``supervisor``; ``note`` is told when one may have changed."""
+    """Keeps the children of ``supervisor``.
 
-    def __init__(self, supervisor: BaseWorker, rules: Rules, note: Callable[[Slot], None]) -> None:
+    ``note`` is called when a child may have changed, ``failing`` when the supervisor begins to end with an error.
+    """
+
+    def __init__(
+        self, supervisor: BaseWorker, rules: Rules, note: Callable[[Slot], None], failing: Callable[[], None]
+    ) -> None:
         self.supervisor = supervisor
         self.name: str = supervisor.name
         self.note = note
+        self._failing = failing
         #: The children by name, in the order of their starts.
         self.slots: dict[str, Slot] = {}
         self.mailbox: Final = Mailbox()
@@ -99,6 +105,13 @@ class Owner:
         """End by itself, because of ``error`` or because there is nothing left to do; what came first counts."""
         if not self.ending:
             self.ending, self._end = True, End(error=error)
+            if error is not None:
+                self._failing()
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error with which the supervisor ends, or has ended."""
+        return self._end.error
 
     def _advance(self) -> None:
         self.queue.advance()

@@ -53,6 +53,7 @@ class Restarts:
         try:
             at = self._budget.spend(now, slot.spec.name, error)
         except RestartLimitReached as limit:
+            _log.error("%s", limit)
             self._owner.fail(limit)
             return
         delay = max(at - now, slot.next_delay(now))
