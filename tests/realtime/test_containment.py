@@ -18,7 +18,7 @@ import pytest
 
 from lifecycle.workers import ProcessWorker, Status, WorkerFailed, stop_and_wait
 from lifecycle.workers.containment import cgroups
-from lifecycle.workers.containment.guards import guards
+from lifecycle.workers.containment.guards import Notes, guards
 from tests.conformance.containment import EXPECTED, LEVELS, VICTIMS, Family, Refused
 
 if TYPE_CHECKING:
@@ -242,7 +242,8 @@ async def test_the_guard_stands_apart_and_is_deaf() -> None:
             while guard.name() != "lifecycle-guard" or guard.cwd() != "/":
                 await asyncio.sleep(0.005)
             # It opens its parent's pidfd last.
-            while held_by(guard.pid) != ["/dev/null", "/dev/null", "anon_inode", "pipe"]:
+            notes = ["/memfd"] * 2
+            while held_by(guard.pid) != ["/dev/null", "/dev/null", *notes, "anon_inode", "pipe"]:
                 await asyncio.sleep(0.005)
         assert os.getsid(guard.pid) == guard.pid
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
@@ -277,6 +278,94 @@ async def test_a_guard_that_somebody_killed_is_replaced_with_all_it_knew(
     assert ended(first)
     assert ended(second)
     assert ended(new)
+
+
+#: In an app: more cgroups than a pipe has room for, and the one that counts last.
+MANY_PLACES = """
+            for number in range(3000):
+                guards.add_place(f"/sys/fs/cgroup/none/lifecycle-{number:060}")
+            guards.add_place(sys.argv[1])
+"""
+
+
+async def _is_cleared(place: Path) -> None:
+    """Wait until the guard has killed all in ``place``, which is not a cgroup, and so gets a file."""
+    async with asyncio.timeout(LIMIT):
+        while not (place / "cgroup.kill").exists():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_guard_that_replaces_another_knows_more_than_a_pipe_holds(
+    run: Any, doomed: Callable[[int], int], tmp_path: Path
+) -> None:
+    app, [old] = run(
+        f"""
+        async def main():
+            sys.argv.append({str(tmp_path)!r})
+            guards.hold()
+{MANY_PLACES}
+            say(guards.pid)
+            await asyncio.to_thread(sys.stdin.readline)
+            guards.hold()
+            say(guards.pid)
+            await asyncio.Event().wait()
+        """,
+        1,
+    )
+    end(old)
+    assert ended(old)
+    app.stdin.write("\n")
+    new = doomed(int(app.stdout.readline()))
+    assert not ended(new, 0)
+    app.kill()
+    await _is_cleared(tmp_path)
+
+
+async def test_a_guard_that_is_stopped_for_a_while_is_kept_and_hears_everything(
+    run: Any, doomed: Callable[[int], int], tmp_path: Path
+) -> None:
+    app, _ = run(
+        f"""
+        async def main():
+            sys.argv.append({str(tmp_path)!r})
+            guards.hold()
+            say(first := guards.pid)
+            os.kill(first, signal.SIGSTOP)
+{MANY_PLACES}
+            async with started(contain="guard"):
+                pass
+            os.kill(first, signal.SIGCONT)
+            print("kept" if guards.pid == first else "replaced", flush=True)
+            await asyncio.Event().wait()
+        """,
+        1,
+    )
+    assert app.stdout.readline() == "kept\n"
+    app.kill()
+    await _is_cleared(tmp_path)
+
+
+async def test_a_guard_that_is_killed_again_and_again_is_replaced_ever_more_slowly(
+    doomed: Callable[[int], int],
+) -> None:
+    async def next_guard() -> None:
+        assert guards.pid is not None
+        guard = doomed(guards.pid)
+        end(guard)
+        assert ended(guard)
+        async with ProcessWorker("b", "sleep", "1000", contain="guard"):
+            assert not ended(doomed(guards.pid), 0)
+
+    async with ProcessWorker("a", "sleep", "1000", contain="guard"):
+        with pytest.raises(WorkerFailed, match=r"its guard \(pid \d+\) has ended, as \d before it; look for"):
+            for _ in range(10):
+                await next_guard()
+        async with asyncio.timeout(LIMIT):
+            while True:
+                await asyncio.sleep(0.05)
+                with suppress(WorkerFailed):
+                    await next_guard()
+                    break
 
 
 @pytest.mark.parametrize("way", ["os._exit(0)", "return", "os.kill(os.getpid(), 9)", "os.abort()"])
@@ -484,24 +573,26 @@ def test_a_cgroup_that_was_made_a_moment_ago_goes_with_the_app(run: Any) -> None
     assert not list(own.glob(f"lifecycle-{app.pid}-*"))
 
 
-async def test_a_guard_remembers_no_cgroups_that_are_gone(tmp_path: Path) -> None:
-    """Or it would grow with each worker that ever was."""
+async def test_the_notes_for_the_guard_do_not_grow_with_each_worker_that_ever_was(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
+    notes = Notes([])
     program = Path(cgroups.__file__).with_name("watchman.py")
-    argv = [sys.executable, "-I", "-S", str(program), "0" * 32, str(os.getpid())]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, text=True) as guard:
+    argv = [sys.executable, "-I", "-S", str(program), "0" * 32, str(os.getpid()), *map(str, notes.files)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, pass_fds=notes.files) as guard:
         assert guard.stdin is not None
-        guard.stdin.write(f"@{tmp_path / 'there'}\n")
-        guard.stdin.writelines(f"@{tmp_path}/{number:0200}\n" for number in range(50_000))
-        guard.stdin.flush()
-        # It has read all but what is in the pipe.
-        assert psutil.Process(guard.pid).memory_info().rss < 14 * 1024 * 1024
+        notes.write([f"@{tmp_path / 'there'}"])
+        for number in range(50_000):
+            notes.write([f"@{tmp_path}/{number:0200}"])
+            if notes.is_stale:
+                notes.rewrite([f"@{tmp_path / 'there'}"])
+        assert sum(os.fstat(file).st_size for file in notes.files) < 200_000
         guard.stdin.close()
         # What it kills the first by: it is no cgroup, and so becomes a file.
         async with asyncio.timeout(LIMIT):
             while not (tmp_path / "there" / "cgroup.kill").exists():
                 await asyncio.sleep(0.01)
         guard.kill()
+    notes.close()
 
 
 def refuse_the_move(monkeypatch: pytest.MonkeyPatch) -> None:

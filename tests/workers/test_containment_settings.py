@@ -218,7 +218,10 @@ def test_a_sweep_never_ends_ourselves() -> None:
 def test_the_guard_refuses_a_weak_cookie(runtime: str) -> None:
     program = Path(sweeps.__file__).with_name("watchman.py")
     ended = subprocess.run(
-        [sys.executable, "-I", "-S", program, runtime, "1"], stdin=subprocess.DEVNULL, capture_output=True, check=False
+        [sys.executable, "-I", "-S", program, runtime, "1", "3", "4"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
     )
     assert ended.returncode == 1
     assert b"would kill strangers" in ended.stderr

@@ -21,7 +21,7 @@ class Keep:
     def hold(self) -> None:
         """Have the guard that there is stay until the release; any number of times."""
         if not self._holds and guards.pid is not None:
-            guards.hold()
+            guards.keep()
             self._holds = True
 
     async def release(self) -> None:

@@ -1,10 +1,10 @@
 """The program that the guard runs: it waits for the end of its parent, and then ends all that the parent left.
 
-It is started as ``python -I -S watchman.py RUNTIME PARENT``, with a pipe as its input that the parent alone can write
-to: a line ``+PID BORN`` for a process group that is to be ended, ``-PID`` for one that is no more (said before the
-number can pass to another), ``@PATH`` for a cgroup, ``%NAME SOCKET`` for a container of the engine that listens there,
-``~NAME`` for one that is removed. The parent's end shows by the pipe or by its pidfd, whichever is first. `guards` has
-the parent's side of this.
+It is started as ``python -I -S watchman.py RUNTIME PARENT FILE FILE``. Its input is a pipe that the parent alone holds
+open; the parent's end shows by this pipe or by its pidfd, whichever is first. The two files are descriptors of the
+parent's notes (see `guards.Notes`), which are read once the parent has ended: a line ``+PID BORN`` for a process group
+that is to be ended, ``-PID`` for one that is gone (written before the number can pass to another), ``@PATH`` for a
+cgroup, ``%NAME SOCKET`` for a container of the engine that listens there, ``~NAME`` for one that is removed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ _RUNTIME_DIGITS = 32
 _INPUT = 0
 #: Looks in a row that have to find nobody.
 _LOOKS = 3
-#: Cgroups that it hears of until it looks which of them are gone; nobody tells it. The last ones may not be there yet.
-_PLACES = 1000
-_NEWEST = 100
+#: Each file of notes begins with its number in so many hexadecimal digits.
+_HEADER = 16
 #: Seconds for the killed to be gone from their cgroups.
 _LAST_WAIT = 10.0
 #: Seconds between two of them: nobody waits for us, and who hops from process to process is met sooner or later.
@@ -51,17 +50,14 @@ class Watchman:
         self._runtime = runtime
         # The leaders of groups, and when they were born.
         self._leaders: dict[int, int] = {}
-        # In the order in which they were told.
-        self._places: dict[str, None] = {}
-        self._most = _PLACES
+        self._places: set[str] = set()
         # The sockets of the engines of containers.
         self._engines: dict[str, str] = {}
-        self._unread = b""
         # In clock ticks since the machine was started, as births are.
         self._alarm = 0
 
     def wait(self, parent: int) -> None:
-        """Listen to ``parent`` until its end."""
+        """Return when ``parent`` has ended."""
         poll = select.poll()
         poll.register(_INPUT, select.POLLIN)
         pidfd = _pidfd(parent)
@@ -70,12 +66,16 @@ class Watchman:
         # Looked at after the pidfd was opened: it is the parent's, or the parent is gone already.
         while os.getppid() == parent:
             ready = [fd for fd, _ in poll.poll()]
-            if pidfd in ready or not self._listen():
+            # Nothing is ever written to the pipe, but a copy of its end could be anywhere.
+            if pidfd in ready or not os.read(_INPUT, 1 << 16):
                 break
-        # What it said with its last breath is still in the pipe.
-        os.set_blocking(_INPUT, False)
-        while self._listen():
-            pass
+
+    def read(self, notes: tuple[int, int]) -> None:
+        """Read what the parent had, from the newer one of its two files."""
+        # A last line without an end was being written when the parent was killed.
+        *lines, _ = _content(max(notes, key=_number)).split(b"\n")
+        for line in lines:
+            self._hear(line.decode())
 
     def clear(self) -> None:
         """End everything that is left."""
@@ -88,17 +88,6 @@ class Watchman:
                 select.select([], [], [], _PAUSE)
         _remove_containers(self._engines)
 
-    def _listen(self) -> bool:
-        """Hear what there is; False if there is nothing more to come."""
-        try:
-            data = os.read(_INPUT, 1 << 16)
-        except OSError:
-            return False
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        for line in lines:
-            self._hear(line.decode())
-        return bool(data)
-
     def _hear(self, line: str) -> None:
         match line[:1]:
             case "+":
@@ -107,9 +96,7 @@ class Watchman:
             case "-":
                 self._leaders.pop(int(line[1:]), None)
             case "@":
-                self._places[line[1:]] = None
-                if len(self._places) > self._most:
-                    self._forget_places()
+                self._places.add(line[1:])
             case "%":
                 name, _, path = line[1:].partition(" ")
                 self._engines[name] = path
@@ -117,13 +104,6 @@ class Watchman:
                 self._engines.pop(line[1:], None)
             case _:
                 pass
-
-    def _forget_places(self) -> None:
-        """Remember those that are there; workers come and go as long as the parent lives."""
-        told = list(self._places)
-        there = [place for place in told[:-_NEWEST] if os.path.isdir(place)]  # noqa: PTH112  # pathlib costs a megabyte
-        self._places = dict.fromkeys(there + told[-_NEWEST:])
-        self._most = 2 * len(self._places) + _PLACES
 
     def _find(self) -> Iterator[sweeps.Known]:
         for place in self._places:
@@ -151,6 +131,24 @@ class Watchman:
     def _is_ours(self, cookie: bytes) -> bool:
         runtime, _, number = cookie.partition(b":")
         return runtime == self._runtime and number.isdigit()
+
+
+def _number(file: int) -> int:
+    """The number of a file of notes; -1 for one that is not complete."""
+    try:
+        return int(os.pread(file, _HEADER, 0), 16)
+    except ValueError:
+        return -1
+
+
+def _content(file: int) -> bytes:
+    parts: list[bytes] = []
+    at = _HEADER
+    # The offset of the descriptor is the parent's as well, and stays as it is.
+    while part := os.pread(file, 1 << 16, at):
+        parts.append(part)
+        at += len(part)
+    return b"".join(parts)
 
 
 def _pidfd(pid: int) -> int | None:
@@ -190,7 +188,7 @@ def _withdraw() -> None:
         signal.signal(signum, signal.SIG_IGN)
     os.chdir("/")
     try:
-        # The parent that says something goes on at once; we have time until it is dead.
+        # We have time until the parent is dead.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         with open("/proc/self/comm", "w") as name:  # noqa: PTH123  # pathlib costs a megabyte
             name.write("lifecycle-guard")
@@ -198,13 +196,14 @@ def _withdraw() -> None:
         pass  # it can do without
 
 
-def main(runtime: str, parent: str) -> None:
-    """Guard ``parent``."""
+def main(runtime: str, parent: str, first: str, second: str) -> None:
+    """Guard ``parent``, whose notes are in the descriptors ``first`` and ``second``."""
     if len(runtime) != _RUNTIME_DIGITS or not set(runtime) <= set("0123456789abcdef"):
         sys.exit(f"{runtime!r} is no {_RUNTIME_DIGITS} hexadecimal digits; a weak cookie would kill strangers")
     _withdraw()
     watchman = Watchman(runtime.encode())
     watchman.wait(int(parent))
+    watchman.read((int(first), int(second)))
     watchman.clear()
 
 
