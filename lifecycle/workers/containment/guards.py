@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -63,11 +63,13 @@ class Notes:
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
-        #: The descriptors of the two files.
-        self.files: Final = (os.memfd_create("lifecycle-guard"), os.memfd_create("lifecycle-guard"))
-        self._identities = [_identity(file) for file in self.files]
-        self._number = 0
-        self.rewrite(lines)
+        with ExitStack() as stack:
+            #: The descriptors of the two files.
+            self.files: Final = (_memory(stack), _memory(stack))
+            self._identities = [_identity(file) for file in self.files]
+            self._number = 0
+            self.rewrite(lines)
+            stack.pop_all()
 
     def write(self, lines: Sequence[str]) -> None:
         """Add ``lines``. Raises OSError if the files were closed, or memory is short."""
@@ -109,6 +111,12 @@ class Notes:
         # A program may close whatever is open; by now the number may be that of a file of its own.
         if [_identity(file) for file in self.files] != self._identities:
             raise OSError(errno.EBADF, "the notes for the guard were closed")
+
+
+def _memory(stack: ExitStack) -> int:
+    file = os.memfd_create("lifecycle-guard")
+    stack.callback(os.close, file)
+    return file
 
 
 def _identity(file: int) -> tuple[int, int]:
@@ -218,14 +226,16 @@ class Guards:
         """Have it no more; the last one ends it, and sees it off."""
         with self._lock:
             self._holders -= 1
-            if self._holders or self._guard is None:
+            if self._holders:
                 return
             guard, self._guard = self._guard, None
             # Those that could not be killed in time may have ended since.
             self._places = {place for place in self._places if not remove_cgroup(place)}
-            guard.dismiss()
+            if guard is not None:
+                guard.dismiss()
             self._close_notes()
-        await guard.seen_off()
+        if guard is not None:
+            await guard.seen_off()
 
     def add(self, pgid: int) -> None:
         """Have it end the group ``pgid``, whose leader is our child. Raises OSError as `hold` does."""
@@ -299,7 +309,12 @@ class Guards:
             self._guard = None
         if self._notes is None:
             self._notes = Notes(self._lines())
-        self._guard = Guard(self._notes)
+        try:
+            self._guard = Guard(self._notes)
+        except OSError:
+            if not self._holders:
+                self._close_notes()
+            raise
         self._started_at = time.monotonic()
 
     def _wait_to_replace(self, pid: int) -> None:
