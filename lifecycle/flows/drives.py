@@ -41,6 +41,8 @@ class Drive:
         self._engine: Engine | None = None
         # Whether the flow was taken, so that it may be written.
         self._mine = False
+        # Whether the store is known to have it.
+        self._stored = False
         self._driver: asyncio.Task[None] | None = None
         # What stopped it that was no task's failure.
         self._error: BaseException | None = None
@@ -102,6 +104,8 @@ class Drive:
             self._engine, self._error = None, None
         if self._engine is None or not self._mine:
             snapshot, self._mine = await self._repository.open(self._row)
+            self._stored = True
+            self._bell.ring()
             if not self._mine and (anew or snapshot.flow.state not in ENDS):
                 snapshot, self._mine = await self._repository.take(snapshot), True
             self._use(snapshot)
@@ -110,6 +114,7 @@ class Drive:
     def adopt(self, snapshot: Snapshot) -> None:
         """Go on from there: the flow was taken for this run."""
         self._mine = snapshot.flow.state not in ENDS
+        self._stored = True
         self._use(snapshot)
 
     def _use(self, snapshot: Snapshot) -> None:

@@ -12,6 +12,7 @@ from lifecycle.flows.tables import EngineState, FlowState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping
+    from typing import Self
 
     from lifecycle.flows.patterns import Item
     from lifecycle.flows.records import Change
@@ -95,6 +96,19 @@ class Run(Drive):
                 await self._bell.heard()
         finally:
             self._watchers.remove(seen)
+
+    async def stored(self) -> Self:
+        """Wait until the flow is in the store, and return the run: from then on the flow survives a crash.
+
+        Raises:
+            FlowError: if it could not be stored: its id is that of another flow, or the `Flows` were left.
+            JournalError: if the store could not be written.
+        """
+        while not self._stored:
+            if self._error is not None:
+                raise self._error
+            await self._bell.heard()
+        return self
 
     # -- what is asked of it ---------------------------------------------------------------------------------------
 

@@ -145,6 +145,9 @@ class Flows:
     def start(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
         """Carry out ``flow`` in the background, with the values that are given.
 
+        This returns before anything is stored. ``await flows.start(…).stored()`` returns the run once a crash cannot
+        lose it any more.
+
         The same id again is the same run: one that is finished is not run again, one that a crash interrupted goes on,
         one that was reset begins; and the values that it was given first count.
 

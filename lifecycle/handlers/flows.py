@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import aclosing
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from lifecycle.handlers._data import as_data
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Generator
+    from collections.abc import Collection, Generator
+    from typing import Self
 
     from lifecycle.events import Topical
 
@@ -18,10 +18,10 @@ __all__ = ["FlowHandler", "Flowing", "Starter"]
 
 
 class Flowing(Protocol):
-    """What became of a flow that was started, such as a `lifecycle.flows.Run`."""
+    """A flow that was started, such as a `lifecycle.flows.Run`."""
 
-    def __aiter__(self) -> AsyncGenerator[Any, None]:  # noqa: PYI058  # who has seen enough closes it
-        """Each change once it is stored."""
+    async def stored(self) -> Self:
+        """Wait until it is stored."""
         ...
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -77,13 +77,7 @@ class FlowHandler:
         Raises:
             FlowError: for values that cannot be kept, or are not enough; `JournalError` where nothing can be stored.
         """
-        run = self._flows.start(self._flow, id=_id(event), **self._values(event))
-        async with aclosing(aiter(run)) as changes:
-            async for _ in changes:
-                return run
-        # It came to its end without a change: it could not be stored, and the outcome says why.
-        await run
-        return run
+        return await self._flows.start(self._flow, id=_id(event), **self._values(event)).stored()
 
     def _values(self, event: Topical) -> dict[str, Any]:
         if not self._asked:

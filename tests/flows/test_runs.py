@@ -680,3 +680,27 @@ async def test_a_wait_before_the_next_attempt_goes_on_after_a_restart(
         (run,) = await second.recover(flow)
         await run
     assert 3590 < tries[1] - tries[0] < 3610
+
+
+async def test_stored_returns_the_run_once_the_store_has_the_flow(flows: Flows) -> None:
+    held = asyncio.Event()
+
+    @task
+    async def wait() -> None:
+        await held.wait()
+
+    run = await flows.start(linear("f", wait), id="one").stored()
+    assert [row.id for row in await flows.store.flows()] == ["one"]
+    assert run is await run.stored()
+    held.set()
+    await run
+
+
+async def test_stored_raises_what_kept_the_flow_from_being_stored(reopened: Callable[[], Flows], clock: Clock) -> None:
+    del clock
+    async with reopened() as first:
+        await first.start(linear("f", task(lambda: 1, name="a")), id="one")
+    async with reopened() as second:
+        run = second.start(linear("g", task(lambda: 1, name="a")), id="one")
+        with pytest.raises(FlowError, match="the id 'one' is that of a flow 'f'"):
+            await run.stored()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lifecycle.flows import Flows, linear, task
 from tests.programs import Running
 
 if TYPE_CHECKING:
@@ -116,3 +119,29 @@ def test_a_program_that_is_killed_goes_on_with_its_next_start(start: Callable[[]
     assert "second RUNNING restarted" in said
     assert "with s-1/second/1" in said
     assert "all done" in said
+
+
+ACCEPTED = """
+import asyncio, os, signal
+
+from lifecycle import Flows, linear, task
+
+@task
+async def work():
+    await asyncio.sleep(60)
+
+async def main():
+    async with Flows("app.db") as flows:
+        await flows.start(linear("f", work), id="o-1").stored()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_flow_that_is_stored_survives_kill_9_at_once(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", ACCEPTED, cwd=tmp_path)
+    assert await process.wait() == -signal.SIGKILL
+    async with Flows(tmp_path / "app.db") as flows:
+        [run] = await flows.recover(linear("f", task(lambda: 1, name="work")))
+        assert await run == {"work": 1}
