@@ -24,7 +24,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         ".owners": "Owners",
         ".patterns": "Depth Flow graph linear unordered",
         ".postgres": "PostgresStore",
-        ".records": "AtomRow Batch Change FlowRow OutboxRow Snapshot",
+        ".records": "AtomRow Batch Change FailedDelivery FlowRow OutboxRow Snapshot",
         ".retries": "AlwaysRevert AlwaysRevertAll Attempt ForEach ParameterizedForEach Retry Times Verdict",
         ".runs": "Run",
         ".sending": "send",

@@ -30,6 +30,7 @@ from lifecycle.flows.postgres import PostgresStore as PostgresStore
 from lifecycle.flows.records import AtomRow as AtomRow
 from lifecycle.flows.records import Batch as Batch
 from lifecycle.flows.records import Change as Change
+from lifecycle.flows.records import FailedDelivery as FailedDelivery
 from lifecycle.flows.records import FlowRow as FlowRow
 from lifecycle.flows.records import OutboxRow as OutboxRow
 from lifecycle.flows.records import Snapshot as Snapshot

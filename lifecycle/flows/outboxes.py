@@ -13,9 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._bells import within
-from lifecycle._naming import reason_of
+from lifecycle._naming import error_text, reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import JournalError
+from lifecycle.flows.records import FailedDelivery
 from lifecycle.flows.stores import clock_of
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ SENT = "sent"
 _LEASE, _ROOM = 10.0, 64
 #: Seconds after which who delivers looks even if nobody rang.
 _LOOK = 5.0
-#: How long one that failed has to wait; and of how many it is known how often they did: the others begin anew.
-_AGAIN, _FAILED = Backoff(initial=0.5, maximum=60.0), 1000
+#: The wait of an event whose delivery failed.
+_AGAIN = Backoff(initial=0.5, maximum=60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +54,21 @@ class Outbox:
     """A source for a router, made by `Flows.outbox`: delivers what tasks have sent, once it is stored.
 
     An event is forgotten when its delivery has succeeded. One that failed, or that no route takes, comes again, after
-    half a second and ever later, up to a minute. Events come in the order in which they were stored, but for those that
-    come again, and where several deliver.
+    half a second and ever later, up to a minute. After ``max_attempts`` failures it is a dead letter, which stays in
+    the store until you replay or drop it (``lifecycle flows dead``). Events come in the order in which they were
+    stored, but for those that come again, and where several deliver.
     """
 
-    def __init__(self, flows: Flows) -> None:
-        self._flows = flows
+    def __init__(self, flows: Flows, max_attempts: int) -> None:
+        if max_attempts < 1:
+            raise ValueError(f"outbox(max_attempts={max_attempts!r}) would deliver nothing; give 1 or more")
+        self._flows, self._max_attempts = flows, max_attempts
         self._store = flows.store.outbox()
         self._news = asyncio.Event()
         # Those under way by their numbers, each watched by a task.
         self._under_way: dict[int, asyncio.Task[None]] = {}
-        # Those that have ended and are not put down yet: None where it went well, or when they are to come again.
-        self._ended: dict[int, float | None] = {}
-        # How often each failed that is to come again.
-        self._failures: dict[int, int] = {}
+        # Those that have ended and are not put down yet: whether they were delivered, or how they failed.
+        self._ended: dict[int, bool | FailedDelivery] = {}
 
     def __repr__(self) -> str:
         return f"<Outbox of {self._flows.store!r}: {len(self._under_way)} under way>"
@@ -116,7 +118,7 @@ class Outbox:
             return []
 
     async def _deliver(self, rows: list[OutboxRow], emit: Callable[[Any], Awaitable[Awaitable[None]]]) -> None:
-        self._ended |= {row.number: 0.0 for row in rows}
+        self._ended |= {row.number: False for row in rows}
         for row in rows:
             try:
                 event = SentEvent(row.topic, self._flows.codec.decode(row.data), row.id)
@@ -131,11 +133,11 @@ class Outbox:
     async def _see(self, row: OutboxRow, delivery: Awaitable[None]) -> None:
         try:
             await delivery
-            self._ended[row.number] = None
+            self._ended[row.number] = True
         except Exception as error:  # noqa: BLE001  # whatever it is, it comes again
             self._fail(row, error)
         except asyncio.CancelledError:
-            self._ended[row.number] = 0.0
+            self._ended[row.number] = False
             raise
         finally:
             del self._under_way[row.number]
@@ -144,28 +146,31 @@ class Outbox:
         self._news.set()
 
     def _fail(self, row: OutboxRow, error: Exception) -> None:
-        failures = self._failures[row.number] = self._failures.pop(row.number, 0) + 1
-        if len(self._failures) > _FAILED:
-            del self._failures[next(iter(self._failures))]
+        failures, reason = row.failures + 1, reason_of(error)
+        if failures >= self._max_attempts:
+            _log.error("%r from %s failed %d times and is a dead letter: %s", row.topic, row.id, failures, reason)
+            self._ended[row.number] = FailedDelivery(row.number, failures, error_text(error), None)
+            self._news.set()
+            return
         delay = _AGAIN.delay(failures - 1)
-        _log.warning("%r from %s comes again in %.1f s: %s", row.topic, row.id, delay, reason_of(error))
-        self._ended[row.number] = self._now() + delay
+        _log.warning("%r from %s comes again in %.1f s: %s", row.topic, row.id, delay, reason)
+        self._ended[row.number] = FailedDelivery(row.number, failures, error_text(error), self._now() + delay)
         # Who looks anyway need not be woken.
         if delay < _LOOK:
             asyncio.get_running_loop().call_later(delay, self._news.set)
 
     async def _put_down(self) -> None:
-        """Say to the store what has become of those that have ended."""
+        """Write the results of those that have ended."""
         ended = dict(self._ended)
-        if delivered := [number for number, until in ended.items() if until is None]:
-            await self._store.forget(delivered)
-        for number, until in ended.items():
-            if until is not None:
-                await self._store.hold([number], until=until)
-        for number, until in ended.items():
+        if not ended:
+            return
+        await self._store.put_down(
+            delivered=[number for number, how in ended.items() if how is True],
+            freed=[number for number, how in ended.items() if how is False],
+            failed=[how for how in ended.values() if isinstance(how, FailedDelivery)],
+        )
+        for number in ended:
             del self._ended[number]
-            if until is None:
-                self._failures.pop(number, None)
 
     async def _keep(self) -> None:
         """Say that we still have what is under way, in time, until cancelled."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["AtomRow", "Batch", "Change", "FlowRow", "OutboxRow", "Snapshot"]
+__all__ = ["AtomRow", "Batch", "Change", "FailedDelivery", "FlowRow", "OutboxRow", "Snapshot"]
 
 
 class AtomRow(NamedTuple):
@@ -96,6 +96,19 @@ class OutboxRow(NamedTuple):
     data: str
     #: Its place; given by the store.
     number: int = 0
+    #: How often its delivery failed, and how it failed last.
+    failures: int = 0
+    error: str = ""
+
+
+class FailedDelivery(NamedTuple):
+    """An event of the outbox whose delivery failed, as it is written."""
+
+    number: int
+    failures: int
+    error: str
+    #: When it may be delivered again; None: it is a dead letter.
+    until: float | None
 
 
 class Batch(NamedTuple):

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from lifecycle.flows.owners import Owners
     from lifecycle.flows.runs import Run
 
-__all__ = ["RECOVER", "RESUME", "SUSPEND", "Requests"]
+__all__ = ["RECOVER", "RESUME", "RESUMED", "SUSPEND", "Requests"]
 
 #: Of a flow, by its id.
 SUSPEND, RESUME = "suspend", "resume"
 #: Of an owner, by its token: to look for what is unfinished.
 RECOVER = "recover"
+#: Rung by flows that were suspended and go on.
+RESUMED = "resumed"
 
 
 class Requests:

@@ -17,7 +17,7 @@ from lifecycle.flows.plans.scopes import asked, check
 from lifecycle.flows.records import FlowRow
 from lifecycle.flows.recoveries import Recovery
 from lifecycle.flows.repositories import Repository
-from lifecycle.flows.requests import Requests
+from lifecycle.flows.requests import RESUMED, Requests
 from lifecycle.flows.rosters import Roster
 from lifecycle.flows.stores import id_for, store_at
 from lifecycle.flows.tables import FlowState
@@ -79,6 +79,8 @@ class Flows:
         self._repository = Repository(self.store, codec or JSON(), options or Options(), self.owners)
         self._stop_timeout = stop_timeout
         self._open = False
+        #: Whether all was suspended, and not resumed since: boards claim nothing then.
+        self.suspended: bool = False
         self._roster = Roster(self._repository, self.requests)
         self._recovery = Recovery(self._repository, self._roster)
 
@@ -97,7 +99,7 @@ class Flows:
         except BaseException:
             await self.store.__aexit__(None, None, None)
             raise
-        self._open = True
+        self._open, self.suspended = True, False
         self.requests.open(self._look)
         hooks.component_opened.announce(self, component=self)
         return self
@@ -216,19 +218,30 @@ class Flows:
     async def suspend(self, *, cancel_after: float | None = None) -> None:
         """Suspend all that runs now, and wait until nothing of it is at work; see `Run.suspend`.
 
-        What is started after that runs, as do the jobs that a conductor claims: it goes on looking for them.
+        A flow that is started after that runs. `Board.work` claims no jobs until `resume`.
         """
+        self.suspended = True
         await asyncio.gather(*[_wait(run, cancel_after) for run in self.runs if run.running])
 
     async def resume(self) -> None:
-        """Go on with all that is suspended here."""
+        """Go on with all that is suspended here; `Board.work` claims jobs again."""
+        if self.suspended:
+            self.suspended = False
+            self.owners.ring(RESUMED)
         for run in self.runs:
             if run.state is FlowState.SUSPENDED:
                 await run.resume()
 
-    def outbox(self) -> Outbox:
-        """A source for a router: what tasks have sent with `send`, each a `SentEvent`; several may deliver."""
-        return Outbox(self)
+    def outbox(self, *, max_attempts: int = 100) -> Outbox:
+        """Make a source for a router: the events that tasks have sent with `send`, each a `SentEvent`.
+
+        Several may deliver. After ``max_attempts`` failures, which takes about an hour and a half, an event is a dead
+        letter.
+
+        Raises:
+            ValueError: for a number of attempts below 1.
+        """
+        return Outbox(self, max_attempts)
 
     def check_open(self) -> None:
         """Refuse what needs the store.

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Protocol
 from lifecycle.errors import ClaimLost, FlowError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
     from types import TracebackType
     from typing import Self
 
     from lifecycle.flows.jobs.stores import JobStore
     from lifecycle.flows.owners import Owners
-    from lifecycle.flows.records import Batch, Change, FlowRow, OutboxRow, Snapshot
+    from lifecycle.flows.records import Batch, Change, FailedDelivery, FlowRow, OutboxRow, Snapshot
 
 __all__ = ["OutboxStore", "Store", "clock_of", "id_for", "lost", "store_at", "unknown"]
 
@@ -107,6 +107,20 @@ class OutboxStore(Protocol):
 
     async def forget(self, numbers: Collection[int]) -> None:
         """They were delivered."""
+        ...
+
+    async def put_down(
+        self, *, delivered: Collection[int], freed: Collection[int], failed: Sequence[FailedDelivery]
+    ) -> None:
+        """Write the results of deliveries in one transaction; those ``freed`` can be taken again at once."""
+        ...
+
+    async def dead(self) -> list[OutboxRow]:
+        """The dead letters, the oldest first."""
+        ...
+
+    async def revive(self, numbers: Collection[int]) -> None:
+        """Have dead letters delivered again, as if none had failed."""
         ...
 
 

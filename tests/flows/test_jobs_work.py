@@ -404,3 +404,14 @@ async def test_a_conductor_whose_flows_are_left_ends(reopened: Callable[[], Flow
         await asyncio.sleep(1)
     with pytest.raises(FlowError, match="not open"):
         await work
+
+
+async def test_suspended_flows_claim_no_jobs_until_they_are_resumed(board: Board, clock: Clock) -> None:
+    async with working(board, GROW, lease=3.0):
+        await board.flows.suspend()
+        job = await board.post("grow", size=4)
+        await clock.advance(60.0)
+        assert (await board.get(job.id)).state == "UNCLAIMED"
+        await board.flows.resume()
+        assert await job == "SUCCESS"
+    assert (await board.get(job.id)).attempts == 1

@@ -10,7 +10,7 @@ import pytest
 
 from lifecycle import Event, Router
 from lifecycle.errors import FlowError, InvalidTopic
-from lifecycle.flows import Flows, Options, SentEvent, Times, current_task, linear, send, task
+from lifecycle.flows import FailedDelivery, Flows, Options, SentEvent, Times, current_task, linear, send, task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -36,10 +36,10 @@ async def waiting(flows: Flows) -> list[tuple[str, str, str]]:
 
 
 @asynccontextmanager
-async def routed(flows: Flows, handler: Callable[[Any], Any]) -> AsyncIterator[Router]:
+async def routed(flows: Flows, handler: Callable[[Any], Any], *, max_attempts: int = 100) -> AsyncIterator[Router]:
     """A router that delivers what is sent to ``handler``."""
     router = Router()
-    router.add_source(flows.outbox())
+    router.add_source(flows.outbox(max_attempts=max_attempts))
     router.handle("**", handler, concurrency=8)
     running = asyncio.create_task(router.run())
     try:
@@ -212,6 +212,50 @@ async def flows_later(flows: Flows) -> list[tuple[str, str, str]]:
     return [row[:3] for row in rows]
 
 
+async def fails(_: SentEvent) -> None:
+    raise ValueError("woot")
+
+
+async def test_an_event_that_fails_too_often_is_a_dead_letter_until_it_is_revived(flows: Flows) -> None:
+    await flows.start(sends("bad"), id="x")
+    store = flows.store.outbox()
+    async with routed(flows, fails, max_attempts=3):
+        while not await store.dead():
+            await asyncio.sleep(0.1)
+    [letter] = await store.dead()
+    assert (letter.id, letter.failures, letter.error) == ("x/a/1/1", 3, "ValueError: woot")
+    assert await flows_later(flows) == []
+    await store.revive([letter.number])
+    got: list[str] = []
+    async with routed(flows, lambda event: got.append(event.id)):
+        while not got:
+            await asyncio.sleep(0.1)
+    assert got == ["x/a/1/1"]
+    assert await store.dead() == []
+
+
+async def test_failures_are_counted_over_restarts(reopened: Callable[[], Flows]) -> None:
+    async with reopened() as flows:
+        await flows.start(sends("bad"), id="x")
+    for failures in (1, 2, 3):
+        failed: list[SentEvent] = []
+
+        async def handle(event: SentEvent, failed: list[SentEvent] = failed) -> None:
+            failed.append(event)
+            raise ValueError("woot")
+
+        async with reopened() as flows, routed(flows, handle, max_attempts=3):
+            while not failed:
+                await asyncio.sleep(0.1)
+        async with reopened() as flows:
+            assert len(await flows.store.outbox().dead()) == (failures == 3)
+
+
+async def test_an_outbox_without_attempts_is_refused(flows: Flows) -> None:
+    with pytest.raises(ValueError, match="would deliver nothing"):
+        flows.outbox(max_attempts=0)
+
+
 async def test_what_is_under_way_when_the_router_ends_is_kept_and_comes_again(flows: Flows) -> None:
     begun = asyncio.Event()
 
@@ -270,3 +314,17 @@ async def test_events_look_like_those_of_the_library(clock: Clock) -> None:
     del clock
     event = SentEvent("a/b", 5, "x")
     assert (event.topic, event.data) == (Event("a/b", 5).topic, 5)
+
+
+async def test_results_of_deliveries_are_written_together_and_a_dead_letter_is_not_taken(outbox: OutboxStore) -> None:
+    first, second, third = [row.number for row in await outbox.take(3, now=10.0, until=20.0)]
+    failed = [FailedDelivery(second, 1, "woot\0", 40.0), FailedDelivery(third, 2, "late", None)]
+    await outbox.put_down(delivered=[first], freed=[], failed=failed)
+    assert await outbox.take(9, now=39.0, until=45.0) == []
+    [again] = await outbox.take(9, now=40.0, until=45.0)
+    assert (again.topic, again.failures) == ("b", 1)
+    await outbox.put_down(delivered=[], freed=[second], failed=[])
+    assert [row.topic for row in await outbox.take(9, now=41.0, until=50.0)] == ["b"]
+    assert [(row.topic, row.failures, row.error) for row in await outbox.dead()] == [("c", 2, "late")]
+    await outbox.forget([third])
+    assert await outbox.dead() == []

@@ -39,14 +39,20 @@ def add_flows(commands: Any) -> None:
         ("suspend", "have who runs them begin nothing more"),
         ("resume", "have who suspended them go on"),
         ("retry", "begin anew with what failed, when its program starts"),
+        ("dead", "list the dead letters: jobs and sent events that were given up"),
+        ("replay", "deliver sent events that are dead letters again"),
+        ("drop", "remove sent events that are dead letters"),
     ):
         each = _verb(verbs, verb, told, file_of="Flows", servers=True)
-        each.add_argument("ids", nargs="*", metavar="ID", help="only these flows")
-        if verb in ("list", "show"):
+        if verb in ("replay", "drop"):
+            each.add_argument("ids", nargs="+", metavar="ID", help="their ids, or: dead, for all of them")
+        elif verb != "dead":
+            each.add_argument("ids", nargs="*", metavar="ID", help="only these flows")
+        if verb in ("list", "show", "dead"):
             each.add_argument("--json", action="store_true", help="for programs")
         if verb == "diagram":
             each.add_argument("--flow", metavar="MODULE:ATTRIBUTE", help="how it is built, such as app:deploy")
-    parser.set_defaults(main=_flows, json=False, flow=None)
+    parser.set_defaults(main=_flows, ids=(), json=False, flow=None)
 
 
 def _group(commands: Any, name: str, described: str) -> tuple[Any, Any]:

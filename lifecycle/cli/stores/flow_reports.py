@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from lifecycle.flows import AtomRow, Change, FlowRow, Snapshot, Store
     from lifecycle.flows.views import RunInfo
 
-__all__ = ["described", "in_order", "listed", "listed_as_json", "picture", "whole"]
+__all__ = ["dead", "dead_as_json", "described", "in_order", "listed", "listed_as_json", "picture", "whole"]
 
 #: Changes of a flow that a person is shown; JSON has all.
 _LATEST = 20
+_DEAD = ("kind", "id", "name", "attempts", "error")
 
 
 async def whole(store: Store, id: str) -> AsyncIterator[Change]:  # noqa: A002  # what it is
@@ -58,6 +59,17 @@ def listed(rows: Sequence[tuple[FlowRow, str]]) -> str:
 def listed_as_json(rows: Sequence[tuple[FlowRow, str]]) -> str:
     """The same for programs."""
     return _json([_record(row, runner) for row, runner in rows])
+
+
+def dead(letters: Sequence[tuple[str, str, str, int, str]]) -> str:
+    """Format the dead letters, one per line: kind, id, name of the flow or topic, attempts and last error."""
+    rows = [(kind, id, name, str(attempts), short(error)) for kind, id, name, attempts, error in letters]  # noqa: A001  # what it is
+    return columns([_DEAD, *(tuple(map(harmless, row)) for row in rows)])
+
+
+def dead_as_json(letters: Sequence[tuple[str, str, str, int, str]]) -> str:
+    """Format the same for programs."""
+    return _json([dict(zip(_DEAD, letter, strict=True)) for letter in letters])
 
 
 def _record(row: FlowRow, runner: str) -> dict[str, Any]:

@@ -11,16 +11,28 @@ import sys
 from typing import TYPE_CHECKING
 
 from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
+from lifecycle.cli.listing import several
 from lifecycle.cli.messages import put, voice
 from lifecycle.cli.stores.files import check_file
-from lifecycle.cli.stores.flow_reports import described, in_order, listed, listed_as_json, picture, whole
+from lifecycle.cli.stores.flow_reports import (
+    dead,
+    dead_as_json,
+    described,
+    in_order,
+    listed,
+    listed_as_json,
+    picture,
+    whole,
+)
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Flows
+from lifecycle.flows.outboxes import SENT
 from lifecycle.flows.postgres import PostgresStore
 from lifecycle.flows.requests import RECOVER, RESUME, SUSPEND
 from lifecycle.flows.resets import RETRIED, begin_anew
 from lifecycle.flows.sqlite.flows import FLOW_TABLES
-from lifecycle.flows.tables import FlowState
+from lifecycle.flows.stores import clock_of
+from lifecycle.flows.tables import FlowState, JobState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -177,6 +189,53 @@ async def _retry(chosen: _Selection) -> int:
     return DONE
 
 
+async def _dead(chosen: _Selection) -> int:
+    """List the jobs and the sent events that were given up, the oldest first."""
+    store, now = chosen.flows.store, clock_of(chosen.flows.store)()
+    jobs = await store.jobs(chosen.flows.owners).rows(JobState.COMPLETE, now=now)
+    letters = [
+        *(("job", row.id, row.flow, row.attempts, row.error) for row in jobs if row.outcome == "trashed"),
+        *(("event", row.id, row.topic, row.failures, row.error) for row in await store.outbox().dead()),
+    ]
+    if letters or chosen.json:
+        put(sys.stdout, dead_as_json(letters) if chosen.json else dead(letters))
+    else:
+        voice().say("there are no dead letters")
+    return DONE
+
+
+async def _replay(chosen: _Selection) -> int:
+    """Have sent events delivered again, with new attempts."""
+    numbers = await _letters(chosen)
+    await chosen.flows.store.outbox().revive(numbers)
+    chosen.flows.owners.open()
+    try:
+        chosen.flows.owners.ring(SENT)
+    finally:
+        chosen.flows.owners.close()
+    voice().say(f"{several(len(numbers), 'event')} to be delivered again")
+    return DONE
+
+
+async def _drop(chosen: _Selection) -> int:
+    """Remove sent events that are dead letters."""
+    numbers = await _letters(chosen)
+    await chosen.flows.store.outbox().forget(numbers)
+    voice().say(f"{several(len(numbers), 'event')} removed")
+    return DONE
+
+
+async def _letters(chosen: _Selection) -> list[int]:
+    """The numbers of the dead letters with the given ids; each is there."""
+    letters = await chosen.flows.store.outbox().dead()
+    if list(chosen.ids) == ["dead"]:
+        return [row.number for row in letters]
+    if missing := set(chosen.ids) - {row.id for row in letters}:
+        shown = "`lifecycle flows dead` shows those that are there"
+        raise CliError(f"there is no sent event {min(missing)!r} among the dead letters; {shown}")
+    return [row.number for row in letters if row.id in chosen.ids]
+
+
 VERBS: dict[str, Callable[[_Selection], Awaitable[int]]] = {
     "list": _list,
     "show": _show,
@@ -184,4 +243,7 @@ VERBS: dict[str, Callable[[_Selection], Awaitable[int]]] = {
     "suspend": _suspend,
     "resume": _resume,
     "retry": _retry,
+    "dead": _dead,
+    "replay": _replay,
+    "drop": _drop,
 }

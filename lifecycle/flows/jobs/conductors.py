@@ -22,6 +22,7 @@ from lifecycle.flows.jobs.stores import lost_job
 from lifecycle.flows.owners import GONE
 from lifecycle.flows.plans.compiling import compile_flow
 from lifecycle.flows.records import FlowRow
+from lifecycle.flows.requests import RESUMED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +74,7 @@ class Conductor:
         """
         owners = self._board.flows.owners
         tally = self._board.tally
-        silences = [owners.listen(news, self._news.set) for news in (JOBS_TO_CLAIM, GONE)]
+        silences = [owners.listen(news, self._news.set) for news in (JOBS_TO_CLAIM, GONE, RESUMED)]
         silences.append(owners.listen(JOBS_TO_CLAIM, tally.renew))
         tally.open()
         hooks.component_opened.announce(self._board, component=self._board)
@@ -135,11 +136,21 @@ class Conductor:
         """The next job, when there is one; None where nothing more is to be begun."""
         while not self._stopping.done():
             self._news.clear()
+            if self._is_suspended():
+                await self._news.wait()
+                continue
             job = await self._board.claim(flows=self._flows, lease=self._lease)
-            if job is not None:
+            if job is None:
+                await self._wait()
+            elif self._is_suspended():
+                # It was on its way.
+                await self._board.give_back(job)
+            else:
                 return job
-            await self._wait()
         return None
+
+    def _is_suspended(self) -> bool:
+        return self._board.flows.suspended
 
     async def _wait(self) -> None:
         """Wait until there may be a job: somebody rings, one is due, or a claim ends."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from lifecycle.flows.records import OutboxRow
+    from lifecycle.flows.records import FailedDelivery, OutboxRow
 
 __all__ = ["MemoryOutbox"]
 
@@ -20,6 +20,7 @@ class MemoryOutbox:
         # In the order of their numbers; and until when somebody has one.
         self._rows: dict[int, OutboxRow] = {}
         self._until: dict[int, float] = {}
+        self._dead: dict[int, OutboxRow] = {}
         self._count = 0
 
     def add(self, rows: Sequence[OutboxRow]) -> None:
@@ -44,3 +45,29 @@ class MemoryOutbox:
         for number in numbers:
             self._rows.pop(number, None)
             self._until.pop(number, None)
+            self._dead.pop(number, None)
+
+    async def put_down(
+        self, *, delivered: Collection[int], freed: Collection[int], failed: Sequence[FailedDelivery]
+    ) -> None:
+        """Write the results of deliveries; those ``freed`` can be taken again at once."""
+        await self.forget(delivered)
+        await self.hold(freed, until=0.0)
+        for number, failures, error, until in failed:
+            row = self._rows.pop(number)._replace(failures=failures, error=error)
+            if until is None:
+                self._dead[number] = row
+            else:
+                self._rows[number], self._until[number] = row, until
+        self._rows = dict(sorted(self._rows.items()))
+
+    async def dead(self) -> list[OutboxRow]:
+        """The dead letters, the oldest first."""
+        return [self._dead[number] for number in sorted(self._dead)]
+
+    async def revive(self, numbers: Collection[int]) -> None:
+        """Have dead letters delivered again, as if none had failed."""
+        for number in numbers:
+            if (row := self._dead.pop(number, None)) is not None:
+                self._rows[number], self._until[number] = row._replace(failures=0), 0.0
+        self._rows = dict(sorted(self._rows.items()))

@@ -102,6 +102,10 @@ TABLES = Schema(
             # Each round had a key of its own before.
             """UPDATE lifecycle_flow_atoms SET undone = CASE WHEN state IN ('PENDING', 'REVERTED') THEN round
                 ELSE greatest(round - 1, 0) END WHERE round > 0""",
+            """ALTER TABLE lifecycle_outbox ADD COLUMN failures integer NOT NULL DEFAULT 0,
+                ADD COLUMN error text NOT NULL DEFAULT '', ADD COLUMN dead boolean NOT NULL DEFAULT false""",
+            "CREATE INDEX lifecycle_outbox_free ON lifecycle_outbox (until, number) WHERE NOT dead",
+            "CREATE INDEX lifecycle_outbox_dead ON lifecycle_outbox (number) WHERE dead",
         ),
     ),
 )

@@ -14,7 +14,7 @@ import pytest
 
 from lifecycle.cli import main
 from lifecycle.cli.failures import FAILED, USAGE
-from lifecycle.flows import Flows, linear, task
+from lifecycle.flows import Board, FailedDelivery, Flows, linear, send, task
 from lifecycle.journal import Journal
 from tests import postgres
 
@@ -383,3 +383,32 @@ def test_the_url_of_no_server_is_a_mistake_and_no_password_is_shown(tmp_path: Pa
     _, told = say("list", f"postgresql://me:geheim@/x?host={tmp_path}", status=FAILED)
     assert "is the server running" in told
     assert "geheim" not in told
+
+
+async def _gave_up(path: Path) -> None:
+    async def work() -> None:
+        send("mail/out", {"to": "ann"})
+
+    async with Flows(path) as flows:
+        await flows.start(linear("f", task(work)), id="m-1")
+        [row] = await flows.store.outbox().take(9, now=0.0, until=1.0)
+        failed = [FailedDelivery(row.number, 100, "OSError: no\x1b route", None)]
+        await flows.store.outbox().put_down(delivered=[], freed=[], failed=failed)
+        board = Board(flows, max_attempts=1)
+        await board.post("vm", id="j-1")
+        job = await board.claim()
+        assert job is not None
+        await board.abandon(job, error="out of memory")
+
+
+def test_dead_letters_are_listed_replayed_and_dropped(tmp_path: Path, say: Said) -> None:
+    file = tmp_path / "app.db"
+    asyncio.run(_gave_up(file))
+    _, job, event = say("dead", file)[0].splitlines()
+    assert job.split() == ["job", "j-1", "vm", "1", "out", "of", "memory"]
+    assert event.split()[:4] == ["event", "m-1/work/1/1", "mail/out", "100"]
+    assert "\x1b" not in event
+    assert [each["kind"] for each in json.loads(say("dead", file, "--json")[0])] == ["job", "event"]
+    assert "there is no sent event 'other'" in say("replay", file, "other", status=FAILED)[1]
+    assert "1 event to be delivered again" in say("replay", file, "m-1/work/1/1")[1]
+    assert "0 events removed" in say("drop", file, "dead")[1]
