@@ -580,7 +580,7 @@ OF_THE_HOUSE = {
     "InputSource": "is_terminal take use_commands",
     "Job": "row see",
     "LabelPolicy": "fold settle settle_all",
-    "MemoryStore": "fence",
+    "MemoryStore": "fence discard",
     "Member": "cancel_timers check_in check_out felt_unwell felt_well idle_since kill_orphaned most_calls"
     " most_rss sound tell_stacks",
     "Onlooker": "close",

@@ -10,7 +10,7 @@ from lifecycle import hooks
 from lifecycle._bells import Bell
 from lifecycle._naming import reason_of
 from lifecycle.errors import FlowError
-from lifecycle.flows.tables import EngineState, FlowState
+from lifecycle.flows.tables import ENDS, EngineState, FlowState
 
 if TYPE_CHECKING:
     from collections import deque
@@ -21,12 +21,9 @@ if TYPE_CHECKING:
     from lifecycle.flows.records import FlowRow, Snapshot
     from lifecycle.flows.repositories import Repository
 
-__all__ = ["ENDS", "Drive"]
+__all__ = ["Drive"]
 
 _log = logging.getLogger("lifecycle.flows")
-
-#: States of a flow that nothing has to be done in any more.
-ENDS = (FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
 
 
 class Drive:
@@ -118,6 +115,7 @@ class Drive:
         self._use(snapshot)
 
     def _use(self, snapshot: Snapshot) -> None:
+        self._row = self._row._replace(error=snapshot.flow.error)
         self._engine = self._repository.engine(self._plan, snapshot, self)
         self._engine.bell = self._bell
         self._engine.watchers.append(self._watch)

@@ -66,7 +66,7 @@ class Run(Drive):
         if (error := self._engine.error()) is not None:
             raise error
         if self.state is not FlowState.SUCCESS:
-            raise FlowError(f"flow {self.id!r} is {self.state}, and what failed in it is not known")
+            raise FlowError(f"flow {self.id!r} is {self.state}: {self._row.error or 'its error is not known'}")
         return self._engine.core.values.provided()
 
     async def __aiter__(self) -> AsyncGenerator[Change, None]:

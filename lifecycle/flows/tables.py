@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "ENDS",
     "ENGINES",
     "FLOWS",
     "JOBS",
@@ -43,6 +44,10 @@ class FlowState(StrEnum):
     SUSPENDING = "SUSPENDING"
     SUSPENDED = "SUSPENDED"
     RESUMING = "RESUMING"
+
+
+#: States of a flow in which nothing is left to do.
+ENDS = (FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
 
 
 class AtomState(StrEnum):

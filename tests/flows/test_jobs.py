@@ -10,11 +10,12 @@ import pytest
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.errors import ClaimLost, FlowError, InvalidState
-from lifecycle.flows import Board, FlowRow, Flows, JobState, Priority
+from lifecycle.flows import AtomRow, Batch, Board, FlowRow, Flows, JobState, Priority
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lifecycle.flows import Job
     from lifecycle.testing import Clock
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -317,7 +318,9 @@ async def test_a_job_whose_owners_vanish_again_and_again_is_given_up(board: Boar
     assert "was gone before it was done" in job.error
 
 
-async def test_a_claim_takes_the_flow_too_so_that_who_had_it_cannot_write(board: Board, clock: Clock) -> None:
+async def test_the_end_of_a_claim_takes_the_flow_too_so_that_who_had_it_cannot_write(
+    board: Board, clock: Clock
+) -> None:
     job = await board.claim(await board.post("vm", id="a"), lease=1.0)
     row = FlowRow("a", "vm", epoch=1, owner="me")
     before = await board.store.adopt(job.row, row, now=board.now())
@@ -329,6 +332,73 @@ async def test_a_claim_takes_the_flow_too_so_that_who_had_it_cannot_write(board:
     with pytest.raises(ClaimLost):
         await board.store.adopt(job.row, row, now=board.now())
     assert (await board.store.adopt(again.row, row, now=board.now())).flow.epoch > after.epoch
+
+
+# -- the flow of a job -------------------------------------------------------------------------------------------------
+
+
+def finished(flow: FlowRow, state: str = "SUCCESS") -> Batch:
+    """The last write of an owner."""
+    return Batch(flow.id, flow.epoch, state, flow.seq + 1, 0.0, [AtomRow("a", "task", "SUCCESS")], [])
+
+
+async def adopted(board: Board, job: Job) -> FlowRow:
+    row = FlowRow(job.id, job.flow, "RUNNING", epoch=1, owner=job.row.token)
+    return (await board.store.adopt(job.row, row, now=board.now())).flow
+
+
+async def test_a_late_write_is_refused_after_the_claim_has_expired(board: Board, clock: Clock) -> None:
+    job = await board.claim(await board.post("vm", id="a"), lease=5.0)
+    flow = await adopted(board, job)
+    await clock.advance(5)
+    assert (await board.get("a")).state is JobState.UNCLAIMED
+    with pytest.raises(ClaimLost):
+        await board.flows.store.commit(finished(flow))
+    assert (await board.flows.store.load("a")).flow.state == "RUNNING"
+
+
+@pytest.mark.parametrize("way", ["expiry", "abandon", "trash"])
+async def test_a_discarded_job_ends_its_flow(flows: Flows, clock: Clock, way: str) -> None:
+    board = Board(flows, max_attempts=1)
+    job = await board.claim(await board.post("vm", id="a"), lease=5.0)
+    flow = await adopted(board, job)
+    if way == "expiry":
+        await clock.advance(5)
+    else:
+        await getattr(board, way)(job, error="no room")
+    assert (await board.get("a")).outcome == "trashed"
+    found = (await flows.store.load("a")).flow
+    assert (found.state, found.owner) == ("FAILURE", "")
+    assert found.error.startswith("its job was discarded: ")
+    with pytest.raises(ClaimLost):
+        await flows.store.commit(finished(flow))
+
+
+async def test_a_job_whose_flow_was_done_before_the_claim_expired_is_not_discarded(flows: Flows, clock: Clock) -> None:
+    board = Board(flows, max_attempts=1)
+    job = await board.claim(await board.post("vm", id="a"), lease=5.0)
+    await flows.store.commit(finished(await adopted(board, job)))
+    await clock.advance(5)
+    found = await board.get("a")
+    assert (found.state, found.outcome, found.error) == ("COMPLETE", "SUCCESS", "")
+    assert (await flows.store.load("a")).flow.state == "SUCCESS"
+
+
+@pytest.mark.parametrize("way", ["adopt", "expiry", "abandon", "trash"])
+async def test_a_flow_of_another_name_is_left_alone(flows: Flows, clock: Clock, way: str) -> None:
+    board = Board(flows, max_attempts=1)
+    other = FlowRow("a", "build", "RUNNING", epoch=1, owner="me")
+    await flows.store.create(other)
+    job = await board.claim(await board.post("vm", id="a"), lease=5.0)
+    if way == "adopt":
+        with pytest.raises(FlowError, match="job 'a' is for flow 'vm', and its id is that of a flow 'build'"):
+            await adopted(board, job)
+    elif way == "expiry":
+        await clock.advance(5)
+    else:
+        await getattr(board, way)(job)
+    await board.get("a")
+    assert (await flows.store.load("a")).flow == other
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

@@ -415,3 +415,58 @@ async def test_suspended_flows_claim_no_jobs_until_they_are_resumed(board: Board
         await board.flows.resume()
         assert await job == "SUCCESS"
     assert (await board.get(job.id)).attempts == 1
+
+
+# -- jobs that are discarded -------------------------------------------------------------------------------------------
+
+
+async def test_the_flow_of_a_discarded_job_is_not_recovered(flows: Flows, clock: Clock) -> None:
+    calls = []
+
+    async def poison() -> None:
+        calls.append(1)
+        await asyncio.sleep(1000)
+
+    board, flow = Board(flows, max_attempts=1), doing("f", poison)
+    async with working(board, flow, lease=9.0):
+        job = await board.post("f", id="one")
+        await until(lambda: calls)
+        board.now = lambda: clock.time() + 100
+        assert await job == "trashed"
+    assert await flows.recover(flow) == []
+    with pytest.raises(FlowError, match="flow 'one' is FAILURE: its job was discarded: "):
+        await flows.start(flow, id="one")
+    assert calls == [1]
+
+
+async def test_the_flow_of_a_discarded_job_can_be_reset_and_done_again(flows: Flows, clock: Clock) -> None:
+    keys = []
+
+    async def slow() -> None:
+        keys.append(current_task().key)
+        await asyncio.sleep(1000 if len(keys) == 1 else 0)
+
+    board, flow = Board(flows, max_attempts=1), doing("f", slow)
+    async with working(board, flow, lease=9.0):
+        job = await board.post("f", id="one")
+        await until(lambda: keys)
+        board.now = lambda: clock.time() + 100
+        assert await job == "trashed"
+    run = flows.start(flow, id="one")
+    with suppress(FlowError):
+        await run
+    await run.reset()
+    assert await flows.start(flow, id="one") == {"work": None}
+    assert keys == ["one/work/1", "one/work/2"]
+
+
+async def test_a_job_with_the_id_of_another_flow_is_discarded_and_the_flow_goes_on(flows: Flows) -> None:
+    gate = asyncio.Event()
+    board, build = Board(flows), doing("build", gate.wait)
+    run = flows.start(build, id="one")
+    async with working(board, GROW):
+        job = await board.post("grow", id="one", size=5)
+        assert await job == "trashed"
+    assert "its id is that of a flow 'build'" in job.error
+    gate.set()
+    assert await run == {"work": True}

@@ -51,6 +51,14 @@ async def test_a_flow_of_the_first_version_goes_on_with_its_keys(first_version: 
     assert keys == ["o7/ship/1", "o7/charge/3", "o7/ship/1"]
 
 
+async def test_a_flow_whose_job_was_discarded_by_the_first_version_is_not_recovered(first_version: Path) -> None:
+    with closing(sqlite3.connect(first_version)) as db, db:
+        db.execute("UPDATE lifecycle_jobs SET id = 'o7', state = 'COMPLETE', outcome = 'trashed' WHERE id = 'job-1'")
+    async with Flows(first_version) as flows:
+        assert await flows.recover(order([])) == []
+        assert (await flows.store.load("o7")).flow.error == "its job was discarded"
+
+
 async def test_jobs_and_events_of_the_first_version_are_kept(first_version: Path) -> None:
     async with Flows(first_version) as flows:
         assert [job.id for job in await Board(flows).jobs()] == ["job-1", "job-2"]

@@ -32,7 +32,7 @@ from lifecycle.flows.requests import RECOVER, RESUME, SUSPEND
 from lifecycle.flows.resets import RETRIED, begin_anew
 from lifecycle.flows.sqlite.flows import FLOW_TABLES
 from lifecycle.flows.stores import clock_of
-from lifecycle.flows.tables import FlowState, JobState
+from lifecycle.flows.tables import ENDS, FlowState, JobState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["VERBS", "flows"]
 
 _RUNS = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
-_ENDS = (FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
 
 
 def flows(verb: str, place: Path | str, ids: Sequence[str], *, json: bool = False, flow: str | None = None) -> int:
@@ -82,7 +81,7 @@ class _Selection:
 
     async def runner(self, row: FlowRow) -> str:
         """The process that has the flow and lives, by its host, if there are several, and its number; or nothing."""
-        lives = row.owner and row.state not in _ENDS and await self.flows.owners.lives(row.owner)
+        lives = row.owner and row.state not in ENDS and await self.flows.owners.lives(row.owner)
         return _process(row.owner) if lives else ""
 
     def ring(self, what: str, whom: Iterable[str]) -> None:
@@ -154,7 +153,7 @@ async def _suspend(chosen: _Selection) -> int:
 async def _resume(chosen: _Selection) -> int:
     """Ask who has them to go on."""
     asked = await _ask(chosen, RESUME, (FlowState.SUSPENDED,))
-    others = [row for row in await chosen.rows() if row.state not in _ENDS and row.id not in asked]
+    others = [row for row in await chosen.rows() if row.state not in ENDS and row.id not in asked]
     left = [row for row in others if not await chosen.runner(row)]
     for row in left:
         voice().say(f"{row.id} is {row.state}, and nobody runs who could go on with it; start its program")
@@ -166,7 +165,7 @@ async def _resume(chosen: _Selection) -> int:
 async def _ask(chosen: _Selection, what: str, states: Sequence[FlowState]) -> set[str]:
     """Ask for all that are in ``states`` and in somebody's hands; give their ids."""
     rows = await chosen.rows()
-    if chosen.ids and (ended := [row for row in rows if row.state in _ENDS]):
+    if chosen.ids and (ended := [row for row in rows if row.state in ENDS]):
         raise CliError(f"flow {ended[0].id!r} is at its end: {ended[0].state}")
     meant = {row.id: runner for row in rows if row.state in states and (runner := await chosen.runner(row))}
     chosen.ring(what, meant)

@@ -117,11 +117,20 @@ class Core:
                 f"flow {self.id!r} is {self.state} and cannot be reset; it can when it is SUCCESS, FAILURE or REVERTED"
             )
         for node in self.plan.resets:
+            self._stop(self.cells[node.number])
             self.ledger.renew(self.cells[node.number], "reset")
         self.ledger.go(FlowState.PENDING, "reset")
         self.errors.clear()
         self.failing.clear()
         self.doomed = False
+
+    def _stop(self, cell: Cell) -> None:
+        """Leave the state of being at work, in which a flow that was discarded has left ``cell``."""
+        if cell.state is AtomState.RUNNING:
+            self.ledger.move(cell, AtomState.PENDING, reason="cancelled")
+        elif cell.state is AtomState.REVERTING:
+            before = AtomState.SUCCESS if cell.failure is None else AtomState.FAILURE
+            self.ledger.move(cell, before, reason="cancelled")
 
     def begin(self) -> None:
         """Go to RUNNING.

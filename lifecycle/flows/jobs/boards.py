@@ -14,7 +14,7 @@ from lifecycle.backoff import Backoff
 from lifecycle.errors import FlowError
 from lifecycle.flows.jobs.claims import JOBS_TO_CLAIM, Claims, end_of
 from lifecycle.flows.jobs.jobs import Job
-from lifecycle.flows.jobs.rows import JobRow, ended, freed, rank_of
+from lifecycle.flows.jobs.rows import DISCARDED, JobRow, ended, freed, rank_of
 from lifecycle.flows.stores import clock_of, id_for
 from lifecycle.flows.tables import JobState
 from lifecycle.journal import Tally
@@ -222,7 +222,7 @@ class Board:
             InvalidState: where it is not claimed.
             ClaimLost: where somebody else has claimed it.
         """
-        await self._claims.let_go(job, who, lambda row: ended(row, "trashed", error or row.error, now=self.now()))
+        await self._claims.let_go(job, who, lambda row: ended(row, DISCARDED, error or row.error, now=self.now()))
 
     async def abandon(self, job: Job, who: str | None = None, *, error: str = "", after: float | None = None) -> None:
         """Give up a job that was claimed: it comes back after a while, unless it was tried too often.
@@ -240,7 +240,7 @@ class Board:
 
         def change(row: JobRow) -> JobRow:
             if row.attempts >= row.max_attempts:
-                return ended(row, "trashed", error, now=self.now())
+                return ended(row, DISCARDED, error, now=self.now())
             wait = self._backoff.delay(row.attempts - 1) if after is None else after
             return freed(row, error)._replace(due=self.now() + wait if wait else 0.0)
 

@@ -202,9 +202,11 @@ class Conductor:
         """The run of its flow; None where there can be none, and then the job is trashed."""
         board, row = self._board, job.row
         flow = FlowRow(row.id, row.flow, epoch=1, owner=row.token, store=row.store)
-        snapshot = await board.store.adopt(row, flow, now=board.now())
         try:
+            snapshot = await board.store.adopt(row, flow, now=board.now())
             return board.flows.adopt(self._flows[row.flow], snapshot)
+        except (ClaimLost, JournalError):
+            raise
         except Exception as error:  # noqa: BLE001  # a codec may raise anything; it is kept with the job
             await board.trash(job, error=error_text(error))
             return None

@@ -8,9 +8,26 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from lifecycle.flows.tables import JobState
+from lifecycle.flows.tables import FlowState, JobState
 
-__all__ = ["PRIORITIES", "Claim", "JobRow", "Priority", "ended", "freed", "lapsed", "rank_of", "taken"]
+__all__ = [
+    "DISCARDED",
+    "PRIORITIES",
+    "Claim",
+    "JobRow",
+    "Priority",
+    "discarded",
+    "ended",
+    "freed",
+    "lapsed",
+    "rank_of",
+    "taken",
+]
+
+#: The outcome of a job that is given up.
+DISCARDED = "trashed"
+# States of a flow whose owner died before it completed the job.
+_DONE = (FlowState.SUCCESS, FlowState.REVERTED)
 
 
 class Priority(StrEnum):
@@ -102,12 +119,19 @@ def ended(row: JobRow, outcome: str, error: str, *, now: float) -> JobRow:
     return row._replace(state=JobState.COMPLETE, owner="", token="", until=0.0, outcome=outcome, error=error, ended=now)
 
 
-def lapsed(row: JobRow, *, now: float) -> JobRow:
-    """The row once its claim is over without anybody having said what became of it."""
+def lapsed(row: JobRow, *, now: float, flow: str = "") -> JobRow:
+    """The row once its claim is over without a word from its owner; ``flow`` is the state of its flow, if any."""
     error = f"{row.owner} claimed it and was gone before it was done"
-    if row.attempts >= row.max_attempts:
-        return ended(row, "trashed", error, now=now)
-    return freed(row, error)
+    if row.attempts < row.max_attempts:
+        return freed(row, error)
+    if flow in _DONE:
+        return ended(row, flow, "" if flow == FlowState.SUCCESS else error, now=now)
+    return ended(row, DISCARDED, error, now=now)
+
+
+def discarded(row: JobRow) -> str:
+    """The error of a flow whose job was discarded."""
+    return f"its job was discarded: {row.error}" if row.error else "its job was discarded"
 
 
 def freed(row: JobRow, error: str) -> JobRow:

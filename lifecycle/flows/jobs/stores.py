@@ -1,15 +1,18 @@
 """`JobStore`: what keeps jobs, beside the flows that do them. Every method is one transaction.
 
 A claim is a lease: who made it is in the row until the lease ends or, told by `Owners`, the process has. Each method
-first ends the claims that are over, so that nobody sees one. A claim raises the epoch of the job and of its flow in
-one step: from then on what the owner before wants to write to either is refused.
+first ends the claims that are over, so that no caller sees one.
+
+The flow of a job is the flow with the job's id and the name that the job was posted for. The end of a claim without a
+word from its owner raises the epoch of that flow in the same transaction, so that a late write of the owner is refused.
+A job that is discarded ends its flow as FAILURE in the same transaction, unless the flow is at its end.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from lifecycle.errors import ClaimLost
+from lifecycle.errors import ClaimLost, FlowError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.jobs.rows import Claim, JobRow
     from lifecycle.flows.records import FlowRow, Snapshot
 
-__all__ = ["JobStore", "lost_job"]
+__all__ = ["JobStore", "lost_job", "other_flow"]
 
 
 class JobStore(Protocol):
@@ -51,7 +54,8 @@ class JobStore(Protocol):
         """Take the flow of a job that was claimed, or begin it.
 
         Raises:
-            ClaimLost: where the claim is lost.
+            ClaimLost: if the claim is lost.
+            FlowError: if the id is that of a flow with another name, which is left alone.
         """
         ...
 
@@ -81,4 +85,11 @@ def lost_job(row: JobRow) -> ClaimLost:
     return ClaimLost(
         f"{row.owner} has lost job {row.id!r}: its claim ended, or another was made since (epoch {row.epoch}); what it "
         "still wanted to write is refused"
+    )
+
+
+def other_flow(row: JobRow, name: str) -> FlowError:
+    """The error for a job whose id is that of a flow called ``name``."""
+    return FlowError(
+        f"job {row.id!r} is for flow {row.flow!r}, and its id is that of a flow {name!r}; post it with another id"
     )

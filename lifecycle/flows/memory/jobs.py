@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
-from lifecycle.flows.jobs.rows import lapsed, taken
-from lifecycle.flows.jobs.stores import lost_job
+from lifecycle.flows.jobs.rows import DISCARDED, discarded, lapsed, taken
+from lifecycle.flows.jobs.stores import lost_job, other_flow
 from lifecycle.flows.tables import JobState
 
 if TYPE_CHECKING:
@@ -66,9 +66,8 @@ class MemoryJobs:
         return True
 
     def _put(self, row: JobRow) -> JobRow:
-        old = self._rows.get(row.id)
-        if old is not None and old.epoch != row.epoch:
-            self._flows.fence(row.id, row.token)
+        if row.outcome == DISCARDED:
+            self._flows.discard(row.id, discarded(row), name=row.flow, at=row.ended)
         self._remove(row.id)
         self._rows[row.id] = row
         if row.state == JobState.UNCLAIMED:
@@ -99,14 +98,18 @@ class MemoryJobs:
         """Take the flow of a job that was claimed, or begin it.
 
         Raises:
-            ClaimLost: where the claim is lost.
+            ClaimLost: if the claim is lost.
+            FlowError: if the id is that of a flow with another name, which is left alone.
         """
         self._settle(now)
         if not self._has(row):
             raise lost_job(row)
         if not await self._flows.create(flow):
-            self._flows.fence(flow.id, flow.owner)
-        return await self._flows.load(flow.id)
+            self._flows.fence(flow.id, flow.owner, name=flow.name)
+        found = await self._flows.load(flow.id)
+        if found.flow.name != flow.name:
+            raise other_flow(row, found.flow.name)
+        return found
 
     async def next(self, *, now: float) -> float | None:
         """When a job will be due, or a claim may end, without anybody doing something."""
@@ -137,7 +140,7 @@ class MemoryJobs:
         """End the claims that are over."""
         for row in [self._rows[each] for each in self._claimed]:
             if row.until <= now:
-                self._put(lapsed(row, now=now))
+                self._put(lapsed(row, now=now, flow=self._flows.fence(row.id, "", name=row.flow)))
 
 
 def _place(row: JobRow) -> tuple[int, int, str]:

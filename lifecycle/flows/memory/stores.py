@@ -10,6 +10,7 @@ from lifecycle.flows.memory.outboxes import MemoryOutbox
 from lifecycle.flows.owners import Owners
 from lifecycle.flows.records import Snapshot
 from lifecycle.flows.stores import lost, unknown
+from lifecycle.flows.tables import ENDS, FlowState
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -131,7 +132,21 @@ class MemoryStore:
         """The jobs that are kept beside the flows."""
         return self._jobs
 
-    def fence(self, id: str, owner: str) -> None:  # noqa: A002  # what it is
-        """Take a flow for ``owner``, whoever had it; nothing happens where there is none."""
-        if (flow := self._flows.get(id)) is not None:
-            self._flows[id] = flow._replace(epoch=flow.epoch + 1, owner=owner)
+    def fence(self, id: str, owner: str, *, name: str) -> str:  # noqa: A002  # what it is
+        """Give the flow of that id and name to ``owner``, so that its owner before cannot write.
+
+        Returns:
+            The state of the flow, or nothing if there is no such flow.
+        """
+        flow = self._flows.get(id)
+        if flow is None or flow.name != name:
+            return ""
+        self._flows[id] = flow._replace(epoch=flow.epoch + 1, owner=owner)
+        return flow.state
+
+    def discard(self, id: str, error: str, *, name: str, at: float) -> None:  # noqa: A002  # what it is
+        """End the flow of that id and name as FAILURE, unless it is at its end."""
+        flow = self._flows.get(id)
+        if flow is not None and flow.name == name and flow.state not in ENDS:
+            ended = flow._replace(state=FlowState.FAILURE, error=error, at=at, epoch=flow.epoch + 1, owner="")
+            self._flows[id] = ended

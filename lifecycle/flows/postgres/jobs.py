@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from lifecycle.flows.jobs.rows import JobRow
-from lifecycle.flows.jobs.stores import lost_job
+from lifecycle.flows.jobs.rows import DISCARDED, JobRow, discarded
+from lifecycle.flows.jobs.stores import lost_job, other_flow
 from lifecycle.flows.postgres.connectors import sql
 from lifecycle.flows.postgres.flows import SNAPSHOT, printable, snapshot_of
 from lifecycle.flows.records import FlowRow
@@ -29,58 +29,70 @@ _ADD = (
     f"INSERT INTO lifecycle_jobs ({', '.join(_GIVEN)}, stamp)"  # noqa: S608  # the same
     f" VALUES ({', '.join(f'%({name})s' for name in _GIVEN)}, 0) ON CONFLICT (id) DO NOTHING RETURNING {_COLUMNS}"
 )
-# What `lapsed` says of a row, for all whose time is over; somebody else may be about it just now, and then he does it.
+# What `lapsed` says of a row, for all whose time is over; another process may be about it, and then does it. The flow
+# comes first: a commit to it that is under way is waited for, and `RETURNING` gives the state after that commit.
 _LAPSE = """
-WITH over AS (SELECT number FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until <= %(now)s FOR UPDATE SKIP LOCKED)
+WITH over AS (
+    SELECT number, id, flow, attempts >= max_attempts AS last,
+        owner || ' claimed it and was gone before it was done' AS words
+    FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until <= %(now)s FOR UPDATE SKIP LOCKED
+), fenced AS (
+    UPDATE lifecycle_flows f SET epoch = f.epoch + 1, owner = '', stamp = 0,
+        state = CASE WHEN o.last AND f.state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED') THEN 'FAILURE' ELSE f.state END,
+        error = CASE WHEN o.last AND f.state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED')
+            THEN 'its job was discarded: ' || o.words ELSE f.error END
+    FROM over o WHERE f.id = o.id AND f.name = o.flow RETURNING o.number, f.state
+)
 UPDATE lifecycle_jobs j SET
-    state = CASE WHEN attempts >= max_attempts THEN 'COMPLETE' ELSE 'UNCLAIMED' END,
-    outcome = CASE WHEN attempts >= max_attempts THEN 'trashed' ELSE outcome END,
-    ended = CASE WHEN attempts >= max_attempts THEN %(now)s ELSE ended END,
-    owner = '', token = '', until = 0, error = owner || ' claimed it and was gone before it was done'
-FROM over WHERE j.number = over.number
+    state = CASE WHEN over.last THEN 'COMPLETE' ELSE 'UNCLAIMED' END,
+    outcome = CASE WHEN NOT over.last THEN j.outcome
+        WHEN fenced.state IN ('SUCCESS', 'REVERTED') THEN fenced.state ELSE 'trashed' END,
+    ended = CASE WHEN over.last THEN %(now)s ELSE j.ended END,
+    owner = '', token = '', until = 0,
+    error = CASE WHEN over.last AND fenced.state = 'SUCCESS' THEN '' ELSE over.words END
+FROM over LEFT JOIN fenced USING (number) WHERE j.number = over.number
 """
 _DUE = """
 UPDATE lifecycle_jobs SET due = 0 WHERE number IN (SELECT number FROM lifecycle_jobs
     WHERE state = 'UNCLAIMED' AND due > 0 AND due <= %(now)s FOR UPDATE SKIP LOCKED)
-"""
-# Who had the job before can write to its flow no more; before the first claim nobody had it.
-_FENCE = """
-UPDATE lifecycle_flows f SET epoch = f.epoch + 1, owner = w.token, stamp = 0
-FROM written w WHERE f.id = w.id AND %(fences)s
 """
 _CLAIM = f"""
 WITH first AS (
     SELECT number FROM lifecycle_jobs
     WHERE state = 'UNCLAIMED' AND due = 0 AND (%(flows)s::text[] IS NULL OR flow = ANY (%(flows)s))
     ORDER BY rank, number LIMIT 1 FOR UPDATE SKIP LOCKED
-), written AS (
-    UPDATE lifecycle_jobs j SET state = 'CLAIMED', owner = %(owner)s, token = %(token)s, until = %(until)s,
-        epoch = epoch + 1, attempts = attempts + 1, stamp = %(stamp)s
-    FROM first WHERE j.number = first.number RETURNING j.*
-), fenced AS ({_FENCE} AND w.epoch > 1) SELECT {_COLUMNS} FROM written
+)
+UPDATE lifecycle_jobs j SET state = 'CLAIMED', owner = %(owner)s, token = %(token)s, until = %(until)s,
+    epoch = epoch + 1, attempts = attempts + 1, stamp = %(stamp)s
+FROM first WHERE j.number = first.number RETURNING {", ".join(f"j.{name}" for name in JobRow._fields)}
 """  # noqa: S608  # our own columns
 _CLAIMED = f"{_SELECT} WHERE state = 'CLAIMED' AND token = %(token)s AND stamp = %(stamp)s"
 _SWAP = f"""
-WITH written AS (
-    UPDATE lifecycle_jobs SET {", ".join(f"{name} = %({name})s" for name in _WRITTEN)}, stamp = %(stamp)s
-    WHERE id = %(id)s AND state = %(old_state)s AND epoch = %(old_epoch)s AND (state != 'CLAIMED' OR until > %(now)s)
-    RETURNING id, token
-), fenced AS ({_FENCE}) SELECT 1 FROM written
+UPDATE lifecycle_jobs SET {", ".join(f"{name} = %({name})s" for name in _WRITTEN)}, stamp = %(stamp)s
+WHERE id = %(id)s AND state = %(old_state)s AND epoch = %(old_epoch)s AND (state != 'CLAIMED' OR until > %(now)s)
+RETURNING id, flow
+"""  # noqa: S608  # the same
+_DISCARD = f"""
+WITH written AS ({_SWAP}), discarded AS (
+    UPDATE lifecycle_flows f SET state = 'FAILURE', error = %(words)s, at = %(ended)s, epoch = f.epoch + 1, owner = '',
+        stamp = 0
+    FROM written w WHERE f.id = w.id AND f.name = w.flow AND f.state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED')
+) SELECT 1 FROM written
 """  # noqa: S608  # the same
 _RENEW = """
 UPDATE lifecycle_jobs j SET until = %(until)s FROM json_to_recordset(%(claims)s::json) AS c (id text, epoch bigint)
 WHERE j.id = c.id AND j.epoch = c.epoch AND j.state = 'CLAIMED' RETURNING j.id, j.epoch
 """
-# The flow is ours also where a claim before had fenced it; what is sent a second time does not fence ourselves.
+# What is sent a second time does not fence ourselves. The tasks are read by the next statement, `_ADOPTED`: this one
+# may wait for a commit of the owner before, and would read the tasks as they were before that commit.
 _ADOPT = f"""
 WITH claim AS (
     SELECT id FROM lifecycle_jobs WHERE id = %(id)s AND state = 'CLAIMED' AND epoch = %(job_epoch)s FOR SHARE
-), f AS (
-    INSERT INTO lifecycle_flows AS had ({", ".join(FlowRow._fields)}, stamp)
-    SELECT {", ".join(f"%({name})s" for name in FlowRow._fields)}, %(stamp)s FROM claim
-    ON CONFLICT (id) DO UPDATE SET epoch = had.epoch + 1, owner = excluded.owner, stamp = excluded.stamp
-    WHERE NOT (had.owner = excluded.owner AND had.stamp >= excluded.stamp) RETURNING *
-) SELECT {SNAPSHOT} FROM f
+)
+INSERT INTO lifecycle_flows AS had ({", ".join(FlowRow._fields)}, stamp)
+SELECT {", ".join(f"%({name})s" for name in FlowRow._fields)}, %(stamp)s FROM claim
+ON CONFLICT (id) DO UPDATE SET epoch = had.epoch + 1, owner = excluded.owner, stamp = excluded.stamp
+WHERE had.name = excluded.name AND NOT (had.owner = excluded.owner AND had.stamp >= excluded.stamp)
 """  # noqa: S608  # the same
 _ADOPTED = f"SELECT {SNAPSHOT} FROM lifecycle_flows f WHERE id = %(id)s AND owner = %(owner)s AND stamp = %(stamp)s"  # noqa: S608  # the same
 _PURGE = """
@@ -115,7 +127,7 @@ class PostgresJobs:
     async def take(self, flows: Collection[str] | None, claim: Claim) -> JobRow | None:
         """Claim the first job that is due and that one of ``flows`` does, or any; None where there is none."""
         stamp, names = next(self._stamps), None if flows is None else list(flows)
-        taking = sql(_CLAIM, flows=names, stamp=stamp, fences=True, **claim._asdict())
+        taking = sql(_CLAIM, flows=names, stamp=stamp, **claim._asdict())
         done = sql(_CLAIMED, token=claim.token, stamp=stamp)
         settling = sql(_LAPSE, now=claim.now), sql(_DUE, now=claim.now)
         return _first(await self._server.run(*settling, taking, done=done))
@@ -124,11 +136,13 @@ class PostgresJobs:
         """Write ``new`` where the job has the state and the epoch of ``old``; False where it has not."""
         values = {name: getattr(new, name) for name in _WRITTEN} | {"id": old.id, "stamp": next(self._stamps)}
         values |= {"old_state": old.state, "old_epoch": old.epoch, "now": now, "error": printable(new.error)}
-        fences = bool(old.epoch) and new.epoch != old.epoch
+        swapping = sql(_SWAP, **values)
+        if new.outcome == DISCARDED:
+            swapping = sql(_DISCARD, words=printable(discarded(new)), **values)
         done = sql(
             "SELECT 1 FROM lifecycle_jobs WHERE id = %(id)s AND stamp = %(stamp)s", id=old.id, stamp=values["stamp"]
         )
-        return bool(await self._server.run(sql(_SWAP, fences=fences, **values), done=done))
+        return bool(await self._server.run(swapping, done=done))
 
     async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
         """Have those claims end later; gives those that are lost."""
@@ -140,12 +154,17 @@ class PostgresJobs:
         """Take the flow of a job that was claimed, or begin it.
 
         Raises:
-            ClaimLost: where the claim is lost.
+            ClaimLost: if the claim is lost.
+            FlowError: if the id is that of a flow with another name, which is left alone.
         """
         values = flow._asdict() | {"job_epoch": row.epoch, "stamp": next(self._stamps)}
-        done = sql(_ADOPTED, **values)
-        for found in await self._server.run(sql(_LAPSE, now=now), sql(_ADOPT, **values), done=done):
+        adopted = sql(_ADOPTED, **values)
+        for found in await self._server.run(sql(_LAPSE, now=now), sql(_ADOPT, **values), adopted, done=adopted):
             return snapshot_of(found)
+        named = sql("SELECT name FROM lifecycle_flows WHERE id = %(id)s", id=row.id)
+        for (name,) in await self._server.run(named):
+            if name != flow.name:
+                raise other_flow(row, name)
         raise lost_job(row)
 
     async def next(self, *, now: float) -> float | None:

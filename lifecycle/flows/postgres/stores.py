@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["PostgresStore"]
 
 _LOAD = f"SELECT {SNAPSHOT} FROM lifecycle_flows f WHERE id = %(id)s"  # noqa: S608  # our own columns
+# The tasks are read by a statement of their own: the first may wait for a commit of the owner before, and would read
+# the tasks as they were before that commit.
 _TAKE = (
-    "WITH f AS (UPDATE lifecycle_flows SET epoch = epoch + 1, owner = %(owner)s, stamp = %(stamp)s"  # noqa: S608  # the same
-    f" WHERE id = %(id)s AND epoch = %(seen)s RETURNING *) SELECT {SNAPSHOT} FROM f"
+    "UPDATE lifecycle_flows SET epoch = epoch + 1, owner = %(owner)s, stamp = %(stamp)s"
+    " WHERE id = %(id)s AND epoch = %(seen)s"
 )
 _TAKEN = f"{_LOAD} AND epoch = %(seen)s + 1 AND owner = %(owner)s AND stamp = %(stamp)s"
 _FLOWS = (
@@ -130,7 +132,8 @@ class PostgresStore:
             FlowError: where there is none of that id.
         """
         values = {"id": id, "owner": owner, "seen": seen, "stamp": next(self._stamps)}
-        for row in await self._server.run(sql(_TAKE, **values), done=sql(_TAKEN, **values)):
+        taken = sql(_TAKEN, **values)
+        for row in await self._server.run(sql(_TAKE, **values), taken, done=taken):
             return snapshot_of(row)
         await self.load(id)
         raise lost(id, seen)
@@ -165,6 +168,8 @@ class PostgresStore:
     async def delete(self, id: str) -> bool:  # noqa: A002  # what it is
         """Forget a flow; False where there is none."""
         gone = await self._server.run(
+            # A commit that is under way comes first, so that nothing of it is left.
+            sql("SELECT 1 FROM lifecycle_flows WHERE id = %(id)s FOR UPDATE", id=id),
             sql("DELETE FROM lifecycle_flow_atoms WHERE flow = %(id)s", id=id),
             sql("DELETE FROM lifecycle_flow_changes WHERE flow = %(id)s", id=id),
             sql("DELETE FROM lifecycle_flows WHERE id = %(id)s RETURNING 1", id=id),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from lifecycle.flows.records import Batch
 
-__all__ = ["FLOW_TABLES", "begin", "changes", "fence", "find", "forget", "snapshot", "take", "write"]
+__all__ = ["FLOW_TABLES", "begin", "changes", "discard", "fence", "find", "forget", "snapshot", "take", "write"]
 
 FLOW_TABLES = Schema(
     "flows",
@@ -93,6 +93,10 @@ _INSERT_CHANGE = (
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _FENCE = "UPDATE lifecycle_flows SET epoch = epoch + 1, owner = ? WHERE id = ?"
+_DISCARD = (
+    "UPDATE lifecycle_flows SET state = 'FAILURE', error = ?, at = ?, epoch = epoch + 1, owner = ''"
+    " WHERE id = ? AND name = ? AND state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED')"
+)
 _SELECT_CHANGES = (
     "SELECT kind, name, old, new, NULL, reason, attempt, flow, seq, at, result FROM lifecycle_flow_changes"
     " WHERE flow = ? AND seq > ? ORDER BY seq LIMIT ?"
@@ -136,9 +140,19 @@ def take(db: sqlite3.Connection, id: str, owner: str, *, seen: int) -> Snapshot:
     return found
 
 
-def fence(db: sqlite3.Connection, id: str, owner: str) -> None:  # noqa: A002  # what it is
-    """Have the flow belong to ``owner``, whoever had it; nothing happens where there is none."""
-    db.execute(_FENCE, (owner, id))
+def fence(db: sqlite3.Connection, id: str, owner: str, *, name: str) -> str:  # noqa: A002  # what it is
+    """Give the flow of that id and name to ``owner``, so that its owner before cannot write.
+
+    Returns:
+        The state of the flow, or nothing if there is no such flow.
+    """
+    fenced = db.execute(f"{_FENCE} AND name = ? RETURNING state", (owner, id, name)).fetchall()
+    return str(fenced[0][0]) if fenced else ""
+
+
+def discard(db: sqlite3.Connection, id: str, error: str, *, name: str, at: float) -> None:  # noqa: A002  # what it is
+    """End the flow of that id and name as FAILURE, unless it is at its end."""
+    db.execute(_DISCARD, (error, at, id, name))
 
 
 def write(db: sqlite3.Connection, batch: Batch) -> None:

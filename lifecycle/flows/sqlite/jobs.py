@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lifecycle.flows.jobs.rows import JobRow, lapsed, taken
-from lifecycle.flows.jobs.stores import lost_job
-from lifecycle.flows.sqlite.flows import begin, fence, snapshot
+from lifecycle.flows.jobs.rows import DISCARDED, JobRow, discarded, lapsed, taken
+from lifecycle.flows.jobs.stores import lost_job, other_flow
+from lifecycle.flows.sqlite.flows import begin, discard, fence, snapshot
 from lifecycle.journal import Schema
 
 if TYPE_CHECKING:
@@ -52,6 +52,13 @@ JOB_TABLES = Schema(
             "CREATE INDEX lifecycle_jobs_delayed ON lifecycle_jobs (due) WHERE state = 'UNCLAIMED' AND due > 0",
             "CREATE INDEX lifecycle_jobs_claimed ON lifecycle_jobs (until) WHERE state = 'CLAIMED'",
             "CREATE INDEX lifecycle_jobs_complete ON lifecycle_jobs (ended) WHERE state = 'COMPLETE'",
+        ),
+        (
+            # A flow whose job was discarded could be left unfinished before, and was done again.
+            """UPDATE lifecycle_flows
+                SET state = 'FAILURE', epoch = epoch + 1, owner = '', error = 'its job was discarded'
+                WHERE state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED') AND EXISTS (SELECT 1 FROM lifecycle_jobs j
+                    WHERE j.id = lifecycle_flows.id AND j.flow = lifecycle_flows.name AND j.outcome = 'trashed')""",
         ),
     ),
 )
@@ -137,15 +144,20 @@ class SQLiteJobs:
         """Take the flow of a job that was claimed, or begin it.
 
         Raises:
-            ClaimLost: where the claim is lost.
+            ClaimLost: if the claim is lost.
+            FlowError: if the id is that of a flow with another name, which is left alone.
         """
 
         def write(db: sqlite3.Connection) -> Snapshot:
             if _one(db, "id = ? AND state = 'CLAIMED' AND epoch = ?", row.id, row.epoch) is None:
                 raise lost_job(row)
-            if not begin(db, flow):
-                fence(db, flow.id, flow.owner)
-            return snapshot(db, flow.id)
+            if begin(db, flow):
+                return snapshot(db, flow.id)
+            fence(db, flow.id, flow.owner, name=flow.name)
+            found = snapshot(db, flow.id)
+            if found.flow.name != flow.name:
+                raise other_flow(row, found.flow.name)
+            return found
 
         return await self._run(now, write)
 
@@ -234,16 +246,15 @@ def _swap(db: sqlite3.Connection, old: JobRow, new: JobRow, now: float) -> bool:
     written = db.execute(_UPDATE, (*new[_NUMBER + 1 :], old.id, old.state, old.epoch, now))
     if not written.rowcount:
         return False
-    # Before the first claim nobody has the flow; who has begun it himself loses it when it is adopted.
-    if old.epoch and new.epoch != old.epoch:
-        fence(db, new.id, new.token)
+    if new.outcome == DISCARDED:
+        discard(db, new.id, discarded(new), name=new.flow, at=new.ended)
     return True
 
 
 def _lapse(db: sqlite3.Connection, now: float, where: str, value: Any) -> None:
     """End claims without anybody having said what became of the jobs."""
     for row in _rows(db, f"state = 'CLAIMED' AND {where}", value):
-        _swap(db, row, lapsed(row, now=now), 0.0)
+        _swap(db, row, lapsed(row, now=now, flow=fence(db, row.id, "", name=row.flow)), 0.0)
 
 
 def _renew(db: sqlite3.Connection, row: JobRow, until: float) -> bool:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from lifecycle.errors import JournalError
@@ -304,3 +305,56 @@ async def test_many_news_go_in_few_notifications_and_none_is_lost() -> None:
             others.owners.listen(f"{'long ' * 20}{number}", partial(heard.add, number))
             flows.owners.ring(f"{'long ' * 20}{number}")
         await until(lambda: len(heard) == 500)
+
+
+# -- what others write meanwhile ---------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def committing(url: str) -> AsyncIterator[None]:
+    """The owner's commit of a success, which is under way until this is left and another statement waits for it."""
+    with psycopg.connect(url) as db:
+        db.execute("UPDATE lifecycle_flows SET seq = 2, state = 'SUCCESS' WHERE id = 'one'")
+        db.execute("UPDATE lifecycle_flow_atoms SET state = 'SUCCESS', result = '5' WHERE flow = 'one'")
+        yield
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        await until(lambda: postgres.server().execute(waiting))
+
+
+async def test_a_flow_is_taken_with_the_success_that_is_being_committed() -> None:
+    url = postgres.server().cleared()
+    async with PostgresStore(url) as store:
+        await store.create(FLOW)
+        await store.commit(batch(1, "RUNNING"))
+        async with committing(url):
+            taking = asyncio.create_task(store.take("one", "you", seen=1))
+        assert (await taking).atoms["a"].state == "SUCCESS"
+
+
+async def test_the_flow_of_a_job_is_adopted_with_the_success_that_is_being_committed() -> None:
+    url = postgres.server().cleared()
+    async with PostgresStore(url) as store:
+        jobs = store.jobs(store.owners())
+        await store.create(FLOW)
+        await store.commit(batch(1, "RUNNING"))
+        await jobs.add(JOB)
+        job = await jobs.take(None, CLAIM)
+        assert job is not None
+        async with committing(url):
+            adopting = asyncio.create_task(jobs.adopt(job, FLOW._replace(owner="token"), now=11.0))
+        assert (await adopting).atoms["a"].state == "SUCCESS"
+
+
+async def test_a_claim_that_expires_waits_for_the_commit_that_is_under_way() -> None:
+    url = postgres.server().cleared()
+    async with PostgresStore(url) as store:
+        jobs = store.jobs(store.owners())
+        await store.create(FLOW)
+        await store.commit(batch(1, "RUNNING"))
+        await jobs.add(JOB._replace(max_attempts=1))
+        assert await jobs.take(None, CLAIM) is not None
+        async with committing(url):
+            asking = asyncio.create_task(jobs.get("one", now=100.0))
+        found = await asking
+        assert found is not None
+        assert found.outcome == "SUCCESS"
