@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lifecycle.cli.ctl.verbs import add_ctl
@@ -243,9 +244,16 @@ class _Collect(argparse.Action):
 
 
 class _Version(argparse.Action):
-    """Looks the version up only when somebody asks."""
+    """Looks up the version, which takes a while, when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        parser.exit(0, f"lifecycle {version('lifecycle-control')}\n")
+        from lifecycle.cli.messages import put
+
+        try:
+            found = version("lifecycle-control")
+        except PackageNotFoundError:
+            found = "unknown (lifecycle-control is not installed; this is a copy of its source)"
+        put(sys.stdout, f"lifecycle {found}\n")
+        parser.exit(0)

@@ -7,19 +7,18 @@ import errno
 import logging
 import os
 import re
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 from lifecycle._naming import program_name
 from lifecycle._unix_sockets import SocketFile, clear, has_ended
 from lifecycle.observe.console import Console
-from lifecycle.observe.sockets import addressed, check_directory, directory
+from lifecycle.observe.sockets import addressed, check_directory, directory, reserve
 from lifecycle.runtime.auxiliaries import Auxiliary
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from contextlib import AsyncExitStack
     from pathlib import Path
     from socket import socket
 
@@ -37,15 +36,17 @@ _NUMBER = re.compile("[1-9][0-9]{0,8}", re.ASCII)
 class ControlSocket(Auxiliary):
     """Lets ``lifecycle ctl`` ask and steer this program, for as long as it lives; a main for `run`, best the first.
 
-    It answers HTTP at the Unix socket ``NAME.sock`` in ``$XDG_RUNTIME_DIR/lifecycle``, or in ``/tmp/lifecycle-UID``:
-    a directory of mode 0700 with a socket of mode 0600, and whoever connects must be our own user or root. ``name`` is
+    It answers HTTP at the Unix socket ``NAME.sock`` in ``$XDG_RUNTIME_DIR/lifecycle``, else in
+    ``$RUNTIME_DIRECTORY/lifecycle``, else in ``/tmp/lifecycle-UID``: a directory of mode 0700 with a socket of mode
+    0600, and a client must be our own user or root. If another user owns the directory in ``/tmp``, a warning is logged
+    and ``~/.local/state/lifecycle`` is used. ``name`` is
     that of the program where none is given: its file or module. Where another program that lives has it, the number
     of the process is added. What a program that was killed left behind is replaced, and removed where it
     had a number.
 
     As a main it is up before the next one starts, and the last to stop; a program whose other mains have ended does
-    not go on for its sake. ``async with`` does the same inside a lifetime. Both raise `OSError` when there is no place
-    for the socket, or somebody else owns it, and `LookupError` outside a lifetime.
+    not go on for its sake. Without a place for the socket it logs a warning, and the program runs without it.
+    ``async with`` opens it inside a lifetime; it raises `OSError` where a main warns, and `LookupError` outside of one.
 
     Raises:
         ValueError: for a name that no file could have.
@@ -68,6 +69,17 @@ class ControlSocket(Auxiliary):
         """The socket; None while it is closed."""
         return self._path
 
+    async def run(self) -> None:
+        """Be open until cancelled; without a socket if there is no place for one."""
+        async with AsyncExitStack() as held:
+            try:
+                await held.enter_async_context(self)
+            except OSError as error:
+                _log.warning("%s; lifecycle ctl will not find this program", error.strerror or error)
+                self._up.set()
+                held.callback(self._up.clear)
+            await asyncio.Event().wait()
+
     async def _open(self, held: AsyncExitStack) -> None:
         console = await held.enter_async_context(Console())
         file = self._opened(held)
@@ -77,8 +89,7 @@ class ControlSocket(Auxiliary):
 
     def _opened(self, held: AsyncExitStack) -> SocketFile:
         """The socket under the name that was wanted, or under one with a number."""
-        where = directory()
-        _make(where)
+        where = _made_directory()
         with _alone(where):
             _sweep(where)
             for name in (self._wanted, f"{self._wanted}-{os.getpid()}"):
@@ -134,6 +145,24 @@ async def _readable(at: socket) -> None:
 async def _ended(serving: asyncio.Task[None]) -> None:
     serving.cancel()
     await asyncio.wait({serving})
+
+
+def _made_directory() -> Path:
+    """The directory for the socket: the usual one, or the one in reserve."""
+    where = directory()
+    try:
+        _make(where)
+    except OSError as error:
+        spare = reserve()
+        if spare is None:
+            raise
+        with suppress(OSError):
+            spare.parent.mkdir(parents=True, exist_ok=True)
+            _make(spare)
+            _log.warning("%s; using %s", error.strerror, spare)
+            return spare
+        raise
+    return where
 
 
 def _make(where: Path) -> None:

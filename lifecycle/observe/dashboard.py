@@ -32,9 +32,9 @@ class Dashboard(Auxiliary):
 
     Whoever can reach a loopback address may look. Commands need ``token``, as does looking where ``host`` is an address
     that other machines reach; without one a token is made. It belongs into the header ``Authorization: Bearer TOKEN``,
-    or, for the page, behind ``#token=``: never into a query, a cookie or a log. A token that was made is told once,
-    with the address: at a terminal on stderr, and else in the log. Requests that came by another name than the
-    machine's, or from another page, are refused.
+    or, for the page, behind ``#token=``: never into a query, a cookie or a log. At a terminal the address is printed on
+    stderr, with a token that was made. Elsewhere the address is logged without it: give a ``token`` of your own, or
+    read the attribute. Requests that came by another name than the machine's, or from another page, are refused.
 
     As a main it is up before the next one starts, and the last to stop; a program whose other mains have ended does
     not go on for its sake. ``async with`` does the same inside a lifetime. Both raise `OSError` when the address is
@@ -83,14 +83,16 @@ class Dashboard(Auxiliary):
         self._tell()
 
     def _tell(self) -> None:
-        """Say where the page is; a token that the user has chosen is known to the user."""
+        """Print or log where the page is; only a terminal gets a token that was made."""
         if not is_loopback(self._host):
             _log.warning("%s is not encrypted and not only for this machine; a tunnel or a proxy is better", self.url)
-        text = f"dashboard: {self.url}/" + (f"#token={quote(self.token, safe='')}" if self._is_made else "")
         if sys.stderr is not None and sys.stderr.isatty():
-            print(text, file=sys.stderr, flush=True)  # noqa: T201  # who sits there opens it
+            token = f"#token={quote(self.token, safe='')}" if self._is_made else ""
+            print(f"dashboard: {self.url}/{token}", file=sys.stderr, flush=True)  # noqa: T201  # for the person there
         else:
-            _log.info("%s", text)
+            _log.info("dashboard: %s/", self.url)
+            if self._is_made:
+                _log.info("commands on the page need its token, which is not logged; give Dashboard(token=...) one")
 
 
 def _opened(host: str, port: int) -> socket.socket:

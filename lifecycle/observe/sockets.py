@@ -1,7 +1,8 @@
 """Where the control sockets of programs are, and which programs listen at theirs.
 
-For the side that asks: nothing heavy is imported. A socket lies in ``$XDG_RUNTIME_DIR/lifecycle``, or in
-``/tmp/lifecycle-UID`` where there is no such directory of our own; nobody else may look into either.
+For the side that asks: nothing heavy is imported. A socket lies in ``$XDG_RUNTIME_DIR/lifecycle``, else in
+``$RUNTIME_DIRECTORY/lifecycle`` (which systemd sets), else in ``/tmp/lifecycle-UID``. Another user can take the last
+name first, so there is a directory below the home of the user in reserve. Other users may use none of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from lifecycle._unix_sockets import is_forsaken, peer
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-__all__ = ["Program", "addressed", "check_directory", "directory", "find"]
+__all__ = ["Program", "addressed", "check_directory", "directory", "find", "reserve"]
 
 _SUFFIX = ".sock"
 
@@ -61,13 +62,43 @@ class Program:
 
 def directory() -> Path:
     """Where the sockets of this user's programs are."""
+    return _given() or _shared()
+
+
+def reserve() -> Path | None:
+    """Where they are if another user owns that directory, or it cannot be made; None for a directory that was given."""
+    if _given() is not None:
+        return None
+    state = os.environ.get("XDG_STATE_HOME", "")
+    with suppress(RuntimeError):  # the user has no home
+        return Path(state if Path(state).is_absolute() else Path.home() / ".local" / "state", "lifecycle")
+    return None
+
+
+def _given() -> Path | None:
+    """The directory that the environment names: of the session, or of the service that systemd runs."""
     own = os.geteuid()
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    with suppress(OSError):
-        # Whoever became somebody else may still have the variable of before.
-        if Path(runtime).is_absolute() and os.stat(runtime).st_uid == own:  # noqa: PTH116  # it may be ""
-            return Path(runtime, "lifecycle")
-    return Path(f"/tmp/lifecycle-{own}")  # noqa: S108  # its owner and mode are checked
+    # systemd separates several by colons.
+    for runtime in (os.environ.get("XDG_RUNTIME_DIR", ""), *os.environ.get("RUNTIME_DIRECTORY", "").split(":")):
+        with suppress(OSError):
+            # A process that changed its user may still have the variables of before.
+            if Path(runtime).is_absolute() and os.stat(runtime).st_uid == own:  # noqa: PTH116  # it may be ""
+                return Path(runtime, "lifecycle")
+    return None
+
+
+def _shared() -> Path:
+    return Path(f"/tmp/lifecycle-{os.geteuid()}")  # noqa: S108  # its owner and mode are checked
+
+
+def _places() -> Iterator[Path]:
+    """Where a program of this user may have its socket."""
+    yield directory()
+    if (spare := reserve()) is not None:
+        yield spare
+        # Those of services of this user, of which this process does not have the variable.
+        with suppress(OSError):
+            yield from (path for path in Path("/run").glob("*/lifecycle") if path.stat().st_uid == os.geteuid())
 
 
 def check_directory(path: Path) -> None:
@@ -93,7 +124,8 @@ def find(name: str | None = None) -> list[Program]:
     With ``name``, the one that has it; where none does, those that were started while another had it, whose names
     end in their numbers: ``NAME-PID``.
     """
-    found = sorted(_programs(directory()), key=lambda each: each.name)
+    programs = (each for place in dict.fromkeys(_places()) for each in _programs(place))
+    found = sorted(programs, key=lambda each: each.name)
     if name is None:
         return found
     exact = [each for each in found if each.name == name]

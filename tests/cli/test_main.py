@@ -14,6 +14,7 @@ from lifecycle.cli import main
 from lifecycle.cli.commandline import parse
 from lifecycle.cli.messages import Voice, colourful
 
+ROOT = Path(__file__).parents[2]
 HEAVY = {"asyncio", "aiohttp", "watchfiles", "prompt_toolkit", "blinker", "pathspec", "rich", "http"}
 
 PROGRAM = """
@@ -44,6 +45,15 @@ def test_help_and_version_import_nothing_heavy(argv: list[str]) -> None:
         [sys.executable, "-c", PROGRAM, *argv], capture_output=True, text=True, check=True, timeout=20
     )
     assert HEAVY.isdisjoint(json.loads(ended.stdout.splitlines()[-1]))
+
+
+def test_the_version_of_a_source_that_is_not_installed_is_unknown() -> None:
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from lifecycle.cli import main; main(['--version'])"
+    ended = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False, timeout=20
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "lifecycle unknown (lifecycle-control is not installed; this is a copy of its source)\n"
 
 
 @pytest.mark.parametrize("argv", [[], ["wacth"], ["watch", "--nope", "--", "true"], ["run"]])

@@ -32,6 +32,18 @@ HOSTILE = "q\"'<b>[x]{y}|`é\U0001f600\n"
 # -- outcomes ------------------------------------------------------------------------------------------------------
 
 
+async def test_an_unknown_command_is_answered_with_names_and_not_with_aliases() -> None:
+    router = Router()
+    router.commands.add(Command("deploy", aliases=("d", "ship")))
+    async with steered(router) as (_, console):
+        strange = await console.command("xyzzy")
+        near = await console.command("shipp")
+    words = str(strange.error).partition("; there is ")[2].split(", ")
+    assert "deploy" in words
+    assert not {"d", "ship"} & set(words)
+    assert near.error == "unknown command 'shipp'; did you mean 'ship'?"
+
+
 async def test_an_outcome_shows_no_secret_of_an_error() -> None:
     router = Router()
 

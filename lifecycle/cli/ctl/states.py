@@ -15,6 +15,7 @@ from lifecycle.cli.listing import harmless
 from lifecycle.cli.messages import put, voice
 
 if TYPE_CHECKING:
+    from lifecycle.cli.ctl.clients import Client
     from lifecycle.cli.ctl.streams import Stream
     from lifecycle.cli.ctl.trees import Node
     from lifecycle.cli.ctl.verbs import Request
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["sheet", "status"]
 
 _HEADING: Final = ("name", "kind", "status", "")
+#: Seconds after which a table at a terminal is drawn again without news.
+_REDRAWN: Final = 1.0
 
 
 def status(request: Request) -> int:
@@ -37,16 +40,20 @@ def status(request: Request) -> int:
             tree.update([stream.first()])
             show(sheet(tree, client.name))
             return DONE
-        read = _as_json(stream) if request.json else _as_it_changes(stream, client.name)
+        read = _as_json(client, stream) if request.json else _as_it_changes(stream, client.name)
         if not read or stream.unread:
             return DONE
     voice().warn(f"{client.name} has ended")
     return FAILED
 
 
-def _as_json(stream: Stream) -> bool:
-    """A line for each change; whether somebody has read them all."""
-    return all(show_json(message, line=True) for message in stream)
+def _as_json(client: Client, stream: Stream) -> bool:
+    """The whole state, one line per change, in the same form as without --watch; False if the reader has gone."""
+    while not stream.ended:
+        # Several changes that came together are one.
+        if stream.take() and not show_json(client.get("/api/state"), line=True):
+            return False
+    return True
 
 
 def _as_it_changes(stream: Stream, name: str) -> bool:
@@ -54,8 +61,9 @@ def _as_it_changes(stream: Stream, name: str) -> bool:
     tree, screen = Tree(), console()
     if screen is not None:
         with live(screen) as draw:
-            for message in stream:
-                tree.update([message])
+            while not stream.ended:
+                # Also without news: the times in it pass.
+                tree.update(stream.take(_REDRAWN))
                 draw(sheet(tree, name))
         return True
     said = {name: _told(node) for name, node in tree.update([stream.first()]).items()}

@@ -195,9 +195,10 @@ class Orders:
             asker.set(answer)
 
     def _unknown(self, word: str) -> str:
-        words = sorted({each for router in self.routers() for each in router.commands.words()})
-        near = difflib.get_close_matches(word[:_SHOWN], words, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there is {', '.join(words)}"
+        words = {each for router in self.routers() for each in router.commands.words()}
+        names = {each.name for router in self.routers() for each in router.commands}
+        near = difflib.get_close_matches(word[:_SHOWN], sorted(words), 1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; there is {', '.join(sorted(names))}"
         return f"unknown command {word[:_SHOWN]!r}{hint}"
 
 

@@ -158,6 +158,50 @@ async def test_without_a_directory_of_the_session_there_is_one_in_tmp(
     assert sockets.directory() == Path(f"/tmp/lifecycle-{NOBODY}")
 
 
+async def test_the_directory_that_systemd_made_for_a_service_is_used(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = runtime / "service"
+    service.mkdir()
+    monkeypatch.setenv("RUNTIME_DIRECTORY", f"{runtime / 'missing'}:{service}")
+    assert sockets.directory() == runtime / "lifecycle", "that of the session comes first: ctl has it too"
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    async with opened() as (_, path):
+        assert path == service / "lifecycle" / "api.sock"
+        assert [each.path for each in sockets.find("api")] == [path]
+
+
+async def test_a_directory_that_another_user_took_first_is_replaced_by_one_below_home(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setenv("XDG_STATE_HOME", str(runtime / "state"))
+    taken, lstat = sockets.directory(), Path.lstat
+
+    def foreign(path: Path) -> Any:
+        found = lstat(path)
+        return os.stat_result((*found[:4], NOBODY, *found[5:10])) if path == taken else found
+
+    monkeypatch.setattr(Path, "lstat", foreign)
+    with caplog.at_level(logging.WARNING):
+        async with opened() as (_, path):
+            assert path == runtime / "state" / "lifecycle" / "api.sock"
+            assert path in [each.path for each in sockets.find("api")]
+    assert f"no control socket in {taken}: it belongs to another user (uid {NOBODY})" in caplog.text
+    assert f"using {path.parent}" in caplog.text
+
+
+def test_a_program_runs_without_a_socket_where_there_is_no_place_for_one(runtime: Path) -> None:
+    (runtime / "lifecycle").write_text("")
+    program = Running("-c", PROGRAM, "demo", env={"XDG_RUNTIME_DIR": str(runtime)})
+    try:
+        program.until("lifecycle ctl will not find this program")
+        program.until("up")
+        assert "the hook ran" in program.stop()
+    finally:
+        program.close()
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a\0b", ".hidden", "-p", "é" * 33])
 def test_a_name_that_no_file_could_have_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="cannot name a socket; give printable text without slashes"):

@@ -218,6 +218,20 @@ def test_who_reads_no_further_does_not_wait_for_more(ask: Ask, everywhere: Env, 
     tailed(everywhere, *argv, until=until)
 
 
+def test_what_is_watched_as_json_has_the_form_of_one_look(ask: Ask, everywhere: Env) -> None:
+    [line] = tailed(everywhere, "status", "--watch", "--json", until="program")
+    assert json.loads(line).keys() == json.loads(ask("status", "--json")[1]).keys()
+
+
+def test_a_table_that_is_watched_is_drawn_again_as_time_passes() -> None:
+    with home() as env, started(env), at_terminal(env, "status", "--watch") as child:
+        child.expect(r"since (\d+) s")
+        assert isinstance(child.match, re.Match)
+        child.expect(rf"since (?!{child.match[1]} s)\d+ (s|min)")
+        child.sendintr()
+        assert "Traceback" not in ends(child)
+
+
 # -- ends ----------------------------------------------------------------------------------------------------------
 
 
