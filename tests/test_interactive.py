@@ -19,7 +19,8 @@ from lifecycle.events import (
     TerminateEvent,
     UnknownCommandEvent,
 )
-from lifecycle.testing import Recorder, running
+from lifecycle.runtime import run
+from lifecycle.testing import FakeSignals, Recorder, VirtualLoop, running
 
 if TYPE_CHECKING:
     from lifecycle import Router
@@ -118,6 +119,52 @@ async def test_without_anything_to_suspend_a_second_within_two_seconds_quits(clo
         await clock.advance(1)
         await press(router, clock)
         assert quits.count == 1
+
+
+def press_at(*times: float, shutdown_takes: float = 0, **settings: Any) -> tuple[list[int], list[str]]:
+    """Press Ctrl+C at these seconds of a program's life: the forced exits, and how it was shut down."""
+    ended: list[str] = []
+
+    async def shut_down() -> None:
+        await asyncio.sleep(shutdown_takes)
+        ended.append("shut down")
+
+    with FakeSignals() as signals:
+        router = new(input=False, shutdown=shut_down, **settings)
+
+        async def main() -> None:
+            await router.wait_running()
+            began = asyncio.get_running_loop().time()
+            for time in times:
+                await asyncio.sleep(began + time - asyncio.get_running_loop().time())
+                signals.send()
+            await asyncio.sleep(1)
+
+        run(router, main, loop_factory=VirtualLoop)
+    return signals.exits, ended
+
+
+@pytest.mark.parametrize("times", [(0, 0.7), (0, 2.5, 3.2), (0, 2.5, 5, 7.5, 8), (0, 2.5, 100, 101)])
+def test_a_press_that_was_answered_is_no_step_towards_force_exit(times: tuple[float, ...], said: Any) -> None:
+    assert press_at(*times) == ([], ["shut down"])
+    assert said().splitlines() == ["press Ctrl+C again to quit"] * (len(times) - 1)
+
+
+@pytest.mark.parametrize("pause", [0.1, 4, 6])
+def test_presses_that_a_handler_of_interrupts_took_never_force(pause: float) -> None:
+    seen: list[InterruptEvent] = []
+    assert press_at(*(number * pause for number in range(10)), interrupt=seen.append) == ([], [])
+    assert len(seen) == 10
+
+
+def test_the_press_after_the_one_that_quits_forces() -> None:
+    part = Part()
+    assert press_at(0, 2.5, 3.2, 3.3, shutdown_takes=2)[0] == [1]
+    assert press_at(0, 1, 1.1, suspend=part, shutdown_takes=2)[0] == [1]
+
+
+def test_presses_before_anything_could_be_answered_force() -> None:
+    assert press_at(0, 0, 0)[0] == [1]
 
 
 async def test_a_running_command_is_cancelled_first(clock: Clock, said: Any) -> None:

@@ -12,6 +12,7 @@ from lifecycle.errors import NotHandled
 from lifecycle.events import ClearLineEvent, InterruptEvent, ShutdownEvent, SuspendEvent, Topical
 from lifecycle.handlers import Escalator
 from lifecycle.runtime import current
+from lifecycle.runtime.lifetimes import current_life
 from lifecycle.sources.signals import SignalSource
 
 if TYPE_CHECKING:
@@ -63,17 +64,18 @@ class Ladder:
         """Take one step."""
         actions = self._actions
         if actions.keyboard is not None and actions.keyboard.clear_line():
-            _forgive()
+            _forgive_press()
             with suppress(NotHandled):
                 await actions.router.emit(ClearLineEvent())
         elif self._running.cancel():
-            _forgive()
+            _forgive_press()
         else:
             await self._escalator(event)
 
     async def _hand_over(self, _: Topical) -> None:
         assert self._interrupt is not None
         await self._interrupt(InterruptEvent())
+        _press_handled()
 
     async def _suspend_first(self, _: Topical) -> None:
         suspender, asked = self._actions.suspender, self._asked
@@ -83,9 +85,11 @@ class Ladder:
         if suspender.state() in ("suspended", "suspending"):
             raise NotHandled("suspended already")
         self._asked = await self._actions.router.emit(SuspendEvent())
+        _press_handled()
 
     async def _ask_for_another(self, _: Topical) -> None:
         say("press Ctrl+C again to quit")
+        _press_handled()
 
     async def _quit(self, _: Topical) -> None:
         await self._actions.router.dispatch(ShutdownEvent("Ctrl+C"))
@@ -93,10 +97,17 @@ class Ladder:
     def _begin_anew(self) -> None:
         self._asked = None
         self._escalator.reset()
-        _forgive()
+        with suppress(LookupError):
+            current().reset_signals()
 
 
-def _forgive() -> None:
-    """A Ctrl+C that did what it was meant for is no step towards force exit."""
-    with suppress(LookupError):
-        current().reset_signals()
+def _forgive_press() -> None:
+    """Do not count this Ctrl+C towards force exit: it cleared a line or cancelled a command."""
+    if (life := current_life.get(None)) is not None:
+        life.escalation.forgive()
+
+
+def _press_handled() -> None:
+    """Let this Ctrl+C be the first of the two that quit, whatever was pressed before it."""
+    if (life := current_life.get(None)) is not None:
+        life.escalation.handled()

@@ -43,11 +43,10 @@ class _Block:
             raise RuntimeError("a lifetime has one life; call lifetime() again for another")
         outer = current_life.get(None)
         self._life = life = Life(Settings(), asyncio.get_running_loop(), outer)
-        life.hears_signals = self._signals or (outer is not None and outer.hears_signals)
         self._body = _Body()
         life.interrupt = self._body.cancel
         self._held.callback(life.deadline.close)
-        if self._signals and not (outer is not None and outer.hears_signals):
+        if self._signals and not life.is_governed:
             self._held.enter_context(receiving_signals(life))
         self._held.enter_context(life.as_current())
         life.up()

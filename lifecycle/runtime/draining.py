@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lifecycle.events import Topical
     from lifecycle.runtime.lives import Life
 
-__all__ = ["Drainable", "Draining", "RouterLike"]
+__all__ = ["Drainable", "Draining", "RouterLike", "has_route_for"]
 
 _log = logging.getLogger("lifecycle.runtime")
 
@@ -47,6 +47,15 @@ class RouterLike(Drainable, Protocol):
     def state(self) -> Any:
         """It is ``running`` once its sources have started."""
         ...
+
+
+def has_route_for(router: RouterLike, topic: str) -> bool:
+    """Whether it has a route made for ``topic``; a catch-all such as ``**`` is none, or a logger would block Ctrl+C."""
+    kind = f"{topic.partition('/')[0]}/"
+    try:
+        return any(str(info.pattern).startswith(kind) for info in router.explain(topic))
+    except Exception:  # noqa: BLE001  # called inside a signal handler: whatever fails there must not stop Ctrl+C
+        return False
 
 
 def _as_router(thing: Any) -> RouterLike | None:

@@ -40,21 +40,28 @@ class Escalation:
         self._last = -math.inf
         # Whether a router took a SIGINT of this series: it may need two of its own, and the next ones force.
         self._taken = False
-        #: Signals in the present series.
+        # How many of the counted presses have been handled: one at most.
+        self._handled = 0
+        #: Signals in the present series, without the presses that were handled before the last one.
         self.count: int = 0
 
-    @property
-    def limit(self) -> int:
-        """The number in the series at which the process is ended by force; 0: never."""
-        patience = self._settings.force_exit
+    def limit(self, *, routed: bool = False) -> int:
+        """The number in the series at which the process is ended by force; 0: never.
+
+        ``routed``: a running router would take a SIGINT now.
+        """
+        patience, wanted = self._settings.force_exit, self._settings.cancel_on_interrupt
         if patience == 0:
             return 0
-        if self._taken or self._settings.cancel_on_interrupt is False:
+        if self._taken or wanted is False or (wanted is None and routed):
             return patience + 2
         return max(patience, 2)
 
-    def heed(self, signum: int, *, routed: bool, stopping: bool, now: float) -> Verdict:
-        """Count a signal that came at ``now``; ``routed``: a running router wants this SIGINT."""
+    def heed(self, signum: int, *, routed: bool, heard: bool = False, stopping: bool, now: float) -> Verdict:
+        """Count a signal that came at ``now``.
+
+        ``routed``: a running router has a route for this SIGINT; ``heard``: one has a route for `InterruptEvent`.
+        """
         # Timers fire up to a tick early: a signal after just that pause begins a series.
         if not stopping and now - self._last >= self._settings.reset_after - _TICK:
             self.reset()
@@ -62,9 +69,9 @@ class Escalation:
         self.count += 1
         if not stopping and signum != signal.SIGINT:
             return Verdict.STOP
-        captured = not stopping and self._captures(routed=routed)
+        captured = not stopping and self._captures(routed=routed, heard=heard)
         self._taken |= captured and routed
-        if 0 < self.limit <= self.count:
+        if 0 < self.limit() <= self.count:
             return Verdict.FORCE
         if captured:
             return Verdict.CAPTURE
@@ -72,11 +79,23 @@ class Escalation:
 
     def reset(self) -> None:
         """Begin a new series."""
-        self.count = 0
+        self.count = self._handled = 0
         self._taken = False
 
-    def _captures(self, *, routed: bool) -> bool:
+    def handled(self) -> None:
+        """Note that a press was handled: of such presses only the last counts, as the first of the router's two."""
+        self.count -= self._handled
+        self._handled = min(1, self.count)
+
+    def forgive(self) -> None:
+        """Do not count a press at all, because it did what it was meant for."""
+        self.count -= 1
+        if self.count <= 0:
+            self.reset()
+
+    def _captures(self, *, routed: bool, heard: bool) -> bool:
         wanted = self._settings.cancel_on_interrupt
         if wanted is not None:
             return not wanted
-        return routed or self._settings.force_exit >= 2  # noqa: PLR2004  # from 2 on, the first asks and the next force
+        # From 2 on, the first press may ask for another; where nothing hears it, it begins the shutdown.
+        return routed or (heard and self._settings.force_exit >= 2)  # noqa: PLR2004

@@ -7,10 +7,11 @@ could wait for the very code that was interrupted.
 from __future__ import annotations
 
 import _thread
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
-from lifecycle.runtime.dumps import write_stderr
 from lifecycle.runtime.ownership import owner
 
 if TYPE_CHECKING:
@@ -50,12 +51,21 @@ class Alarm:
             self._over.release()
 
 
+def _say(text: str) -> None:
+    """Write to descriptor 2: a prompt's `sys.stderr` holds text back until the loop prints it above the prompt."""
+    with suppress(OSError):
+        # Behind a prompt or an echoed ^C, the message needs a line of its own.
+        os.write(2, (f"\n{text}" if os.isatty(2) else text).encode())
+
+
 def force_exit(sender: Lifetime, reason: str) -> None:
-    """Announce it, give the terminal back, and end the process; callable in any thread and in signal handlers."""
+    """Say so, announce it, give the terminal back and end the process; callable in any thread and signal handler."""
     handlers = owner()
     backstop = Alarm(_GRACE, lambda: handlers.end_process(_STATUS))
-    write_stderr(f"ended by force: {reason}\n")
+    handlers.terminal.restore()
+    _say(f"ended by force: {reason}\n")
     hooks.forced_exit.announce(sender, status=_STATUS, reason=reason)
+    # A receiver may have changed the modes.
     handlers.terminal.restore()
     handlers.end_process(_STATUS)
     # Only a test's stand-in returns.

@@ -26,7 +26,8 @@ class Group:
     """Runs functions at once, at most ``limit`` of them; the block ends when all have ended.
 
     The first error, of a function or of the block, cancels the rest and comes out as it is; errors that follow
-    while the rest ends are logged. A plain function runs in a thread, which cannot be cancelled: the block waits for it.
+    while the rest ends are logged. A plain function runs in a thread, which cannot be cancelled, so the block waits
+    until it has returned.
 
     Raises:
         ValueError: for a limit below 1.

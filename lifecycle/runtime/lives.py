@@ -17,7 +17,7 @@ from lifecycle.runtime.background import Background
 from lifecycle.runtime.cleanup import Cleanup
 from lifecycle.runtime.components import Components
 from lifecycle.runtime.deadlines import Deadline
-from lifecycle.runtime.draining import Draining
+from lifecycle.runtime.draining import Draining, has_route_for
 from lifecycle.runtime.dumps import tell_terminal
 from lifecycle.runtime.escalation import Escalation
 from lifecycle.runtime.lifetimes import Lifetime, current_life
@@ -40,7 +40,9 @@ class Life:
         self.settings = settings
         self.loop = loop
         self.lifetime: Final = Lifetime(self)
-        self.escalation: Final = Escalation(settings)
+        #: Whether signals reach it through the outer one, which counts them for both.
+        self.is_governed: bool = outer is not None and outer.hears_signals
+        self.escalation: Escalation = outer.escalation if outer and self.is_governed else Escalation(settings)
         self.background: Final = Background(self)
         self.cleanup: Final = Cleanup(self.lifetime, settings.hook_timeout)
         #: What is done when those have run: what was measured is sent.
@@ -53,7 +55,7 @@ class Life:
         #: Lifetimes inside this one: they learn of its end.
         self.inner: list[Life] = []
         #: Whether signals reach it, directly or through an outer one.
-        self.hears_signals = False
+        self.hears_signals: bool = self.is_governed
         #: The routers that run under it, and whatever else drains.
         self.draining: Final = Draining(self)
         #: Called in the loop once the shutdown has begun.
@@ -103,8 +105,16 @@ class Life:
         for inner in tuple(self.inner):
             inner.begin(reason, signum)
         self.call_soon(self._begun)
-        if self.escalation.count and self.escalation.limit and reason is not Reason.STOP:
-            tell_terminal("stopping; press Ctrl+C again to force")
+        if reason is not Reason.STOP and not self.is_governed and self.escalation.count and self.escalation.limit():
+            tell_terminal(f"stopping{self.next_step()}")
+
+    def next_step(self) -> str:
+        """How the user can end the program by force, to be added to a message; empty if that is impossible."""
+        escalation = self.escalation
+        left = escalation.limit() - escalation.count
+        if not escalation.limit():
+            return ""
+        return f"; press Ctrl+C {'again' if left <= 1 else f'{left} more times'} to force"
 
     def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
         """Call in the loop, from anywhere; not at all once the loop is closed."""
@@ -198,14 +208,19 @@ class Life:
         self.cleanup.close()
         self.flushes.close()
 
+    def takes_interrupt(self) -> bool:
+        """Whether a router that runs under it has a route made for SIGINT."""
+        return any(has_route_for(router, "signal/interrupt") for router in self.all_routers())
+
     def state(self) -> LifetimeState:
         """`Lifetime.state`."""
+        routed = self.reason is Reason.NONE and self.takes_interrupt()
         return LifetimeState(
             reason=self.reason,
             signum=self.signum,
             stopping=self.reason is not Reason.NONE,
             signals=self.escalation.count,
-            force_exit_at=self.escalation.limit,
+            force_exit_at=self.escalation.limit(routed=routed) if self.hears_signals else 0,
             tasks=self.background.names,
             tasks_started=self.background.started,
             tasks_crashed=self.background.crashed,

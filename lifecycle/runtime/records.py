@@ -62,9 +62,9 @@ class LifetimeState:
     #: The signal that was the first cause.
     signum: int | None
     stopping: bool
-    #: Signals in the present series.
+    #: Signals that count in the present series.
     signals: int
-    #: The number in the series at which the process is ended by force; 0: never.
+    #: The number in the series at which the process would now be ended by force; 0: never, or it hears no signals.
     force_exit_at: int
     #: Names of the background tasks that run.
     tasks: tuple[str, ...]

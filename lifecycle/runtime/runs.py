@@ -48,8 +48,8 @@ def run(  # the settings of a program, each by its name
         mains: what to run.
         force_exit: ``os._exit(1)`` on signal number ``max(force_exit, 2)``, or ``force_exit + 2`` where Ctrl+C is
             captured by ``cancel_on_interrupt=False`` or by a router; 0: never.
-        cancel_on_interrupt: whether Ctrl+C begins the shutdown. None: unless ``force_exit`` is 2 or more, or a
-            running router has a route for ``signal/interrupt``.
+        cancel_on_interrupt: whether Ctrl+C begins the shutdown. None: unless a running router has a route for
+            ``signal/interrupt``, or, with ``force_exit`` of 2 or more, one for `InterruptEvent` or `ClearLineEvent`.
         reset_after: seconds without a signal after which they are counted anew, but never once stopping.
         hook_timeout: seconds after which a shutdown hook that still runs is named in the log.
         shutdown_timeout: seconds after the mains have stopped until the stacks of what still runs go to stderr.
@@ -76,7 +76,6 @@ def run(  # the settings of a program, each by its name
         runner = asyncio.Runner(loop_factory=loop_factory)
         held.callback(runner.close)  # also when what follows fails; closing twice does nothing
         life = Life(settings, runner.get_loop())
-        life.hears_signals = True
         # Left last first: Ctrl+C still forces, and the deadline still holds, while the loop's threads are joined.
         held.callback(life.deadline.close)
         held.enter_context(receiving_signals(life))

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from lifecycle import hooks
 from lifecycle.errors import LifecycleError
 from lifecycle.events import ClearLineEvent, InterruptEvent, ReloadEvent, SignalEvent
+from lifecycle.runtime.draining import has_route_for
+from lifecycle.runtime.dumps import tell_terminal
 from lifecycle.runtime.escalation import Verdict
 from lifecycle.runtime.forcing import force_exit
 from lifecycle.runtime.ownership import owner
@@ -42,6 +44,7 @@ def receiving_signals(life: Life) -> Generator[None]:
         yield
         return
     receiver = _Receiver(life)
+    life.hears_signals = True
     release = owner().take(receiver.signums, receiver.receive)
     receiver.keep()
     try:
@@ -69,12 +72,12 @@ class _Receiver:
     def receive(self, signum: int) -> None:
         life = self._life
         stopping = life.reason is not Reason.NONE
-        # Once the routers have ended with the rest, it is still no impatience.
-        if signum == _SIGHUP and not self._had_terminal and (life.all_routers() or (stopping and life.had_router)):
-            life.call_soon(self._reload)
+        if signum == _SIGHUP and self._hang_up(signum, stopping=stopping):
             return
-        routed = signum == signal.SIGINT and not stopping and any(map(_wants_interrupt, life.all_routers()))
-        verdict = life.escalation.heed(signum, routed=routed, stopping=stopping, now=life.loop.time())
+        asked = signum == signal.SIGINT and not stopping
+        routed = asked and life.takes_interrupt()
+        heard = asked and any(map(_hears_interrupt, life.all_routers()))
+        verdict = life.escalation.heed(signum, routed=routed, heard=heard, stopping=stopping, now=life.loop.time())
         life.call_soon(self._announce, signum, life.escalation.count)
         if verdict is Verdict.FORCE:
             force_exit(life.lifetime, f"{signal.Signals(signum).name} came as number {life.escalation.count} in a row")
@@ -82,7 +85,20 @@ class _Receiver:
             life.begin(Reason.INTERRUPT if signum == signal.SIGINT else Reason.TERMINATE, signum)
         elif verdict is Verdict.CAPTURE:
             # Asked now: a source that starts in a moment has not had this one.
-            life.call_soon(self._capture, self._handlers.has_source(signal.SIGINT))
+            life.call_soon(self._capture, self._handlers.has_source(signal.SIGINT), heard)
+
+    def _hang_up(self, signum: int, *, stopping: bool) -> bool:
+        """Give SIGHUP to the routes for it, or let routers reload without a terminal; whether it was taken."""
+        life, routers = self._life, self._life.all_routers()
+        routed = any(has_route_for(router, "signal/hangup") for router in routers)
+        if routed:
+            life.call_soon(self._announce, signum, life.escalation.count)
+            life.call_soon(self._route, signum, self._handlers.has_source(signum))
+        # Once the routers have ended with the rest, it is still no impatience.
+        reloads = not self._had_terminal and bool(routers or (stopping and life.had_router))
+        if reloads:
+            life.call_soon(self._reload)
+        return routed or reloads
 
     def keep(self) -> None:
         """Take the signals back from time to time, where a library took them."""
@@ -97,23 +113,30 @@ class _Receiver:
     def _announce(self, signum: int, count: int) -> None:
         hooks.signal_received.announce(self._life.lifetime, signum=signum, count=count)
 
-    def _capture(self, sent_by_source: bool) -> None:
-        """Tell the routers of a Ctrl+C; where a source makes events of signals, the routes have it already."""
+    def _capture(self, sent_by_source: bool, heard: bool) -> None:
+        """Send a captured Ctrl+C to the routers."""
         routers = self._life.all_routers()
-        takers = [router for router in routers if _wants_interrupt(router)]
-        if not takers:
-            _send(routers, InterruptEvent(), ClearLineEvent())
-        elif not sent_by_source:
-            _send(takers, SignalEvent(signal.SIGINT))
+        if any(has_route_for(router, "signal/interrupt") for router in routers):
+            self._route(signal.SIGINT, sent_by_source)
+            return
+        _send(routers, InterruptEvent(), ClearLineEvent())
+        if not heard:
+            tell_terminal(f"no route takes this Ctrl+C{self._life.next_step()}")
+
+    def _route(self, signum: int, sent_by_source: bool) -> None:
+        """Send a signal to the routers that have a route made for it, unless a source makes events of signals."""
+        event = SignalEvent(signum)
+        if not sent_by_source:
+            _send([router for router in self._life.all_routers() if has_route_for(router, event.topic)], event)
 
     def _reload(self) -> None:
         _send(self._life.all_routers(), ReloadEvent())
 
 
-def _wants_interrupt(router: RouterLike) -> bool:
-    """Whether it has a route made for Ctrl+C; a catch-all such as ``**`` is none, or a logger would block Ctrl+C."""
+def _hears_interrupt(router: RouterLike) -> bool:
+    """Whether it has any route for what a captured Ctrl+C is sent as, be it a catch-all."""
     try:
-        return any(str(info.pattern).startswith("signal/") for info in router.explain("signal/interrupt"))
+        return any(router.explain(event.topic) for event in (InterruptEvent, ClearLineEvent))
     except Exception:  # noqa: BLE001  # called inside a signal handler: whatever fails there must not stop Ctrl+C
         return False
 

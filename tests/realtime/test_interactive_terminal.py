@@ -262,6 +262,7 @@ def test_it_ends_a_program_whose_loop_is_blocked() -> None:
             with suppress(OSError):  # it has just ended
                 terminal.type("\x03")
             select.select([], [], [], 0.05)  # signals that come together are one
+        assert "\r\nended by force: SIGINT came as number 3 in a row\r\n" in terminal.child.read()
         assert terminal.child.exitstatus == 1
 
 

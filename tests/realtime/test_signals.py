@@ -337,6 +337,34 @@ def test_ctrl_c_at_a_terminal_says_how_to_force() -> None:
         os.close(fd)
 
 
+def test_a_route_for_hangup_keeps_a_program_at_a_terminal_running() -> None:
+    pid, fd = on_a_terminal("""
+    from lifecycle import Router, SignalSource
+    router = Router()
+    router.add_source(SignalSource())
+
+    @router.on("signal/hangup")
+    def hung_up(event):
+        say("handled", event.name)
+
+    async def main():
+        await router.wait_running()
+        say("up")
+        await asyncio.Event().wait()
+
+    run(router, main)
+    """)
+    try:
+        read_until(fd, "up")
+        for _ in range(2):
+            os.kill(pid, SIGHUP)
+            read_until(fd, "handled SIGHUP")
+        os.kill(pid, SIGTERM)
+        assert status_of(pid) == 0
+    finally:
+        os.close(fd)
+
+
 def test_the_terminal_is_given_back_also_when_forced() -> None:
     pid, fd = on_a_terminal("""
     import termios, tty

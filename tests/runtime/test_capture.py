@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import io
 import signal
 import threading
 from contextlib import asynccontextmanager
@@ -107,15 +108,76 @@ def test_a_captured_ctrl_c_that_nobody_routes_is_sent_as_interrupt_and_clear_lin
     assert seen.topics == ["lifecycle/interrupt", "lifecycle/clear-line"]
 
 
-def test_a_captured_ctrl_c_that_nobody_wants_at_all_is_no_error(
+@pytest.mark.parametrize("mains", [(), (Router(),), (recorded("signal/terminate", "job/*")[0],)])
+def test_with_force_exit_2_a_ctrl_c_that_no_route_hears_begins_the_shutdown(
+    signals: FakeSignals, mains: tuple[Router, ...]
+) -> None:
+    log: list[str] = []
+
+    async def main() -> None:
+        current().on_shutdown(lambda: log.append("hook"))
+        await settled()
+        signals.send(SIGINT)
+        log.append(current().reason)
+        await asyncio.sleep(1000)
+
+    run_virtual(*mains, main, force_exit=2)
+    assert log == ["interrupt", "hook"]
+    assert signals.exits == []
+
+
+@pytest.mark.parametrize("pattern", ["lifecycle/interrupt", "lifecycle/clear-line", "**"])
+def test_with_force_exit_2_a_route_that_hears_of_it_captures_ctrl_c(signals: FakeSignals, pattern: str) -> None:
+    router, seen = recorded(pattern)
+
+    async def script() -> bool:
+        signals.send(SIGINT)
+        await settled()
+        return current().stopping
+
+    assert play(router, script, force_exit=2) is False
+    assert seen.events
+
+
+def test_a_captured_ctrl_c_that_no_route_takes_is_no_error(
     signals: FakeSignals, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def script() -> None:
         signals.send(SIGINT)
         await settled()
 
-    play(Router(), script, force_exit=2)
+    play(Router(), script, cancel_on_interrupt=False)
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("settings", "signum", "told"),
+    [
+        ({}, SIGINT, "stopping; press Ctrl+C again to force\n"),
+        ({"force_exit": 2}, SIGINT, "stopping; press Ctrl+C again to force\n"),
+        ({"force_exit": 3}, SIGINT, "stopping; press Ctrl+C 2 more times to force\n"),
+        ({"force_exit": 0}, SIGINT, ""),
+        ({"cancel_on_interrupt": False}, SIGTERM, "stopping; press Ctrl+C 2 more times to force\n"),
+        ({"cancel_on_interrupt": False}, SIGINT, "no route takes this Ctrl+C; press Ctrl+C 2 more times to force\n"),
+    ],
+)
+def test_a_terminal_is_told_how_often_to_press_ctrl_c(
+    signals: FakeSignals, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], signum: int, told: str
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+
+    async def main() -> None:
+        signals.send(signum)
+        await settled()
+
+    run_virtual(main, **settings)
+    assert terminal.getvalue() == told
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def test_a_signal_source_and_the_runtime_send_one_event_not_two(signals: FakeSignals) -> None:
@@ -293,6 +355,59 @@ def test_hangup_with_a_terminal_begins_the_shutdown() -> None:
 
         play(router, script)
     assert not seen.events
+
+
+@pytest.mark.parametrize("pattern", ["signal/hangup", "signal/*"])
+@pytest.mark.parametrize("by_source", [True, False])
+def test_a_route_for_signal_hangup_captures_it_at_a_terminal(pattern: str, by_source: bool) -> None:
+    router, seen = recorded(pattern, "lifecycle/reload")
+    if by_source:
+        router.add_source(SignalSource())
+    with FakeSignals(terminal=True) as signals:
+
+        async def script() -> bool:
+            for _ in range(5):
+                signals.send(SIGHUP)
+                await settled()
+            return current().stopping
+
+        assert play(router, script) is False
+    assert seen.topics == ["signal/hangup"] * 5
+    assert signals.exits == []
+
+
+def test_without_a_terminal_a_route_for_signal_hangup_gets_it_and_routers_reload(signals: FakeSignals) -> None:
+    router, seen = recorded("signal/hangup", "lifecycle/reload")
+
+    async def script() -> bool:
+        signals.send(SIGHUP)
+        await settled()
+        return current().stopping
+
+    assert play(router, script) is False
+    assert sorted(seen.topics) == ["lifecycle/reload", "signal/hangup"]
+
+
+def test_force_exit_at_is_what_happens(signals: FakeSignals) -> None:
+    router, _ = recorded()
+
+    async def script() -> list[int]:
+        found = [current().state().force_exit_at]
+        router.handle("signal/interrupt", Recorder())
+        found.append(current().state().force_exit_at)
+        signals.send(SIGINT)
+        found.append(current().state().force_exit_at)
+        async with lifetime() as inner:
+            found.append(inner.state().force_exit_at)
+            assert inner.state().signals == 1
+        return found
+
+    assert play(router, script) == [2, 3, 3, 3]
+
+
+async def test_a_lifetime_that_hears_no_signals_is_never_forced(clock: Clock) -> None:
+    async with lifetime(signals=False) as life:
+        assert life.state().force_exit_at == 0
 
 
 def test_hangup_without_a_terminal_or_a_router_begins_the_shutdown(signals: FakeSignals) -> None:

@@ -12,38 +12,74 @@ from lifecycle.runtime.records import Settings
 STOP, COUNT, CAPTURE, FORCE = Verdict.STOP, Verdict.COUNT, Verdict.CAPTURE, Verdict.FORCE
 
 
-def verdicts(settings: Settings, *signums: int, routed: bool = False, gap: float = 0.1) -> list[Verdict]:
+def verdicts(
+    settings: Settings, *signums: int, routed: bool = False, heard: bool = False, gap: float = 0.1
+) -> list[Verdict]:
     """Judge signals that come ``gap`` seconds apart; the program stops where it is told to."""
     escalation, stopping, judged = Escalation(settings), False, []
     for number, signum in enumerate(signums):
         wanted = routed and signum == SIGINT and not stopping
-        judged.append(escalation.heed(signum, routed=wanted, stopping=stopping, now=100 + number * gap))
+        now = 100 + number * gap
+        judged.append(escalation.heed(signum, routed=wanted, heard=heard, stopping=stopping, now=now))
         stopping = stopping or judged[-1] is STOP
     return judged
 
 
 @pytest.mark.parametrize(
-    ("force_exit", "cancel", "routed", "expected"),
+    ("force_exit", "cancel", "route_for", "expected"),
     [
-        (1, None, False, [STOP, FORCE]),
-        (1, True, True, [STOP, FORCE]),
-        (2, True, False, [STOP, FORCE]),
-        (3, True, False, [STOP, COUNT, FORCE]),
-        (2, None, False, [CAPTURE, FORCE]),
-        (3, None, False, [CAPTURE, CAPTURE, FORCE]),
-        (1, None, True, [CAPTURE, CAPTURE, FORCE]),
-        (2, None, True, [CAPTURE, CAPTURE, CAPTURE, FORCE]),
-        (1, False, False, [CAPTURE, CAPTURE, FORCE]),
-        (2, False, False, [CAPTURE, CAPTURE, CAPTURE, FORCE]),
-        (0, None, False, [STOP, COUNT, COUNT, COUNT, COUNT, COUNT]),
-        (0, False, False, [CAPTURE] * 6),
+        (1, None, None, [STOP, FORCE]),
+        (1, None, "InterruptEvent", [STOP, FORCE]),
+        (1, True, "SIGINT", [STOP, FORCE]),
+        (2, True, None, [STOP, FORCE]),
+        (3, True, None, [STOP, COUNT, FORCE]),
+        (2, None, None, [STOP, FORCE]),
+        (3, None, None, [STOP, COUNT, FORCE]),
+        (2, None, "InterruptEvent", [CAPTURE, FORCE]),
+        (3, None, "InterruptEvent", [CAPTURE, CAPTURE, FORCE]),
+        (1, None, "SIGINT", [CAPTURE, CAPTURE, FORCE]),
+        (2, None, "SIGINT", [CAPTURE, CAPTURE, CAPTURE, FORCE]),
+        (1, False, None, [CAPTURE, CAPTURE, FORCE]),
+        (2, False, None, [CAPTURE, CAPTURE, CAPTURE, FORCE]),
+        (0, None, None, [STOP, COUNT, COUNT, COUNT, COUNT, COUNT]),
+        (0, False, None, [CAPTURE] * 6),
     ],
 )
 def test_sigint_escalates_to_force_exit(
-    force_exit: int, cancel: bool | None, routed: bool, expected: list[Verdict]
+    force_exit: int, cancel: bool | None, route_for: str | None, expected: list[Verdict]
 ) -> None:
     settings = Settings(force_exit=force_exit, cancel_on_interrupt=cancel)
-    assert verdicts(settings, *[SIGINT] * len(expected), routed=routed) == expected
+    routed, heard = route_for == "SIGINT", route_for == "InterruptEvent"
+    assert verdicts(settings, *[SIGINT] * len(expected), routed=routed, heard=heard) == expected
+
+
+@pytest.mark.parametrize(("force_exit", "routed", "limit"), [(0, True, 0), (1, False, 2), (1, True, 3), (3, True, 5)])
+def test_the_limit_is_known_before_the_first_signal(force_exit: int, routed: bool, limit: int) -> None:
+    assert Escalation(Settings(force_exit=force_exit)).limit(routed=routed) == limit
+
+
+def test_of_the_presses_that_were_handled_only_the_last_counts() -> None:
+    escalation = Escalation(Settings())
+    for now in range(10):
+        assert escalation.heed(SIGINT, routed=True, stopping=False, now=now) is CAPTURE
+        escalation.handled()
+        assert escalation.count == 1
+
+
+def test_a_press_that_comes_before_the_one_before_it_was_handled_counts() -> None:
+    escalation = Escalation(Settings())
+    for _ in range(2):
+        assert escalation.heed(SIGINT, routed=True, stopping=False, now=0) is CAPTURE
+    escalation.handled()
+    assert escalation.heed(SIGINT, routed=True, stopping=True, now=1) is FORCE
+
+
+def test_a_forgiven_press_does_not_count() -> None:
+    escalation = Escalation(Settings())
+    for now in range(10):
+        assert escalation.heed(SIGINT, routed=True, stopping=False, now=now) is CAPTURE
+        escalation.forgive()
+        assert escalation.count == 0
 
 
 @pytest.mark.parametrize("captured", [0, 1, 2])
@@ -53,7 +89,7 @@ def test_sigterm_begins_the_shutdown_whatever_came_before(captured: int) -> None
 
 
 def test_sigterm_begins_the_shutdown_even_where_the_next_signal_would_force() -> None:
-    assert verdicts(Settings(force_exit=2), SIGINT, SIGTERM, SIGTERM) == [CAPTURE, STOP, FORCE]
+    assert verdicts(Settings(force_exit=2), SIGINT, SIGTERM, SIGTERM, heard=True) == [CAPTURE, STOP, FORCE]
 
 
 def test_signals_of_any_kind_count_towards_force_exit() -> None:
