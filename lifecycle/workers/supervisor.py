@@ -160,6 +160,9 @@ class Supervisor(BaseWorker):
     async def stop_child(self, name: str) -> None:
         """Stop the child ``name``, which stays; only `restart`, or the restart of its group, starts it again.
 
+        Before the start of the supervisor, this keeps the child from starting with it. A child whose `add` still waits
+        for the first start does not stay: that `add` fails.
+
         Raises:
             KeyError: if there is no such child.
             InvalidTransition: if the supervisor is stopping.

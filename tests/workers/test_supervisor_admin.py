@@ -255,6 +255,65 @@ async def test_stop_child_ends_the_retries_of_a_start_that_fails(clock: Clock, c
         assert (len(crew.made["a"]), statuses(supervisor)) == (made, {"a": "stopped"})
 
 
+async def test_a_child_stopped_before_the_start_stays_down_until_it_is_restarted(clock: Clock, crew: Crew) -> None:
+    supervisor = Supervisor("s", *crew.specs("a b"))
+    await supervisor.stop_child("a")
+    async with supervisor:
+        assert statuses(supervisor) == {"a": "stopped", "b": "running"}
+        await supervisor.restart("a")
+        assert statuses(supervisor) == {"a": "running", "b": "running"}
+
+
+async def test_a_supervisor_whose_children_were_all_stopped_before_it_starts(clock: Clock, crew: Crew) -> None:
+    supervisor = Supervisor("s", crew.spec("a"))
+    await supervisor.stop_child("a")
+    async with supervisor:
+        assert (supervisor.status, statuses(supervisor)) == ("running", {"a": "stopped"})
+
+
+async def test_an_add_that_stop_child_interrupts_fails_and_leaves_no_child(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a")) as supervisor:
+        crew.hangs = {"b"}
+        adding = asyncio.create_task(supervisor.add(crew.spec("b")))
+        await clock.advance(1)
+        await supervisor.stop_child("b")
+        with pytest.raises(WorkerFailed, match="'b' was stopped before it had started"):
+            await adding
+        assert statuses(supervisor) == {"a": "running"}
+        crew.hangs = set()
+        await supervisor.add(crew.spec("b"))
+
+
+@pytest.mark.parametrize("starts", [True, False])
+async def test_an_add_that_a_restart_overtakes_has_the_outcome_of_the_restart(
+    clock: Clock, crew: Crew, starts: bool
+) -> None:
+    async with Supervisor("s", crew.spec("a")) as supervisor:
+        crew.hangs = {"b"}
+        adding = asyncio.create_task(supervisor.add(crew.spec("b")))
+        await clock.advance(1)
+        crew.hangs = set()
+        if not starts:
+            crew.fails["b", 2] = OSError("no disk")
+        outcomes = await asyncio.gather(supervisor.restart("b"), adding, return_exceptions=True)
+        assert ["no disk" in str(each) for each in outcomes] == [not starts] * 2
+        assert ("b" in supervisor) is starts
+
+
+async def test_a_child_whose_restart_fails_stays_even_if_its_add_was_given_up(clock: Clock, crew: Crew) -> None:
+    async with Supervisor("s", crew.spec("a")) as supervisor:
+        crew.hangs = {"b"}
+        adding = asyncio.create_task(supervisor.add(crew.spec("b", restart="never")))
+        await clock.advance(1)
+        adding.cancel()
+        await clock.settle()
+        crew.hangs = set()
+        crew.fails["b", 2] = OSError("no disk")
+        with pytest.raises(WorkerFailed, match="no disk"):
+            await supervisor.restart("b")
+        assert statuses(supervisor) == {"a": "running", "b": "failed"}
+
+
 async def test_a_child_may_ask_for_its_own_end(clock: Clock) -> None:
     async def suicidal() -> None:
         await supervisor.remove("a")

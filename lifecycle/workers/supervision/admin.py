@@ -76,23 +76,30 @@ async def add(owner: Owner, spec: Spec, *, auto_shutdown: AutoShutdown) -> async
 
 async def remove(owner: Owner, name: str) -> None:
     """Stop the child ``name`` and forget it."""
-    slot = slot_of(owner, name)
-    await stop_child(owner, name)
+    slot = await _close(owner, name)
     del owner.slots[slot.spec.name]
+    slot.answer(stopped_early(name))
 
 
 async def stop_child(owner: Owner, name: str) -> None:
-    """Stop the child ``name``, wherever its life or its start has come; it stays, and nothing starts it by itself."""
-    slot = slot_of(owner, name)
-    owner.queue.discard(slot)
-    await owner.closer.close(slot)
-    slot.answer(stopped_early(name))
+    """Stop the child ``name``, wherever its life or its start has come; it stays, and nothing starts it by itself.
+
+    If the caller of `add` still waits for its start, that fails, and so it is not taken on.
+    """
+    slot = await _close(owner, name)
+    if slot.provisional and slot.asked:
+        owner.starts.refuse(slot)
+    else:
+        slot.answer(stopped_early(name))
 
 
 async def restart(owner: Owner, name: str) -> asyncio.Future[None] | None:
     """Stop the child ``name`` if it is at work, and start it; nothing of its past counts any more."""
-    slot = slot_of(owner, name)
-    await stop_child(owner, name)
+    slot = await _close(owner, name)
+    if not (slot.provisional and slot.asked):
+        # The caller of `add` waits for this start in place of that which was stopped.
+        slot.provisional = False
+        slot.answer(stopped_early(name))
     slot.forgive()
     if owner.restarts.suspended:
         owner.restarts.hold(slot)
@@ -100,3 +107,10 @@ async def restart(owner: Owner, name: str) -> asyncio.Future[None] | None:
     outcome = slot.ask()
     owner.starts.open(slot)
     return outcome
+
+
+async def _close(owner: Owner, name: str) -> Slot:
+    slot = slot_of(owner, name)
+    owner.queue.discard(slot)
+    await owner.closer.close(slot)
+    return slot

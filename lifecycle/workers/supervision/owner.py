@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from lifecycle.errors import InvalidTransition
 from lifecycle.workers.exits import as_failure, stopped_early
 from lifecycle.workers.records import End
+from lifecycle.workers.status import Status
 from lifecycle.workers.supervision.closing import Closer
 from lifecycle.workers.supervision.ends import Ends
 from lifecycle.workers.supervision.mailbox import Mailbox
@@ -83,7 +84,8 @@ class Owner:
         self.mailbox.post(self._halt)
 
     async def _run(self, started: asyncio.Future[WorkerFailed | None]) -> End:
-        self.queue.fill(list(self.slots.values()))
+        # A child that was stopped before the start stays down.
+        self.queue.fill([slot for slot in self.slots.values() if slot.rest is Status.CREATED])
         try:
             while not self.ending:
                 message = await self.mailbox.take()

@@ -45,7 +45,7 @@ class Slot:
         self.opening: asyncio.Task[BaseException | None] | None = None
         #: What it is while no worker is in it.
         self.rest: Status = Status.CREATED
-        #: Whether it was added and has never run: if it cannot, it is no child.
+        #: Whether it was added, has not run yet, and the outcome of `add` is open: if it cannot start, it is no child.
         self.provisional: bool = False
         # What was last told of it: its status, whether it was healthy, and whether it was given up.
         self._told: tuple[Status, bool, bool] = (Status.CREATED, True, False)
@@ -189,7 +189,8 @@ class Slot:
         return future
 
     def answer(self, error: BaseException | None = None) -> None:
-        """Tell who waits for the outcome of its start."""
+        """Report the outcome of its start to the callers that wait for it; without an error, it is a child."""
+        self.provisional &= error is not None
         askers, self._askers = self._askers, []
         for future in askers:
             if future.done():
