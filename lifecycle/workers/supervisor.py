@@ -201,6 +201,8 @@ class Supervisor(BaseWorker):
     async def probe(self, name: str | None = None) -> ProbeResult:
         """Ask the child ``name``, or all, after their health; all are as healthy as the one that feels worst.
 
+        Of all, those that have finished or were stopped do not count.
+
         Raises:
             KeyError: if there is no such child.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -360,6 +360,33 @@ async def test_all_are_as_healthy_as_the_one_that_feels_worst(clock: Clock, crew
         assert await root.probe() == ProbeResult(healthy=False, message="inner: b: no disk")
         await root.stop_child("a")
         assert await root.probe("a") == ProbeResult(healthy=False, message="is stopped")
+
+
+async def test_children_that_ended_well_or_are_stopped_do_not_make_their_supervisor_unhealthy(
+    clock: Clock, crew: Crew
+) -> None:
+    never: Any = {"restart": "never"}
+    specs = [crew.spec("a"), crew.spec("job", **never), crew.spec("bad", **never)]
+    async with Supervisor("s", *specs) as supervisor:
+        crew["job"].end()
+        await clock.settle()
+        assert await supervisor.probe() == ProbeResult(healthy=True)
+        await supervisor.stop_child("a")
+        assert await supervisor.probe() == ProbeResult(healthy=True)
+        crew["bad"].end(OSError("no disk"))
+        await clock.settle()
+        assert await supervisor.probe() == ProbeResult(healthy=False, message="bad: is failed")
+
+
+async def test_an_inner_supervisor_with_a_finished_job_is_not_restarted_as_unhealthy(clock: Clock, crew: Crew) -> None:
+    def inner() -> Supervisor:
+        return Supervisor("inner", crew.spec("job", restart="never"), crew.spec("a"))
+
+    async with Supervisor("s", Spec("inner", inner, probe_interval=1, restart_unhealthy=True)) as supervisor:
+        crew["job"].end()
+        await clock.advance(100)
+        (state,) = supervisor.workers()
+        assert (state.restarts, state.health) == (0, ProbeResult(healthy=True))
 
 
 async def test_what_is_suspended_is_not_asked(clock: Clock) -> None:
