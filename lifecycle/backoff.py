@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["Backoff", "Intensity"]
 
@@ -66,9 +67,13 @@ class Intensity:
         if self.limit < 0 or self.within <= 0:
             raise ValueError(f"{self!r} is no budget; give a limit of 0 or more and a window above 0 seconds")
 
-    def add(self, restarts: Sequence[float], now: float) -> tuple[float, ...]:
-        """The restarts that still count once one more happened at ``now``, newest first."""
-        return (now, *(at for at in restarts if at >= now - self.within))
+    def add(self, restarts: Iterable[float], now: float) -> deque[float]:
+        """Return the restarts that count once one more happened at ``now``, newest first; change a deque in place."""
+        kept = restarts if isinstance(restarts, deque) else deque(restarts)
+        while kept and kept[-1] < now - self.within:
+            kept.pop()
+        kept.appendleft(now)
+        return kept
 
     def exceeded(self, restarts: Sequence[float]) -> bool:
         """Whether ``restarts``, as `add` returned them, are more than the budget allows."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lifecycle.backoff import Backoff, Intensity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def test_waits_grow_up_to_the_maximum() -> None:
@@ -47,12 +53,26 @@ def test_a_multiplier_below_one_is_refused() -> None:
 def test_a_budget_is_exceeded_when_more_than_its_limit_fell_into_its_window(
     times: list[float], limit: int, within: float
 ) -> None:
-    intensity, kept = Intensity(limit, within), tuple[float, ...]()
+    intensity, kept = Intensity(limit, within), deque[float]()
     for number, now in enumerate(times):
         kept = intensity.add(kept, now)
         recent = sum(at >= now - within for at in times[: number + 1])
         assert len(kept) == recent
         assert intensity.exceeded(kept) is (recent > limit)
+
+
+class Unscanned(deque[float]):
+    """A deque that cannot be gone through, which would cost more with each restart that counts."""
+
+    def __iter__(self) -> Iterator[float]:
+        raise AssertionError("the restarts were gone through")
+
+
+def test_to_count_a_restart_does_not_go_through_those_before_it() -> None:
+    intensity, kept = Intensity(1_000_000, 10), Unscanned()
+    for now in range(50):
+        assert intensity.add(kept, now) is kept
+    assert (len(kept), kept[0], kept[-1]) == (11, 49, 39)
 
 
 @pytest.mark.parametrize(("limit", "within"), [(-1, 5), (1, 0), (1, -1)])

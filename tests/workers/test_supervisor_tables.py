@@ -66,6 +66,14 @@ def test_a_large_budget_tells_of_all_of_them() -> None:
     assert _last_of(budget, at=1) == [*map(str, range(12)), "third"]
 
 
+def test_a_very_large_budget_tells_of_the_last_hundred_errors() -> None:
+    budget = Budget("s", Intensity(1000, within=5))
+    for number in range(1000):
+        budget.spend(0, "a", ValueError(str(number)))
+
+    assert _last_of(budget, at=1) == [*map(str, range(901, 1000)), "third"]
+
+
 def _last_of(budget: Budget, *, at: float) -> list[str]:
     """What the group says in which the next error is the one too many."""
     with pytest.raises(RestartLimitReached) as caught:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lifecycle.errors import RestartLimitReached, WorkerFailed
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from lifecycle.backoff import Intensity
 
 __all__ = ["Budget"]
+
+
+#: Errors that are kept for the group that a supervisor gives up with.
+_ERRORS: Final = 100
 
 
 class Budget:
@@ -28,9 +32,9 @@ class Budget:
         self._intensity = intensity
         self._pauses = pauses
         # Newest first; with a pause, some lie in the future.
-        self._restarts: tuple[float, ...] = ()
-        kept = 0 if intensity is None else intensity.limit + 1
-        self._errors: deque[Exception] = deque(maxlen=max(10, kept))
+        self._restarts: deque[float] = deque()
+        kept = 0 if intensity is None else min(intensity.limit + 1, _ERRORS)
+        self._errors: deque[Exception] = deque(maxlen=kept)
 
     def spend(self, now: float, child: str, error: BaseException) -> float:
         """Count one restart of ``child`` because of ``error``; when it may take place.
@@ -56,8 +60,7 @@ class Budget:
             f"{self._name!r} gives up: more than {restarts} within {intensity.within:g} s, "
             f"the last of {child!r}: {self._errors[-1]}"
         )
-        last = list(self._errors)[-(intensity.limit + 1) :]
-        limit.__cause__ = ExceptionGroup(f"the last errors of the children of {self._name!r}", last)
+        limit.__cause__ = ExceptionGroup(f"the last errors of the children of {self._name!r}", list(self._errors))
         return limit
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from lifecycle._naming import reason_of
+from lifecycle.backoff import Intensity
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.exits import as_failure
 from lifecycle.workers.handovers import ATTEMPT, PREV_EXIT, RESUME_ID, previous_exit
@@ -20,6 +21,8 @@ from lifecycle.workers.specs import Restart
 from lifecycle.workers.status import Status
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from lifecycle.workers.protocols import Worker
     from lifecycle.workers.records import Exit, ProbeResult
     from lifecycle.workers.specs import Spec
@@ -65,7 +68,7 @@ class Slot:
         self._attempt = 0
         self._retry = 0
         self._up_since: float | None = None
-        self._restarts: tuple[float, ...] = ()
+        self._restarts: deque[float] | tuple[()] = ()
 
     def __repr__(self) -> str:
         return f"<Slot {self.spec.name!r}: {self.status}, generation {self.generation}>"
@@ -158,9 +161,10 @@ class Slot:
     def trips(self, now: float) -> bool:
         """Count a restart; whether it is one too many for the circuit."""
         backoff = self.spec.backoff
-        if backoff.max_restarts:
-            self._restarts = (now, *(at for at in self._restarts if at >= now - backoff.within))
-            self.tripped = len(self._restarts) > backoff.max_restarts
+        if backoff.max_restarts and backoff.within:
+            circuit = Intensity(backoff.max_restarts, backoff.within)
+            self._restarts = circuit.add(self._restarts, now)
+            self.tripped = circuit.exceeded(self._restarts)
         return self.tripped
 
     def next_delay(self, now: float) -> float:
