@@ -122,15 +122,31 @@ class AnnouncedMain(Main):
 
     async def _live(self) -> Any:
         up = asyncio.create_task(self._wait_running(), name=f"start of {self.name}")
+        up.add_done_callback(self._check_start)
         try:
             return await self._work()
+        except asyncio.CancelledError:
+            if (error := _error_of(up)) is not None:
+                raise error from None
+            raise
         finally:
+            up.remove_done_callback(self._check_start)
             up.cancel()
             await asyncio.wait({up})
+            _error_of(up)  # retrieved: if another error comes out, asyncio need not complain about this one
+
+    def _check_start(self, _: asyncio.Task[None]) -> None:
+        """End the main if nothing will announce its start, for which the next main would wait indefinitely."""
+        if not self.started.is_set():
+            self.task.cancel()
 
     async def _wait_running(self) -> None:
         await self._thing.wait_running()
         self.started.set()
+
+
+def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    return task.exception() if task.done() and not task.cancelled() else None
 
 
 class WorkerMain(Main):

@@ -7,6 +7,7 @@ import concurrent.futures
 from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
+from lifecycle._cancelling import cancel_later
 from lifecycle.errors import SourceClosed
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ class BaseSource:
         self.name = name
         self._buffer = buffer
         self._closed = False
-        # Never longer than the buffer: an event that does not fit stays with the one who brings it.
-        self._events: deque[Topical] = deque()
+        # Never longer than the buffer: an event that does not fit stays with its caller. The waiter is the one that
+        # the event had to wait with, if it had to.
+        self._events: deque[tuple[Topical, _Waiter | None]] = deque()
         # Those who wait for room, in order; nobody waits while there is room.
         self._waiting: deque[tuple[Topical, _Waiter]] = deque()
         self._stirred = asyncio.Event()
@@ -51,13 +53,21 @@ class BaseSource:
     async def emit(self, event: Topical) -> None:
         """Hand over ``event``, waiting while the buffer is full.
 
+        A cancellation during the wait takes ``event`` back. If it has been delivered by then, this returns, and the
+        cancellation takes effect at the next await.
+
         Raises:
             SourceClosed: when the source is closed, or closes while this waits; ``event`` was not taken.
         """
         if not self.try_emit(event):
-            room = asyncio.get_running_loop().create_future()
+            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((event, room))
-            await room
+            try:
+                await room
+            except asyncio.CancelledError as error:
+                if not _was_let_in(room) or self._take_back(room):
+                    raise
+                cancel_later(error)
 
     def try_emit(self, event: Topical) -> bool:
         """Hand over ``event`` if there is room now, and say whether it was taken.
@@ -69,7 +79,7 @@ class BaseSource:
             raise self._refusal(event)
         if len(self._events) >= self._buffer:
             return False
-        self._events.append(event)
+        self._events.append((event, None))
         self._stirred.set()
         return True
 
@@ -117,13 +127,26 @@ class BaseSource:
 
     def _take(self) -> Topical:
         """The oldest event; whoever waits longest gets its place."""
-        event = self._events.popleft()
+        event, _ = self._events.popleft()
+        self._let_in()
+        return event
+
+    def _let_in(self) -> None:
+        """Take the events that wait, the oldest first, as far as there is room."""
         while self._waiting and len(self._events) < self._buffer:
             waiting, room = self._waiting.popleft()
             if not room.done():
-                self._events.append(waiting)
+                self._events.append((waiting, room))
                 room.set_result(None)
-        return event
+
+    def _take_back(self, room: asyncio.Future[None]) -> bool:
+        """Remove the event that was let in with ``room``, unless it has been delivered; whether it was there."""
+        for place, (_, waiter) in enumerate(self._events):
+            if waiter is room:
+                del self._events[place]
+                self._let_in()
+                return True
+        return False
 
     def _accept(self, event: Topical, room: concurrent.futures.Future[None]) -> None:
         """In the loop, for another thread."""
@@ -146,6 +169,10 @@ class BaseSource:
     def _refusal(self, event: Topical) -> SourceClosed:
         how = "is closed" if self._closed else "no longer runs"
         return SourceClosed(f"{self!r} {how} and takes no more events; {event.topic!r} was not taken")
+
+
+def _was_let_in(room: asyncio.Future[None]) -> bool:
+    return room.done() and not room.cancelled() and room.exception() is None
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -54,6 +54,40 @@ async def test_a_full_buffer_takes_no_more_until_something_is_taken(clock: Clock
     assert recorder.events == [A, B]
 
 
+@pytest.mark.parametrize("emit_waits", [True, False])
+async def test_a_cancelled_emit_delivers_nothing_and_a_delivered_event_is_not_cancelled(
+    clock: Clock, recorder: Recorder, emit_waits: bool
+) -> None:
+    """The cancellation comes in the moment in which there is room."""
+    source = BaseSource("push", buffer=1)
+    await source.emit(A)
+    told: list[str] = []
+
+    async def hand_over() -> None:
+        await source.emit(B)
+        told.append("delivered")
+        await asyncio.sleep(0)
+        told.append("not cancelled")
+
+    async def emit(event: Any) -> Any:
+        recorder(event)
+        if event is A:
+            cancelled.cancel()
+            if emit_waits:
+                await asyncio.sleep(1)
+
+    cancelled = asyncio.create_task(hand_over())
+    await clock.settle()
+    waiting = asyncio.create_task(source.emit(C))
+    running_ = asyncio.create_task(source.run(emit))
+    await waiting
+    source.close()
+    await running_
+    assert cancelled.cancelled()
+    assert recorder.events == ([A, C] if emit_waits else [A, B, C])
+    assert told == ([] if emit_waits else ["delivered"])
+
+
 async def test_those_who_wait_get_their_turn_in_order(clock: Clock, recorder: Recorder) -> None:
     source = BaseSource("push", buffer=1)
     events = [Event(f"n/{number}") for number in range(20)]

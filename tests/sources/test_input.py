@@ -8,6 +8,7 @@ import os
 import pty
 import shlex
 import socket
+import struct
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -323,6 +324,28 @@ async def test_what_such_a_file_raises_comes_out() -> None:
     stream: Any = Slow(b"one\n", error=RuntimeError("broken"))
     with pytest.raises(RuntimeError, match="broken"):
         await events_of(InputSource(raw=True, stream=stream))
+
+
+async def test_a_read_error_ends_the_input_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    stream: Any = Slow(b"one\n", error=OSError("the disk is broken"))
+    assert await events_of(InputSource(raw=True, stream=stream)) == [LineEvent("one"), END]
+    assert "the disk is broken" in warnings_of(caplog)
+
+
+async def test_a_connection_that_is_reset_ends_the_input_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as peer:
+        ours, _ = server.accept()
+        with ours, ours.makefile("rb") as stream:
+            peer.sendall(b"one\n")
+            await until(lambda: ours.recv(1, socket.MSG_PEEK))
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # its close is a reset
+            peer.close()
+            assert (await events_of(InputSource(raw=True, stream=stream)))[-1] == END
+    assert "Connection reset by peer" in warnings_of(caplog)
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> str:
+    return "\n".join(record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
 
 
 async def test_a_terminal_that_hangs_up_ends_the_input() -> None:

@@ -126,7 +126,7 @@ class _Ready:
         except (BlockingIOError, InterruptedError):
             raise
         except OSError as error:  # a terminal that was hung up, a peer that reset the connection
-            _log.debug("input ends with an error: %s", error)
+            _warn(error)
             return b""
 
     async def _readable(self) -> None:
@@ -208,8 +208,11 @@ class _Threaded:
     def _outcome(self) -> bytes | Exception:
         try:
             return _as_bytes(self._read())
-        except (OSError, ValueError) as error:
-            _log.debug("input ends with an error: %s", error)  # it was closed while reading
+        except OSError as error:
+            _warn(error)
+            return b""
+        except ValueError as error:
+            _log.debug("the input was closed while it was read: %s", error)
             return b""
         except Exception as error:  # noqa: BLE001  # whoever waits is told
             return error
@@ -222,6 +225,10 @@ class _Threaded:
             waiting.set_exception(outcome)
         else:
             waiting.set_result(outcome)
+
+
+def _warn(error: OSError) -> None:
+    _log.warning("reading the input failed, so it ends here and lines may be missing: %s", error)
 
 
 def _settle(future: asyncio.Future[None]) -> None:
