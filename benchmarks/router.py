@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Case = Callable[[int], Awaitable[None]]
 
 BARS = {
-    "exact_over_bare": "at most 1.8",
+    "exact_over_bare": "at most 2.1",
     "three_middlewares_over_bare": "at most 5",
     "debounce_over_bare": "at most 6",
     "glob_10000_over_1_hot": "at most 1.1",

@@ -104,7 +104,7 @@ class Dropped(NotHandled):
 
 
 class InvalidTopic(NotHandled, ValueError):
-    """A topic that is empty, too long, or no string; no route can match it."""
+    """A topic that is empty, too long, too deep, or not a string; no route can match it."""
 
 
 class InvalidPattern(LifecycleError, ValueError):

@@ -589,7 +589,7 @@ OF_THE_HOUSE = {
     "Pattern": "rank",
     "PostgresStore": "holds_flows",
     "PromptSource": "is_terminal use_commands",
-    "Route": "add_middleware alone busy call chain is_fallback is_plain is_retired is_tap lane window",
+    "Route": "add_middleware alone busy call chain is_fallback is_plain is_retired is_tap lane latest successor window",
     "Run": "abandon adopt close drive settle",
     "SignalSource": "close",
     "Task": "arguments copy kind optional priority",

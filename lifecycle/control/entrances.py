@@ -1,7 +1,7 @@
-"""Who waits for room in a lane: in turn, and never for itself.
+"""First-come waiting for room in a full lane, with deadlock detection.
 
-Handlers that emit into a full lane wait there; where all of a lane's handlers would wait for a lane whose handlers
-wait for them, nobody would ever move, so the one who would close the circle is refused.
+Handlers that emit into a full lane wait there. If that wait would leave a circle of lanes in which every handler waits
+for another of them, none would ever make room, so the emit that would close the circle is refused.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ class Entrance:
         self._lane = lane
         #: Called, each once and in this order, when there is room; one that has no use for it returns False.
         self.waiting: deque[Callable[[], bool]] = deque()
-        #: The lanes that handlers of this one wait for, one entry a wait.
-        self.blocked_on: list[Lane] = []
+        #: The deliveries whose handlers in this lane wait, and the lane that each waits for: one entry per wait.
+        self.blocked_on: list[tuple[Delivery, Lane]] = []
 
     async def wait(self, delivery: Delivery) -> None:
         """Wait until there is room for ``delivery``.
 
         Raises:
-            LaneFull: when the wait would be for itself: the event comes from a handler of this lane, or from one of
-                a lane that this one waits for; or when the router does not run.
+            LaneFull: when this lane could never make room, because all of its handlers would wait, directly or by
+                other lanes, for themselves; or when the router does not run.
         """
-        lane, home = self._lane, _home()
-        if home is not None and (home is lane or _closes_circle(home, lane)):
-            raise LaneFull(f"{lane.refusal(delivery)}, and its own handler would wait for itself")
+        lane, emitter = self._lane, current.get() or delivery
+        home = None if emitter is delivery or emitter.done or emitter.route is None else emitter.route.lane
         blocked = [] if home is None else home.entrance.blocked_on
-        blocked.append(lane)
+        blocked.append((emitter, lane))
         place = len(self.waiting)
         try:
+            if home is not None and _is_stuck(lane):
+                raise LaneFull(f"{lane.refusal(delivery)}, and its own handler would wait for itself")
             while lane.is_full:
                 if not lane.is_open:
                     raise LaneFull(f"{lane.refusal(delivery)}, and the router is not running")
@@ -55,7 +56,7 @@ class Entrance:
                 # Somebody may have come in before: then it is first in line again.
                 place = 0
         finally:
-            blocked.remove(lane)
+            blocked.remove((emitter, lane))
 
     async def _turn(self, place: int) -> None:
         """Wait for one event to leave; a turn that a cancelled waiter cannot use goes to the next."""
@@ -95,21 +96,18 @@ class Entrance:
             wake()
 
 
-def _home() -> Lane | None:
-    """The lane whose handler emits here and now."""
-    emitter = current.get()
-    if emitter is None or emitter.done or emitter.route is None:
-        return None
-    return emitter.route.lane
-
-
-def _closes_circle(home: Lane, target: Lane) -> bool:
-    """Whether, with one more handler of ``home`` that waits for ``target``, nobody in a circle of lanes moves."""
-    if len(home.entrance.blocked_on) + 1 < home.concurrency:
-        return False
-    reached = [target]
-    for lane in reached:
-        blocked = lane.entrance.blocked_on
-        if len(blocked) >= lane.concurrency:
-            reached += [each for each in blocked if each not in reached]
-    return home in reached
+def _is_stuck(lane: Lane) -> bool:
+    """Whether no handler of ``lane`` can go on: each waits for a lane that is stuck itself."""
+    waits: dict[Lane, dict[Delivery, set[Lane]]] = {}
+    pending = [lane]
+    while pending:
+        each = pending.pop()
+        if each not in waits:
+            waits[each] = {}
+            for emitter, wanted in each.entrance.blocked_on:
+                waits[each].setdefault(emitter, set()).add(wanted)
+                pending.append(wanted)
+    stuck = {each for each, waiting in waits.items() if len(waiting) >= each.concurrency}
+    while moving := {each for each in stuck if any(stuck.isdisjoint(wanted) for wanted in waits[each].values())}:
+        stuck -= moving
+    return lane in stuck

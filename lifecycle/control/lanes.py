@@ -19,6 +19,7 @@ from lifecycle.errors import LaneFull
 
 if TYPE_CHECKING:
     from lifecycle.control.deliveries import Delivery
+    from lifecycle.control.routes import Route
     from lifecycle.control.traffic import Traffic
 
 __all__ = ["Busy", "Lane", "LaneInfo"]
@@ -120,8 +121,10 @@ class Lane:
         """Start a task, if there is anything to do and the router works."""
         if self.queue and len(self._tasks) < self.concurrency and self._traffic.working:
             task = self._traffic.start(self._work(), self)
-            self._tasks[task] = None
-            task.add_done_callback(self._ended)
+            # An eager task has begun already, and may have ended.
+            if not task.done():
+                self._tasks.setdefault(task, None)
+                task.add_done_callback(self._ended)
 
     def offer(self, delivery: Delivery, busy: Busy) -> None:
         """Put the event as ``busy`` says.
@@ -138,26 +141,33 @@ class Lane:
         elif busy is Busy.DROP:
             self._traffic.outcomes.drop(delivery, "as many handlers are at work as may be")
         else:
-            self._replace_queued(delivery)
-            self._cancel_oldest(delivery)
+            self._give_up_oldest(delivery.route)
+            self.put(delivery)
 
-    def _replace_queued(self, delivery: Delivery) -> None:
-        """A newer event of a ``restart`` route takes the place of one that has not begun."""
-        for waiting in [each for each in self.queue if each.route is delivery.route]:
+    def _give_up_oldest(self, route: Route | None) -> None:
+        """Make way for a newer event of a ``restart`` route: give up its oldest, which runs or waits.
+
+        What is cancelled already has made way for another, so the newest events are left, as many as may run at once.
+        """
+        running = {
+            each.id: task
+            for task, each in self._tasks.items()
+            if each is not None and each.route is route and task not in self._cancelled
+        }
+        if running:
+            task = running[min(running)]
+            self._cancelled.add(task)
+            task.cancel("a newer event restarts the handler")
+            return
+        waiting = next((each for each in self.queue if each.route is route), None)
+        if waiting is not None:
             self.queue.remove(waiting)
             self._traffic.outcomes.drop(waiting, "superseded by a newer event", superseded=True)
-        self.put(delivery)
-
-    def _cancel_oldest(self, delivery: Delivery) -> None:
-        running = [task for task, each in self._tasks.items() if each is not None and each.route is delivery.route]
-        # One that is on its way out makes room enough for the one event that waits.
-        if running and not self._cancelled:
-            self._cancelled.add(running[0])
-            running[0].cancel("a newer event restarts the handler")
 
     def refusal(self, delivery: Delivery) -> str:
         """Why there is no room for it, for people."""
-        return f"no room for {delivery.event.topic!r}: lane {self.name!r} is full with {len(self.queue)} waiting"
+        held = f"{self._handling} running and {len(self.queue)} waiting"
+        return f"no room for {delivery.event.topic!r}: lane {self.name!r} is full with {held}"
 
     def cancel(self) -> None:
         """Cancel what runs."""
@@ -175,7 +185,7 @@ class Lane:
         self._cancelled.discard(task)
         self.go_on()
 
-    async def _work(self) -> None:
+    async def _work(self) -> None:  # noqa: C901  # hot: one branch a way in which a handler ends
         """Handle events until none waits. The hot loop: what is rare is done elsewhere."""
         task = asyncio.current_task()
         assert task is not None
@@ -204,6 +214,9 @@ class Lane:
                     await traffic.failed(delivery, error)
                 except Exception as error:  # noqa: BLE001  # it is logged and counted
                     await traffic.failed(delivery, error)
+                except BaseException as error:
+                    traffic.escaped(delivery, error)
+                    raise
                 else:
                     route.handled += 1
                     delivery.end()

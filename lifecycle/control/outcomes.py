@@ -69,18 +69,19 @@ class Outcomes:
 
     def finished(self, delivery: Delivery, route: Route, began: float | None) -> None:
         """A handler returned that had begun then; None: nobody wanted to know, and there is no duration."""
-        if began is not None:
+        if began is not None and not route.is_tap:
             duration = asyncio.get_running_loop().time() - began
             hooks.handler_finished.announce(self._router, event=delivery.event, pattern=route.text, duration=duration)
-        self._tell_end(delivery, route)
+        self._tell_end(delivery)
 
-    def failed(self, delivery: Delivery, route: Route, error: BaseException) -> None:
+    def failed(self, delivery: Delivery, route: Route, error: BaseException, level: int = logging.ERROR) -> None:
         """An error of a handler ends its delivery and nothing else."""
         route.failed += 1
         topic = delivery.event.topic
-        _log.error("%s failed on %s (route %r)", name_of(route.handler), topic, route.text, exc_info=error)
+        _log.log(level, "%s failed on %s (route %r)", name_of(route.handler), topic, route.text, exc_info=error)
         delivery.end(error)
-        hooks.handler_failed.announce(self._router, event=delivery.event, pattern=route.text, error=error)
+        if not route.is_tap:
+            hooks.handler_failed.announce(self._router, event=delivery.event, pattern=route.text, error=error)
         self._tell_end(delivery)
 
     def refused(self, delivery: Delivery, error: NotHandled) -> Delivery:
@@ -109,10 +110,11 @@ class Outcomes:
         route.dropped += 1
         _log.debug("%s (route %r)", error, route.text)
         delivery.end(error)
-        hooks.event_dropped.announce(self._router, event=delivery.event, pattern=route.text, reason=str(error))
-        self._tell_end(delivery, route)
+        if not route.is_tap:
+            hooks.event_dropped.announce(self._router, event=delivery.event, pattern=route.text, reason=str(error))
+        self._tell_end(delivery)
 
-    def _tell_end(self, delivery: Delivery, route: Route | None = None) -> None:
-        # What a tap looks at is no delivery to others.
-        if hooks.delivery_ended.receivers and not (route is not None and route.is_tap):
+    def _tell_end(self, delivery: Delivery) -> None:
+        # What a tap sees is announced as the delivery to its route alone.
+        if hooks.delivery_ended.receivers and not (delivery.route is not None and delivery.route.is_tap):
             hooks.delivery_ended.announce(self._router, delivery=delivery)

@@ -1,7 +1,8 @@
-"""What a pattern says, and which of two patterns is the more specific one.
+"""The language of patterns, how one is matched, and which of two patterns is the more specific one.
 
 A pattern is a topic in which ``*`` and ``?`` stand for characters of one segment, ``[abc]``, ``[a-z]``, ``[!x]`` and
-``[^x]`` for one of them, and ``**`` as a whole segment for any number of segments. A backslash quotes.
+``[^x]`` for one of them, and ``**`` as a whole segment for any number of segments. A backslash quotes. Braces are
+reserved: an unquoted one is refused.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING
 from lifecycle.errors import InvalidPattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-__all__ = ["DEEP", "STAR", "Literal", "Pattern", "Segment", "Wild", "quoted"]
+__all__ = ["DEEP", "MAX_SEGMENTS", "STAR", "Literal", "Pattern", "Segment", "Wild", "quoted"]
+
+#: The largest number of segments in a topic or a pattern: matching costs segments times kinds of wildcard.
+MAX_SEGMENTS = 64
 
 #: Ranks of the kinds of segment, best first; a wildcard segment stands between, by its literal characters.
 _LITERAL, _STAR, _END, _DEEP = -1_000_000, 1, 2, 3
@@ -68,21 +72,28 @@ Segment = Literal | Wild | _Any
 
 
 class Pattern:
-    """A parsed pattern; equal to another with the same text.
+    """A parsed pattern of 1 to 64 segments; equal to another with the same text.
 
     Raises:
         InvalidPattern: naming the position of what cannot be read.
     """
 
-    __slots__ = ("segments", "text")
+    __slots__ = ("_steps", "segments", "text")
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
             raise InvalidPattern(f"{text!r} is no pattern: give a string such as 'file/*'")
         if not text:
             raise InvalidPattern("'' is no pattern: give a topic such as 'file/*', or '**' for every topic")
+        if text.count("/") >= MAX_SEGMENTS:
+            raise InvalidPattern(
+                f"the pattern {text[:40]!r}… has {text.count('/') + 1:,} segments, and {MAX_SEGMENTS} is the most; "
+                "write ** for any number of segments"
+            )
         self.text: str = text
         self.segments: tuple[Segment, ...] = tuple(_Reader(text).segments())
+        # Made for the first match: the patterns of most routes are matched by the index alone.
+        self._steps: _Steps | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -119,23 +130,50 @@ class Pattern:
     def matches(self, topic: str) -> bool:
         """Whether ``topic``, which is never read as a pattern, is one that this pattern stands for.
 
-        Only the last ``**`` ever has to take one segment more, so the cost is at most segments times segments.
+        The cost is linear in the length of the topic.
         """
-        parts, wanted = topic.split("/"), self.segments
-        part = want = 0
-        retry_part, retry_want = -1, -1
-        while part < len(parts):
-            if want < len(wanted) and wanted[want] is DEEP:
-                retry_part, retry_want = part, want
-                want += 1
-            elif want < len(wanted) and wanted[want].matches(parts[part]):
-                part, want = part + 1, want + 1
-            elif retry_want >= 0:
-                retry_part += 1
-                part, want = retry_part, retry_want + 1
+        if self._steps is None:
+            self._steps = _Steps(self.segments)
+        return self._steps.match(topic.split("/"))
+
+
+class _Steps:
+    """The segments of a pattern as an automaton: bit n is set while the first n segments but ``**`` have matched."""
+
+    __slots__ = ("_end", "_literals", "_loops", "_stars", "_wilds")
+
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        self._literals: dict[str, int] = {}
+        self._stars = 0
+        # By text, so that a segment is held against each once, however often it occurs in the pattern.
+        self._wilds: dict[str, tuple[int, Callable[[str], object]]] = {}
+        # Where a ``**`` lets any segment pass.
+        self._loops = 0
+        bit = 1
+        for segment in segments:
+            if segment is DEEP:
+                self._loops |= bit
+                continue
+            if isinstance(segment, Literal):
+                self._literals[segment.text] = self._literals.get(segment.text, 0) | bit
+            elif isinstance(segment, Wild):
+                self._wilds[segment.text] = self._wilds.get(segment.text, (0, None))[0] | bit, segment.matches
             else:
+                self._stars |= bit
+            bit <<= 1
+        self._end = bit
+
+    def match(self, parts: list[str]) -> bool:
+        alive = 1
+        for part in parts:
+            fitting = alive & (self._literals.get(part, 0) | self._stars)
+            for bits, matches in self._wilds.values():
+                if alive & bits and matches(part):
+                    fitting |= alive & bits
+            alive = fitting << 1 | alive & self._loops
+            if not alive:
                 return False
-        return all(segment is DEEP for segment in wanted[want:])
+        return bool(alive & self._end)
 
 
 class _Reader:
@@ -150,6 +188,11 @@ class _Reader:
         while self._at < len(self._text):
             self._at += 1  # the slash
             found.append(self._segment())
+        for side, at, place in (("begins", 0, 0), ("ends", -1, len(self._text) - 1)):
+            outermost = found[at]
+            if len(found) > 1 and isinstance(outermost, Literal) and not outermost.text:
+                plain = self._text.strip("/") or "**"
+                raise self._error(f"it {side} with the slash at position {{at}}; write {plain!r}", place)
         return found
 
     def _segment(self) -> Segment:
@@ -177,6 +220,11 @@ class _Reader:
             return False, self._class()
         if char == "\\":
             return True, self._quoted()
+        if char in "{}":
+            told = (
+                f"the {char} at position {{at}} is reserved; write \\{char} for a brace, or one pattern per alternative"
+            )
+            raise self._error(told, self._at)
         self._at += 1
         if char == "*":
             return False, _ANY
@@ -222,7 +270,7 @@ class _Reader:
         return self._text[self._at - 1]
 
     def _error(self, problem: str, at: int) -> InvalidPattern:
-        return InvalidPattern(f"malformed pattern {self._text!r}: {problem.format(at=at)}")
+        return InvalidPattern(f"malformed pattern {self._text!r}: {problem.replace('{at}', str(at))}")
 
 
 _ANY = ".*"
@@ -230,7 +278,7 @@ _ANY = ".*"
 
 def quoted(topic: str) -> str:
     """A topic as a pattern that means itself."""
-    return "".join(f"\\{char}" if char in "*?[\\" else char for char in topic)
+    return "".join(f"\\{char}" if char in "*?[\\{}" else char for char in topic)
 
 
 def _wild(text: str, pieces: list[tuple[bool, str]]) -> Wild:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle.errors import Dropped, NotHandled
+from lifecycle.errors import NotHandled
 
 if TYPE_CHECKING:
     from lifecycle.control.routes import Route
@@ -43,66 +43,22 @@ class Plan:
         self.was_relayed: bool = was_relayed
         # The same for an event that a relay has taken.
         self.relayed: Final = Plan(routes, relays=relays, was_relayed=True) if relays and not was_relayed else self
-        # The direct way, for `Router.dispatch`: compiled here, with nothing in it that this topic does not need.
-        self.call: AsyncHandler = _direct(routes)
-        for relay in reversed(relays):
-            self.call = _relaying(relay.call, self.call)
+        # How `Router.dispatch` begins: the taps look on, then the first route is called.
+        self.call: AsyncHandler = _without_route if self.first is None else self.first.call
         if taps:
             self.call = _tapped(self.call, taps)
 
     def after(self, route: Route) -> Route | None:
-        """Who is next, of those that are still there: another relay, or the next most specific route."""
-        if route not in self._steps:
+        """The next relay or route after ``route``; one that was replaced since is represented by its replacement."""
+        latest = [step.latest for step in self._steps]
+        if route.latest not in latest:
             return None
-        later = self._steps[self._steps.index(route) + 1 :]
+        later = latest[latest.index(route.latest) + 1 :]
         return next((each for each in later if not each.is_retired), None)
 
 
-def _direct(routes: tuple[Route, ...]) -> AsyncHandler:
-    if not routes:
-        return _nobody
-    call = routes[-1].call
-    for route in reversed(routes[:-1]):
-        call = _falling(route.call, call)
-    return call
-
-
-async def _nobody(event: Any) -> None:
+async def _without_route(event: Any) -> None:
     raise NotHandled(f"no route matches {event.topic!r}; router.routes() lists those that are there")
-
-
-def _falling(first: AsyncHandler, second: AsyncHandler) -> AsyncHandler:
-    async def first_or_next(event: Any) -> None:
-        try:
-            await first(event)
-        except Dropped:
-            raise
-        except NotHandled:
-            await second(event)
-
-    return first_or_next
-
-
-def _relaying(first: AsyncHandler, second: AsyncHandler) -> AsyncHandler:
-    async def relay_and_go_on(event: Any) -> None:
-        taken = False
-        try:
-            await first(event)
-        except Relayed:
-            taken = True
-        except Dropped:
-            raise
-        except NotHandled:
-            pass
-        else:
-            return
-        try:
-            await second(event)
-        except NotHandled as error:
-            if isinstance(error, Dropped) or not taken:
-                raise
-
-    return relay_and_go_on
 
 
 def _tapped(call: AsyncHandler, taps: tuple[Tap, ...]) -> AsyncHandler:

@@ -11,11 +11,11 @@ from lifecycle.control.patterns import Pattern
 from lifecycle.control.routes import Route, caller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from lifecycle.control.lanes import Lane
     from lifecycle.control.table import Table
-    from lifecycle.control.types import Handler
+    from lifecycle.control.types import Handler, Middleware
 
 __all__ = ["Roster"]
 
@@ -83,9 +83,11 @@ class Roster:
         lane.users += 1
         route.lane = lane
 
-    def fall_back_to(self, handler: Handler) -> None:
-        """Let ``handler`` have what nobody takes, in place of the one that had it."""
+    def fall_back_to(self, handler: Handler, middleware: Sequence[Middleware]) -> None:
+        """Make ``handler`` inside ``middleware`` the fallback, in place of the one before."""
         route = Route(Pattern("**"), handler, (), caller())
+        if middleware:
+            route.add_middleware(middleware)
         route.text, route.is_fallback = "(fallback)", True
         old, self.fallback = self.fallback, route
         if old is not None:

@@ -7,9 +7,11 @@ Do not add behaviour here.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
+from lifecycle._cancelling import was_cancelled
 from lifecycle._naming import name_of
 from lifecycle.backoff import Backoff
 from lifecycle.control.commands import Command, Commands, Completer, help_of
@@ -23,7 +25,8 @@ from lifecycle.control.routes import Route, caller
 from lifecycle.control.running import Running
 from lifecycle.control.table import Table, as_pattern
 from lifecycle.control.taps import Subscription, Tap, open_tap
-from lifecycle.control.traffic import Traffic
+from lifecycle.control.traffic import Traffic, unasked
+from lifecycle.errors import Dropped, NotHandled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
@@ -85,9 +88,11 @@ class Router(Overview):
         Raises:
             InvalidPattern: for a pattern that cannot be read.
             RouteConflict: when the pattern is taken, unless ``replace`` is true.
-            TypeError: for a handler that is no callable of one argument.
+            TypeError: for a handler that is no callable of one argument, or a lane that is not a string.
             ValueError: for a concurrency below 1, an unknown ``busy``, or a lane of another concurrency.
         """
+        if lane is not None and not isinstance(lane, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass what they like
+            raise TypeError(f"expected the name of a lane as a string, got lane={lane!r}; a lane is chosen per route")
         route = Route(as_pattern(pattern), handler, middleware, caller(), concurrency)
         self._table.check_free(route, replace=replace)
         route.busy = Busy(busy)
@@ -100,14 +105,16 @@ class Router(Overview):
         route.is_plain = route.window is None and route.busy is Busy.QUEUE
         old = self._table.add(route, replace=replace)
         if old is not None:
+            old.successor = route
             self._traffic.roster.retire(old)
         return route
 
     def on(self, pattern: str | Pattern | type[Topical], **settings: Unpack[RouteSettings]) -> Callable[[_H], _H]:
         """`handle` as a decorator, with the same settings; the function stays what it is."""
+        parsed = as_pattern(pattern)
 
         def register(handler: _H) -> _H:
-            self.handle(pattern, handler, **settings)
+            self.handle(parsed, handler, **settings)
             return handler
 
         return register
@@ -123,13 +130,18 @@ class Router(Overview):
         self.commands.forget(route.pattern)
 
     def fallback(self, handler: _H) -> _H:
-        """Give events that nobody took to ``handler`` (one at a time; a later call replaces it)."""
-        self._traffic.roster.fall_back_to(handler)
+        """Give events that no route took to ``handler`` (one at a time; a later call replaces it)."""
+        self._traffic.roster.fall_back_to(handler, self._middleware)
         return handler
 
     def use(self, *middleware: Middleware) -> None:
-        """Wrap ``middleware`` around every route, earlier and later ones; the first named is the outermost."""
+        """Wrap ``middleware`` around every route and the fallback, earlier and later ones.
+
+        The first named is the outermost.
+        """
         self._table.wrap(middleware)
+        if (fallback := self._traffic.roster.fallback) is not None:
+            fallback.add_middleware(middleware)
         self._middleware += middleware
 
     # -- commands ----------------------------------------------------------------------------------------------
@@ -228,19 +240,35 @@ class Router(Overview):
 
     # -- events ------------------------------------------------------------------------------------------------
 
-    def dispatch(self, event: Topical) -> Awaitable[None]:
-        """Call the handler for ``event`` directly, past windows and lanes: nothing is counted, errors come out.
+    async def dispatch(self, event: Topical) -> None:
+        """Call the handler for ``event`` here and now, past windows and lanes; nothing is counted.
+
+        The handlers are those that `emit` would give the event to, the fallback included. An error of the handler
+        comes out as it is.
 
         Raises:
-            NotHandled: when no route matches, or every one that does has passed.
+            NotHandled: when no route matches, or every matching one has passed, and there is no fallback.
+            LifecycleError: for a handler that raised CancelledError although its task was not cancelled.
         """
         try:
-            plan = self._hot.get(event.topic)
-        except (AttributeError, TypeError):  # no topic, or one that cannot be looked up: told better below
-            plan = None
-        if plan is None:
+            plan = self._hot[event.topic]
+        except (AttributeError, TypeError):  # no topic, or one without a hash
             plan = self._table.plan(event)
-        return plan.call(event)
+        # Not `await plan.call(event)`: Python looks a method up more slowly than an attribute.
+        call = plan.call
+        try:
+            await call(event)
+        except NotHandled as error:
+            if isinstance(error, Dropped):
+                raise
+            rest = self._traffic.pass_on_directly(event, plan, error)
+        except asyncio.CancelledError as error:
+            if plan.first is None or was_cancelled():
+                raise
+            raise unasked(plan.first, error) from error
+        else:
+            return
+        await rest
 
     async def emit(self, event: Topical) -> Delivery:
         """Send ``event`` through its window and lane, waiting for room; the `Delivery` tells what becomes of it.

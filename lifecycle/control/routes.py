@@ -67,6 +67,7 @@ class Route:
         "pattern",
         "place",
         "routed",
+        "successor",
         "text",
         "window",
     )
@@ -100,6 +101,8 @@ class Route:
         self.is_fallback: bool = False
         # Whether it was removed, and only works off what it had accepted.
         self.is_retired: bool = False
+        # The route that replaced it.
+        self.successor: Route | None = None
         # Whether it only looks on: what it sees is no delivery of its own to others.
         self.is_tap: bool = False
         self.routed: int = 0
@@ -109,6 +112,14 @@ class Route:
 
     def __repr__(self) -> str:
         return f"<Route {self.text!r} to {name_of(self.handler)}>"
+
+    @property
+    def latest(self) -> Route:
+        """The route that stands for this one now: itself, or the last in the chain of its replacements."""
+        route = self
+        while route.successor is not None:
+            route = route.successor
+        return route
 
     def alone(self) -> Plan:
         """What a topic comes to that matches nothing else: one plan for all such topics."""

@@ -70,9 +70,6 @@ class Running:
     def _open(self) -> None:
         """Let handlers run, on what was emitted before too."""
         self._traffic.working = True
-        for route in self._traffic.table.routes.values():
-            if route.window is not None:
-                route.window.closed = False
         for lane in self._traffic.roster.lanes():
             lane.go_on()
 
@@ -224,6 +221,10 @@ class Running:
         """All is over; it may run again."""
         for pump in self.pumps:
             pump.rest()
+        # Events that come before the next run are debounced, as they are before the first.
+        for route in self._traffic.table.routes.values():
+            if route.window is not None:
+                route.window.closed = False
         self._ending = None
         hooks.router_stopped.announce(self._traffic.router, router=self._traffic.router)
 

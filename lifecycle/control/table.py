@@ -8,17 +8,18 @@ so that a flood of topics that come once leaves the ones that come again where t
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from lifecycle._naming import name_of
 from lifecycle.control.composing import as_async
 from lifecycle.control.index import Index
-from lifecycle.control.patterns import Pattern
+from lifecycle.control.patterns import MAX_SEGMENTS, Pattern
 from lifecycle.control.plans import Plan
 from lifecycle.errors import InvalidTopic, RouteConflict, RouteNotFound
 from lifecycle.events import topics_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from lifecycle.control.relays import Relay
     from lifecycle.control.routes import Route
@@ -36,9 +37,19 @@ _CACHED = 4096
 
 
 def as_pattern(pattern: str | Pattern | type[Topical]) -> Pattern:
-    """A pattern from its text, or from an event class, which stands for the topics of its events."""
+    """A pattern from its text, or from an event class, which stands for the topics of its events.
+
+    Raises:
+        InvalidPattern: for a text that cannot be read.
+        TypeError: for a function, and for a class that does not define the topics of its events.
+    """
     if isinstance(pattern, Pattern):
         return pattern
+    if callable(pattern) and not isinstance(pattern, type):
+        raise TypeError(
+            f"expected a pattern, got the function {name_of(pattern)}; "
+            "a decorator takes the pattern in parentheses: @router.on('file/*')"
+        )
     return Pattern(topics_of(pattern) if isinstance(pattern, type) else pattern)
 
 
@@ -55,9 +66,9 @@ class Table:
         self._tap_globs: Index[list[Tap]] = Index()
         # Relays, in the order they came; there are few.
         self._relays: list[Relay] = []
-        # Plans of topics with an exact route, so far as they have come by. `Router.dispatch` looks here first.
-        self.hot: dict[str, Plan] = {}
         self._cold = functools.lru_cache(_CACHED)(self._plan)
+        #: The plan of each topic; those of topics with an exact route are kept here, so far as they have come by.
+        self.hot: Final = _Plans(self._exact, self._cold, self._plan)
 
     def __len__(self) -> int:
         return len(self.routes)
@@ -168,21 +179,15 @@ class Table:
         """What ``event`` comes to; a plan without routes if nobody wants it.
 
         Raises:
-            InvalidTopic: for a topic that is no string, empty or too long.
+            InvalidTopic: for a topic that is no string, is empty or too long, or has too many segments.
             TypeError: for what has no topic.
         """
         try:
             topic = event.topic
         except AttributeError:
             raise TypeError(f"{event!r} is no event: it has no topic; use Event(topic, data)") from None
-        if type(topic) is not str or not topic or len(topic) > MAX_TOPIC:
-            topic = _checked(event, topic)
-        if topic not in self._exact:
-            return self._cold(topic)
-        plan = self.hot.get(topic)
-        if plan is None:
-            plan = self.hot[topic] = self._plan(topic)
-        return plan
+        # What is not a string may not even have a hash.
+        return self.hot[topic if type(topic) is str else _checked(topic)]
 
     def _plan(self, topic: str) -> Plan:
         routes = self._globs.find(topic)
@@ -201,6 +206,30 @@ class Table:
         return info.hits, info.misses
 
 
+class _Plans(dict[str, Plan]):
+    """Plans by topic; looking up one that is missing resolves it.
+
+    A dictionary for the sake of `Router.dispatch`: catching a KeyError for each new topic would cost four handlers.
+    """
+
+    __slots__ = ("_cold", "_exact", "_make")
+
+    def __init__(self, exact: Container[str], cold: Callable[[str], Plan], make: Callable[[str], Plan]) -> None:
+        super().__init__()
+        self._exact = exact
+        self._cold = cold
+        self._make = make
+
+    def __missing__(self, topic: str) -> Plan:
+        # A topic that is shorter than the largest number of segments cannot have too many.
+        if type(topic) is not str or not MAX_SEGMENTS > len(topic) > 0:
+            topic = _checked(topic)
+        if topic not in self._exact:
+            return self._cold(topic)
+        plan = self[topic] = self._make(topic)
+        return plan
+
+
 _NOBODY = Plan(())
 
 
@@ -212,16 +241,21 @@ def _at(route: Route) -> str:
     return "{}:{}".format(*route.place)
 
 
-def _checked(event: Topical, topic: object) -> str:
-    """A string of a subclass as a plain one; anything that is no topic is refused."""
+def _checked(topic: object) -> str:
+    """A string of a subclass as a plain one; anything that is not a topic is refused."""
     if not isinstance(topic, str):
-        raise InvalidTopic(f"the topic of {event!r} is {topic!r}; it must be a string such as 'file/modified'")
+        raise InvalidTopic(f"the topic of an event must be a string such as 'file/modified', got {topic!r:.100}")
     if not topic:
-        raise InvalidTopic(f"the topic of {event!r} is empty; give one such as 'file/modified'")
+        raise InvalidTopic("the topic of an event is empty; give one such as 'file/modified'")
     if len(topic) > MAX_TOPIC:
         raise InvalidTopic(
             f"the topic {topic[:40]!r}… has {len(topic):,} characters, and {MAX_TOPIC} is the most; "
             "put what is long into the event's data"
+        )
+    if topic.count("/") >= MAX_SEGMENTS:
+        raise InvalidTopic(
+            f"the topic {topic[:40]!r}… has {topic.count('/') + 1:,} segments, and {MAX_SEGMENTS} is the most; "
+            "put a deep path into the event's data"
         )
     # Not str(topic): an enum's members answer with their name.
     return str.__str__(topic)

@@ -13,6 +13,7 @@ from lifecycle._functions import is_async
 from lifecycle._naming import name_of
 from lifecycle.control.deliveries import Delivery
 from lifecycle.control.routes import Route, caller
+from lifecycle.errors import Dropped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ class TapInfo:
     handler: str
     #: Events that wait for it.
     waiting: int
-    #: Events that it was not shown, because too many waited.
+    #: Events that it was not shown because too many waited, or that its handler gave up with `Dropped`.
     missed: int
 
 
@@ -45,8 +46,9 @@ class Tap:
     """A handler that looks on.
 
     A plain function is called at once, before the event goes on. An async one has a lane of its own, so that it may
-    take its time: an event that finds this lane full is not shown to it, and counted in ``missed``. A direct
-    dispatch has no lanes: it waits for an async tap too.
+    take its time: an event that finds this lane full is not shown to it, and counted in ``missed``. So is an event
+    for which the handler raises `Dropped`, as `notify` does when its queue is full. A direct dispatch has no lanes: it
+    waits for an async tap too.
     """
 
     def __init__(self, route: Route, lane: Lane, detach: Callable[[Tap], None]) -> None:
@@ -83,6 +85,8 @@ class Tap:
             return
         try:
             self._plain(event)
+        except Dropped:
+            self.missed += 1
         except (Exception, asyncio.CancelledError):  # noqa: BLE001  # it looks on: its errors are logged and stay its own
             self._report(event)
 
@@ -94,6 +98,8 @@ class Tap:
             if was_cancelled():
                 raise
             self._report(event)
+        except Dropped:
+            self.missed += 1
         except Exception:  # noqa: BLE001  # it looks on: its errors are logged and stay its own
             self._report(event)
 

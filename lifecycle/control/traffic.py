@@ -6,10 +6,12 @@ What became of it is said in ``outcomes``; sources and the life of a router are 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Final
 
 from lifecycle import hooks
-from lifecycle._naming import name_of
+from lifecycle._cancelling import was_cancelled
+from lifecycle._naming import error_text, name_of
 from lifecycle.control.deliveries import Delivery, current
 from lifecycle.control.lanes import Lane
 from lifecycle.control.outcomes import Outcomes
@@ -21,11 +23,12 @@ from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, No
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Hashable
 
+    from lifecycle.control.plans import Plan
     from lifecycle.control.routes import Route
     from lifecycle.control.table import Table
     from lifecycle.events import Topical
 
-__all__ = ["Traffic"]
+__all__ = ["Traffic", "unasked"]
 
 # Who wants to be told of every event: each is one dictionary for good, and empty while nobody does.
 _ROUTED, _ACCEPTED = hooks.event_routed.receivers, hooks.delivery_accepted.receivers
@@ -73,21 +76,22 @@ class Traffic:
     async def accept(self, event: Topical) -> Delivery:
         """Take an event in, waiting for room; what nobody takes comes back as a delivery that has failed.
 
-        Every event of every source comes through here: the usual case, a known topic with a plain route that nobody
-        looks at, is written out.
+        Every event of every source comes through here: the usual case, a topic with a plain route and without
+        observers, is written out.
         """
+        plan = route = None
         try:
-            plan = self._hot.get(event.topic)
-        except (AttributeError, TypeError):  # no topic, or one that cannot be looked up: told better below
-            plan = None
-        if plan is None or plan.taps or _ROUTED or _ACCEPTED:
+            plan = self._hot[event.topic]
+            if not (plan.taps or _ROUTED or _ACCEPTED):
+                route = plan.first
+        except (AttributeError, TypeError, InvalidTopic):  # `_admit` reports it
+            pass
+        if route is None:
             delivery = self._admit(event)
             route = delivery.route
             if route is None:
                 return delivery
         else:
-            route = plan.first
-            assert route is not None
             route.routed += 1
             delivery = Delivery(event, current.get(), route, plan)
         if route.is_plain:
@@ -189,12 +193,48 @@ class Traffic:
         elif isinstance(error, NotHandled):
             await self._pass_on(delivery, route, error)
         elif isinstance(error, asyncio.CancelledError):
-            # As it is, it would look to whoever awaits the delivery as if they were cancelled themselves.
-            unasked = LifecycleError(f"{name_of(route.handler)} raised CancelledError, and nobody had cancelled it")
-            unasked.__cause__ = error
-            self.outcomes.failed(delivery, route, unasked)
+            self.outcomes.failed(delivery, route, unasked(route, error))
         else:
             self.outcomes.failed(delivery, route, error)
+
+    def escaped(self, delivery: Delivery, error: BaseException) -> None:
+        """A handler raised SystemExit or the like, which ends its task: the delivery fails, the error goes on."""
+        route = delivery.route
+        assert route is not None
+        if isinstance(error, GeneratorExit):  # the loop was closed under it
+            return
+        # As it is, it would also end each task that awaits the delivery.
+        told = LifecycleError(f"{name_of(route.handler)} raised {error_text(error)}, which is not an Exception")
+        told.__cause__ = error
+        self.outcomes.failed(delivery, route, told, logging.DEBUG)
+
+    async def pass_on_directly(self, event: Topical, plan: Plan, error: NotHandled) -> None:
+        """Call what comes after the first route of ``plan``, which passed with ``error``, until one takes the event."""
+        route = plan.first
+        try:
+            while True:
+                if isinstance(error, Relayed):
+                    plan = plan.relayed
+                route = self.roster.fallback if route is None else self._following(plan, route)
+                if route is None:
+                    break
+                try:
+                    await route.call(event)
+                except Dropped:
+                    raise
+                except NotHandled as passed:
+                    error = passed
+                except asyncio.CancelledError as cancelled:
+                    if was_cancelled():
+                        raise
+                    raise unasked(route, cancelled) from cancelled
+                else:
+                    return
+            if not plan.was_relayed:
+                raise error
+        finally:
+            # Its traceback holds this frame.
+            del error
 
     async def _pass_on(self, delivery: Delivery, route: Route, error: NotHandled) -> None:
         self.outcomes.passed(delivery, route)
@@ -218,17 +258,32 @@ class Traffic:
             self._place(delivery, following)
 
     def _next(self, delivery: Delivery, route: Route, error: NotHandled) -> Route | None:
-        """Who gets what ``route`` passed on; None where nobody does, and the delivery has ended."""
-        following = None if delivery.plan is None else delivery.plan.after(route)
-        if following is not None:
-            following.routed += 1
-        elif (relayed := delivery.plan is not None and delivery.plan.was_relayed) or route.is_fallback:
-            # A relay has had it; or it was counted as unrouted when it came here.
-            self.outcomes.ended(delivery, None if relayed else error)
-        elif self.roster.fallback is None:
-            self.outcomes.refused(delivery, error)
-        else:
+        """The route that gets what ``route`` passed on, counted; None if there is none and the delivery has ended."""
+        following = self._following(delivery.plan, route)
+        if following is None:
+            relayed = delivery.plan is not None and delivery.plan.was_relayed
+            if relayed or route.is_fallback:
+                # A relay has had it; or it was counted as unrouted when it came to the fallback.
+                self.outcomes.ended(delivery, None if relayed else error)
+            else:
+                self.outcomes.refused(delivery, error)
+        elif following.is_fallback:
             self.outcomes.fell_through(delivery)
             delivery.plan = None
-            following = self.roster.fallback
+        else:
+            following.routed += 1
         return following
+
+    def _following(self, plan: Plan | None, route: Route) -> Route | None:
+        """The route that is next after ``route``, as the routes are now: of ``plan``, or else the fallback."""
+        following = None if plan is None else plan.after(route)
+        if following is not None or route.is_fallback or (plan is not None and plan.was_relayed):
+            return following
+        return self.roster.fallback
+
+
+def unasked(route: Route, error: asyncio.CancelledError) -> LifecycleError:
+    """The error for a handler's stray CancelledError, which would look to its caller like a cancellation of its own."""
+    told = LifecycleError(f"{name_of(route.handler)} raised CancelledError, and nobody had cancelled it")
+    told.__cause__ = error
+    return told

@@ -40,6 +40,7 @@ class Debounce:
 
     Raises:
         ValueError: for a negative ``wait``, or a ``max_wait`` shorter than ``wait``.
+        TypeError: for a ``merge`` or ``key`` that cannot be called.
     """
 
     wait: float
@@ -52,6 +53,14 @@ class Debounce:
             raise ValueError(f"Debounce(wait={self.wait!r}) is negative; give seconds of 0 or more")
         if self.max_wait is not None and self.max_wait < self.wait:
             raise ValueError(f"max_wait={self.max_wait!r} is shorter than wait={self.wait!r}; make it longer")
+        for name, function, example in (
+            ("merge", self.merge, "lambda pending, new: new"),
+            ("key", self.key, "lambda event: event.topic"),
+        ):
+            if function is not None and not callable(function):
+                raise TypeError(
+                    f"expected a function as Debounce({name}=…), got {function!r}; give one such as {example}"
+                )
 
 
 class _Burst:

@@ -97,8 +97,8 @@ _segment = st.one_of(
     st.lists(_wild, max_size=4).map("".join),
 )
 
-#: Well-formed patterns.
-patterns = st.lists(_segment, min_size=1, max_size=5).map("/".join).filter(bool)
+#: Well-formed patterns: a slash stands between segments, and neither first nor last.
+patterns = st.lists(_segment, min_size=1, max_size=5).map("/".join).map(lambda text: text.strip("/")).filter(bool)
 
 #: Topics, some of which look like patterns.
 topics = st.lists(st.text(LETTERS, max_size=4), min_size=1, max_size=5).map("/".join).filter(bool)

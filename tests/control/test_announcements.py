@@ -228,6 +228,30 @@ async def test_what_a_tap_looks_at_is_no_delivery_of_its_own(clock: Clock) -> No
     assert [each[0] for each in log] == ["delivery_accepted", "handler_started", "delivery_ended"]
 
 
+async def test_the_call_of_a_tap_is_not_announced_as_that_of_a_handler(clock: Clock) -> None:
+    names = ("handler_started", "handler_finished", "handler_failed", "event_dropped", "delivery_ended")
+    log, receivers = list[tuple[Any, ...]](), list[Any]()
+    for name in names:
+
+        def receive(_sender: Router, name: str = name, **told: Any) -> None:
+            log.append((name, told.get("pattern")))
+
+        receivers.append(getattr(hooks, name).connect(receive))
+    router = Router(drain_timeout=0)
+    router.handle("a", nothing)
+    router.tap("*", nothing)
+    router.tap("**", forever)
+    try:
+        async with running(router):
+            for _ in range(2):
+                await (await router.emit(Event("a")))
+            await asyncio.sleep(1)
+    finally:
+        for name, receive in zip(names, receivers, strict=True):
+            getattr(hooks, name).disconnect(receive)
+    assert log == [("handler_started", "a"), ("handler_finished", "a"), ("delivery_ended", None)] * 2
+
+
 async def test_what_is_set_when_a_handler_starts_holds_for_it_and_is_there_at_its_end(clock: Clock) -> None:
     here: ContextVar[int] = ContextVar("here", default=0)
     seen: list[int] = []

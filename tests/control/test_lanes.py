@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -236,6 +238,75 @@ async def test_a_handler_never_waits_for_its_own_full_lane(clock: Clock) -> None
     assert (state.routed, state.handled) == (3, 3)
 
 
+async def test_a_handler_waits_for_its_own_lane_while_another_handler_makes_room(clock: Clock) -> None:
+    router, ended = Router(buffer=0), list[str]()
+
+    async def handler(event: Event) -> None:
+        if event.data == "emits":
+            await asyncio.sleep(1)
+            await router.emit(Event("a", "emitted"))
+        elif event.data != "emitted":
+            await asyncio.sleep(5)
+        ended.append(event.data)
+
+    router.handle("a", handler, concurrency=2)
+    async with running(router):
+        for data in ("emits", "slow"):
+            await router.emit(Event("a", data))
+            await clock.settle()
+        await clock.advance(10)
+    assert ended == ["slow", "emits", "emitted"]
+
+
+async def test_all_handlers_of_a_lane_never_wait_for_it(clock: Clock) -> None:
+    router, refused = Router(buffer=0), list[str]()
+
+    async def handler(event: Event) -> None:
+        if event.data < 2:
+            await asyncio.sleep(1)
+            try:
+                await router.emit(Event("a", event.data + 2))
+            except LaneFull as error:
+                refused.append(str(error))
+
+    router.handle("a", handler, concurrency=2)
+    async with running(router):
+        for number in range(2):
+            await router.emit(Event("a", number))
+            await clock.settle()
+        await clock.advance(10)
+        assert router.lanes()[0].running == 0
+    assert len(refused) == 1
+    assert "full with 2 running and 0 waiting" in refused[0]
+
+
+async def test_a_wait_is_not_refused_while_a_handler_of_the_circle_can_go_on(clock: Clock) -> None:
+    router, ended = Router(buffer=0), list[str]()
+
+    async def two(event: Event) -> None:
+        await asyncio.sleep(1)
+        await router.emit(Event(event.data))
+        ended.append(f"two/{event.data}")
+
+    async def back(event: Event) -> None:
+        await asyncio.sleep(2)
+        await router.emit(Event("two/x", "other"))
+        ended.append("back")
+
+    router.handle("two/*", two, concurrency=2)
+    router.handle("back", back)
+    router.handle("other", Work(10))
+    async with running(router):
+        # One handler of `two` waits for `other`, which goes on; the second waits for `back`, which waits for `two`.
+        await router.emit(Event("other", 0))
+        await router.emit(Event("back"))
+        for data in ("other", "back"):
+            await router.emit(Event("two/x", data))
+            await clock.settle()
+        await clock.advance(60)
+    assert sorted(ended) == ["back", "back", "two/back", "two/other", "two/other", "two/other"]
+
+
 @pytest.mark.parametrize("hands", [1, 2])
 async def test_lanes_that_wait_for_each_other_in_a_circle_say_so_instead(clock: Clock, hands: int) -> None:
     router, told = Router(buffer=1), list[str]()
@@ -335,6 +406,56 @@ async def test_restart_cancels_what_runs_and_two_never_overlap(clock: Clock) -> 
     assert work.most == 1
     state = router.state()
     assert (state.routed, state.handled, state.failed, state.dropped) == (6, 1, 0, 5)
+
+
+@pytest.mark.parametrize("running_already", [True, False])
+async def test_restart_keeps_the_newest_events_as_many_as_may_run_at_once(clock: Clock, running_already: bool) -> None:
+    router, work = Router(), Work()
+    router.handle("a", work, busy="restart", concurrency=3)
+    async with running(router) if running_already else nullcontext():
+        for number in range(5):
+            await router.emit(Event("a", number))
+            await clock.settle()
+        await clock.advance(2)
+    async with running(router):
+        await clock.advance(2)
+    assert sorted(work.ended) == [2, 3, 4]
+    state = router.state()
+    assert (state.routed, state.handled, state.dropped) == (5, 3, 2)
+
+
+async def test_restart_cancels_the_oldest_event_and_not_the_oldest_task(clock: Clock) -> None:
+    router, work = Router(), Work(10)
+
+    async def short_or_long(event: Event) -> None:
+        await (asyncio.sleep(1) if event.data == 0 else work(event))
+
+    router.handle("a", short_or_long, busy="restart", concurrency=2)
+    async with running(router):
+        # The task that ended event 0 goes on with event 2, so the other task has the older event.
+        for number in range(4):
+            await router.emit(Event("a", number))
+            await clock.advance(0.5 if number == 0 else 1)
+        await clock.advance(20)
+    assert work.log[:3] == ["begin 1", "begin 2", "cancelled 1"]
+    assert work.ended == [2, 3]
+
+
+if sys.version_info >= (3, 12):
+
+    async def test_restart_cancels_what_runs_also_where_tasks_start_eagerly(clock: Clock) -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        router, work = Router(), Work()
+        router.handle("a", work, busy="restart")
+        router.handle("quick", recorder := Recorder())
+        async with running(router):
+            for number in range(3):
+                await router.emit(Event("a", number))
+                await clock.advance(0.1)
+                await (await router.emit(Event("quick")))
+            await clock.advance(2)
+        assert work.log == ["begin 0", "cancelled 0", "begin 1", "cancelled 1", "begin 2", "end 2"]
+        assert len(recorder.events) == 3
 
 
 async def test_restart_of_a_handler_that_does_not_listen_waits_for_it(clock: Clock) -> None:
@@ -462,6 +583,35 @@ def test_keyboard_interrupt_and_system_exit_pass_through(kind: type[BaseExceptio
         asyncio.run(main())
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_a_handler_that_leaves_the_program_ends_its_delivery_as_failed(kind: type[BaseException]) -> None:
+    router, deliveries, ended = Router(), list[Any](), list[Any]()
+
+    async def leave(_event: Event) -> None:
+        raise kind(3)
+
+    async def main() -> None:
+        async with running(router):
+            deliveries.append(await router.emit(Event("a")))
+            await asyncio.Event().wait()
+
+    @hooks.delivery_ended.connect
+    def note(_sender: object, *, delivery: Any) -> None:
+        ended.append(delivery)
+
+    router.handle("a", leave)
+    try:
+        with pytest.raises(kind):
+            asyncio.run(main())
+    finally:
+        hooks.delivery_ended.disconnect(note)
+    assert deliveries == ended
+    # Not the SystemExit itself, which would end each task that awaits the delivery.
+    assert isinstance(deliveries[0].error, LifecycleError)
+    assert isinstance(deliveries[0].error.__cause__, kind)
+    assert router.state().failed == 1
+
+
 async def test_a_handler_that_never_waits_leaves_others_their_turn(clock: Clock, recorder: Recorder) -> None:
     router, endless = Router(buffer=10), 0
 
@@ -558,8 +708,6 @@ async def test_the_fallback_gets_what_nobody_took(clock: Clock, recorder: Record
     assert recorder.topics == ["a", "nobody"]
     state = router.state()
     assert (state.unrouted, state.handled) == (2, 2)
-    with pytest.raises(NotHandled):
-        await router.dispatch(Event("nobody"))
 
 
 async def test_a_fallback_that_passes_too_ends_the_way(clock: Clock) -> None:

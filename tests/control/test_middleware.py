@@ -39,6 +39,16 @@ async def test_the_first_named_is_the_outermost_and_all_stand_around_earlier_and
     assert seen == [each.format("late") for each in around]
 
 
+async def test_middleware_of_the_router_stands_around_the_fallback_too(clock: Clock) -> None:
+    router, seen = Router(), list[str]()
+    router.use(label("early", seen))
+    router.fallback(lambda _: seen.append("fallback"))
+    router.use(label("late", seen))
+    async with running(router):
+        await (await router.emit(Event("nobody")))
+    assert seen == ["+early", "+late", "fallback", "-late", "-early"]
+
+
 async def test_middleware_may_be_a_plain_function_around_a_plain_handler() -> None:
     router, seen = Router(), list[Any]()
     router.use(lambda handler: lambda event: handler(Event(event.topic, event.data + 1)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lifecycle.control import Event, NotHandled, Router
+from lifecycle.control import Event, NotHandled, Router, notify
 from lifecycle.testing import Clock, Recorder, running
 
 
@@ -71,6 +71,27 @@ async def test_a_tap_that_hangs_holds_up_no_lane_and_counts_what_it_missed(clock
         assert len(recorder.events) == 10
         assert tap.missed > 0
     assert clock.time() < 5
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_a_tap_whose_handler_drops_an_event_counts_it_as_missed(
+    clock: Clock, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    router, queue = Router(), asyncio.Queue[Any](1)
+    put = notify(queue)
+
+    async def put_later(event: Event) -> None:
+        put(event)
+
+    router.handle("a", Recorder())
+    tap = router.tap("a", put if kind == "plain" else put_later)
+    async with running(router):
+        for _ in range(3):
+            await (await router.emit(Event("a")))
+        await clock.settle()
+        await router.dispatch(Event("a"))
+    assert (queue.qsize(), tap.missed, router.taps()[0].missed) == (1, 3, 3)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_a_removed_tap_sees_no_more(clock: Clock) -> None:

@@ -26,6 +26,7 @@ from lifecycle.control import (
     TickEvent,
     WebhookEvent,
 )
+from lifecycle.errors import LifecycleError
 from lifecycle.testing import Clock, Recorder, running
 
 if TYPE_CHECKING:
@@ -174,10 +175,36 @@ def test_an_event_class_stands_for_the_topics_of_its_events() -> None:
         router.on("[")(Recorder())
 
 
+def test_on_without_parentheses_is_refused_with_the_remedy() -> None:
+    router = Router()
+
+    async def hello(event: Event) -> None: ...
+
+    registers: list[Any] = [router.on, lambda pattern: router.tap(pattern, hello), router.subscribe]
+    for register in registers:
+        with pytest.raises(TypeError, match=r"hello; a decorator takes the pattern in parentheses: @router\.on\('"):
+            register(hello)
+    assert router.routes() == []
+
+
+def test_on_refuses_a_malformed_pattern_before_it_has_a_handler() -> None:
+    with pytest.raises(InvalidPattern, match="position 4"):
+        Router().on("file/")
+
+
+@pytest.mark.parametrize("lane", [lambda event: event.topic, 7, ("a", "b")])
+def test_a_lane_that_is_not_a_string_is_refused(lane: Any) -> None:
+    router = Router()
+    with pytest.raises(TypeError, match="the name of a lane as a string, got lane="):
+        router.handle("a", Recorder(), lane=lane)
+    assert router.routes() == []
+
+
 # -- topics ------------------------------------------------------------------------------------------------------
 
 LONG = "/".join("a" * 100_000)
-BAD: list[Any] = ["", None, 7, b"a", ["unhashable"], {}, LONG]
+DEEP = "/".join("a" * 65)
+BAD: list[Any] = ["", None, 7, b"a", ["unhashable"], {}, LONG, DEEP]
 
 
 @pytest.mark.parametrize("topic", BAD, ids=lambda topic: repr(topic)[:12])
@@ -226,6 +253,13 @@ async def test_a_source_survives_a_topic_that_is_none(clock: Clock, topic: Any) 
     assert recorder.topics == ["good"]
     assert told[0] is router
     assert isinstance(told[1], InvalidTopic)
+
+
+async def test_a_topic_of_64_segments_is_routed(clock: Clock) -> None:
+    router = Router()
+    router.handle("a/**", recorder := Recorder())
+    await router.dispatch(Event("/".join("a" * 64)))
+    assert len(recorder.events) == 1
 
 
 async def test_the_message_about_a_long_topic_is_short() -> None:
@@ -283,6 +317,67 @@ async def test_dispatch_raises_what_the_handler_raises_and_counts_nothing(clock:
         await router.dispatch(Event("b"))
     state = router.state()
     assert (state.routed, state.handled, state.failed, state.unrouted) == (0, 0, 0, 0)
+
+
+async def test_dispatch_and_emit_give_an_event_to_the_same_handler(clock: Clock) -> None:
+    router, got, go_on = Router(), list[str](), asyncio.Event()
+
+    @router.on("a/b")
+    async def first(event: Event) -> None:
+        await go_on.wait()
+        raise NotHandled("not mine")
+
+    router.handle("a/*", lambda _: got.append("removed"))
+    router.handle("a/**", lambda _: got.append("replaced"))
+    async with running(router):
+        directly = asyncio.create_task(router.dispatch(Event("a/b")))
+        delivery = await router.emit(Event("a/b"))
+        await clock.settle()
+        router.remove("a/*")
+        router.handle("a/**", lambda _: got.append("new"), replace=True)
+        go_on.set()
+        await directly
+        await delivery
+        assert got == ["new", "new"]
+        router.remove("a/**")
+        with pytest.raises(NotHandled, match="not mine"):
+            await router.dispatch(Event("a/b"))
+        router.fallback(lambda event: got.append(event.topic))
+        for topic in ("a/b", "nobody"):
+            await router.dispatch(Event(topic))
+            await (await router.emit(Event(topic)))
+    assert got[2:] == ["a/b", "a/b", "nobody", "nobody"]
+    assert router.state().unrouted == 2  # a direct dispatch counts nothing
+
+
+async def test_dispatch_and_emit_report_a_stray_cancellation_alike(clock: Clock) -> None:
+    router = Router()
+
+    @router.on("known")
+    @router.on("some/*")
+    @router.fallback
+    async def stray(event: Event) -> None:
+        raise asyncio.CancelledError
+
+    async with running(router):
+        for topic in ("known", "some/x", "nobody"):
+            for send in (router.dispatch(Event(topic)), await router.emit(Event(topic))):
+                with pytest.raises(LifecycleError, match="nobody had cancelled it"):
+                    await send
+
+
+async def test_a_dispatch_whose_task_is_cancelled_is_cancelled() -> None:
+    router = Router()
+
+    @router.on("a")
+    async def forever(event: Event) -> None:
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(router.dispatch(Event("a")))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_dispatch_goes_past_windows_and_lanes_also_at_rest() -> None:

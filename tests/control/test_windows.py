@@ -190,6 +190,14 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
         debounce(Recorder(), **wrong)
 
 
+@pytest.mark.parametrize("wrong", [{"key": "repo"}, {"merge": "newest"}])
+def test_a_key_or_merge_that_cannot_be_called_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(wrong))}=.*, got '{next(iter(wrong.values()))}'"):
+        Debounce(1, **wrong)
+    with pytest.raises(TypeError, match="give one such as lambda"):
+        debounce(Recorder(), 1, **wrong)
+
+
 def test_debounce_checks_its_handler() -> None:
     with pytest.raises(TypeError, match="handler"):
         debounce(7, 1)  # type: ignore[arg-type]  # that is the point
@@ -353,6 +361,17 @@ async def test_after_its_router_has_closed_an_event_goes_straight_through_a_wind
         await clock.settle()
     assert bench.called == ["late"]
     assert bench.times == [1]
+
+
+async def test_events_that_come_before_a_second_run_are_merged_as_before_the_first(clock: Clock) -> None:
+    router, bench = Router(), Bench()
+    router.handle("a", bench.handler, debounce=1)
+    for run in ("first", "second"):
+        for number in range(3):
+            await router.emit(Event("a", f"{run} {number}"))
+        async with running(router):
+            await clock.advance(2)
+    assert bench.called == ["first 2", "second 2"]
 
 
 async def test_a_handler_that_holds_events_itself_is_flushed_when_the_router_closes(clock: Clock) -> None:
