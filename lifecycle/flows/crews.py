@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lifecycle import hooks
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
     from lifecycle.flows.core.cores import Call
     from lifecycle.flows.plans.atoms import Atom
+    from lifecycle.journal.threads import LoopThreads
 
-__all__ = ["CANCELLED", "LAST_WORDS", "Crew", "Ended"]
+__all__ = ["CANCELLED", "LAST_WORDS", "THREADS", "Crew", "Ended"]
 
 _log = logging.getLogger("lifecycle.flows")
 
@@ -28,6 +30,8 @@ CANCELLED: Any = object()
 
 #: Seconds that a function is given to end once it is cancelled.
 _PATIENCE = 5.0
+#: Plain functions that are called at once, each in a thread.
+THREADS = 32
 #: Seconds that all takes at most to come to rest after its tasks were cancelled: for those who do not heed it, and to
 #: write what has become of them.
 LAST_WORDS = _PATIENCE + 2.0
@@ -44,8 +48,8 @@ class Ended(NamedTuple):
 class Crew:
     """Those at work, and those that have ended and were not looked at."""
 
-    def __init__(self, flow: str, codec: Codec, sender: object = None) -> None:
-        self._flow, self._codec = flow, codec
+    def __init__(self, flow: str, codec: Codec, threads: LoopThreads, sender: object = None) -> None:
+        self._flow, self._codec, self._threads = flow, codec, threads
         # In whose name hooks announce.
         self._sender = sender
         self._working: dict[asyncio.Task[Any], Call] = {}
@@ -112,13 +116,31 @@ class Crew:
 
     async def _call(self, atom: Atom, call: Call) -> Any:
         if call.back:
-            return await _result(atom.undo, call.arguments)
+            return await self._result(atom.undo, call.arguments, in_thread=atom.undo_in_thread)
         if call.pause:
             # A flow that is suspended does not wait.
             await within(call.pause, self.hurry)
         if atom.timeout is not None:
-            return await _in_time(atom, call.arguments)
-        return await _result(atom.fn, call.arguments)
+            return await self._in_time(atom, call.arguments)
+        return await self._result(atom.fn, call.arguments, in_thread=atom.in_thread)
+
+    async def _result(self, fn: Any, arguments: dict[str, Any], *, in_thread: bool) -> Any:
+        result = await self._threads.call(partial(fn, **arguments)) if in_thread else fn(**arguments)
+        return await result if inspect.isawaitable(result) else result
+
+    async def _in_time(self, atom: Atom, arguments: dict[str, Any]) -> Any:
+        limit = asyncio.timeout(atom.timeout)
+        try:
+            async with limit:
+                result = await self._result(atom.fn, arguments, in_thread=atom.in_thread)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise _too_long(atom.name, atom.timeout) from None
+        if atom.in_thread and limit.expired():
+            # A thread is not stopped: this came too late.
+            raise _too_long(atom.name, atom.timeout)
+        return result
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         call = self._working.pop(task, None)
@@ -161,8 +183,13 @@ class Crew:
 
     def _drop(self, task: asyncio.Task[Any], outcome: Any) -> None:
         """Whatever becomes of ``task`` does not count any more."""
+        call = self._working.pop(task)
         self._stubborn.add(task)
-        self._end(self._working.pop(task), outcome)
+        atom = call.cell.atom
+        if atom is not None and (atom.undo_in_thread if call.back else atom.in_thread):
+            # It waits for a thread; cancelled a second time it does not.
+            task.cancel()
+        self._end(call, outcome)
 
     async def close(self) -> None:
         """Let nobody be at work any more."""
@@ -174,22 +201,6 @@ class Crew:
             self._give_up()
         for timer in self._timers:
             timer.cancel()
-
-
-async def _result(fn: Any, arguments: dict[str, Any]) -> Any:
-    result = fn(**arguments)
-    return await result if inspect.isawaitable(result) else result
-
-
-async def _in_time(atom: Atom, arguments: dict[str, Any]) -> Any:
-    limit = asyncio.timeout(atom.timeout)
-    try:
-        async with limit:
-            return await _result(atom.fn, arguments)
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise _too_long(atom.name, atom.timeout) from None
 
 
 def _too_long(name: str, seconds: float | None) -> TimeoutError:

@@ -18,11 +18,12 @@ from lifecycle.flows.codecs import keep
 from lifecycle.flows.core.cores import Core
 from lifecycle.flows.core.endings import error_of
 from lifecycle.flows.core.outcomes import Given, cancelled, ended
-from lifecycle.flows.crews import CANCELLED, Crew
+from lifecycle.flows.crews import CANCELLED, THREADS, Crew
 from lifecycle.flows.failures import Failure
 from lifecycle.flows.plans.scopes import check
 from lifecycle.flows.stores import clock_of
 from lifecycle.flows.tables import ENGINES, FLOWS, AtomState, EngineState, FlowState
+from lifecycle.journal.threads import LoopThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,15 @@ class Engine:
     plan: Plan
 
     def __init__(  # a plan, where it is, and what it is kept with
-        self, plan: Plan, snapshot: Snapshot, *, store: Store, codec: Codec, options: Options, sender: object = None
+        self,
+        plan: Plan,
+        snapshot: Snapshot,
+        *,
+        store: Store,
+        codec: Codec,
+        options: Options,
+        sender: object = None,
+        threads: LoopThreads | None = None,
     ) -> None:
         self.plan, self._store, self._codec, self._options = plan, store, codec, options
         self.id: str = snapshot.flow.id
@@ -65,7 +74,9 @@ class Engine:
             cell.name: cell.table.machine(cell.name, cell.state) for cell in self.core.atoms
         }
         self.machine: Machine[EngineState] = ENGINES.machine(self.id)
-        self._crew = Crew(self.id, self._codec, self._sender)
+        # Where plain functions are called; ours, if nobody has any.
+        self._threads, self._spare = threads or LoopThreads(f"flow {self.id}", THREADS), threads is None
+        self._crew = self._new_crew()
         self._clock: Callable[[], float] = store.time
 
     async def prepare(self) -> None:
@@ -99,7 +110,7 @@ class Engine:
             JournalError: where the store cannot be written; all that was at work is cancelled.
         """
         check(self.plan, self.core.values.store.keys())
-        self.machine, self._crew = ENGINES.machine(self.id), Crew(self.id, self._codec, self._sender)
+        self.machine, self._crew = ENGINES.machine(self.id), self._new_crew()
         self.core.ledger.now = time.time()
         self._clock = clock_of(self._store)
         self.core.begin()
@@ -112,7 +123,12 @@ class Engine:
             self._enter(EngineState(state.value))
         finally:
             await self._crew.close()
+            if self._spare:
+                self._threads.close()
         return state
+
+    def _new_crew(self) -> Crew:
+        return Crew(self.id, self._codec, self._threads, self._sender)
 
     def suspend(self, *, cancel_after: float | None = None) -> bool:
         """Ask for nothing more to begin, at once; False where nothing runs.

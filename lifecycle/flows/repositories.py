@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.plans.compiling import Plan
     from lifecycle.flows.records import Change, FlowRow
     from lifecycle.flows.stores import Store
+    from lifecycle.journal.threads import LoopThreads
 
 __all__ = ["Repository"]
 
@@ -39,6 +40,8 @@ class Repository:
     options: Options
     #: Who has the store open: we, who take flows by our token, and others, whose we leave to them.
     owners: Owners
+    #: Where plain functions are called.
+    threads: LoopThreads
 
     def plan(self, flow: Item, name: str) -> Plan:
         """The plan of ``flow``, which must be called ``name``.
@@ -93,7 +96,15 @@ class Repository:
             FlowError: where what is kept does not go with ``plan``, or is damaged.
         """
         try:
-            engine = Engine(plan, snapshot, store=self.store, codec=self.codec, options=self.options, sender=sender)
+            engine = Engine(
+                plan,
+                snapshot,
+                store=self.store,
+                codec=self.codec,
+                options=self.options,
+                sender=sender,
+                threads=self.threads,
+            )
         except (ValueError, TypeError) as error:
             raise FlowError(
                 f"what is kept of flow {snapshot.flow.id!r} is damaged, or of another version ({error}); "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lifecycle import hooks
 from lifecycle.errors import FlowError
 from lifecycle.flows.codecs import JSON
-from lifecycle.flows.crews import LAST_WORDS
+from lifecycle.flows.crews import LAST_WORDS, THREADS
 from lifecycle.flows.options import Options
 from lifecycle.flows.outboxes import Outbox
 from lifecycle.flows.plans.compiling import compile_flow
@@ -21,6 +21,7 @@ from lifecycle.flows.requests import RESUMED, Requests
 from lifecycle.flows.rosters import Roster
 from lifecycle.flows.stores import id_for, store_at
 from lifecycle.flows.tables import FlowState
+from lifecycle.journal.threads import LoopThreads
 
 if TYPE_CHECKING:
     import os
@@ -76,7 +77,8 @@ class Flows:
         self.owners: Owners = self.store.owners()
         #: What others ask of us, and we of them.
         self.requests: Final = Requests(self.owners)
-        self._repository = Repository(self.store, codec or JSON(), options or Options(), self.owners)
+        self._threads = LoopThreads("task of a flow", THREADS)
+        self._repository = Repository(self.store, codec or JSON(), options or Options(), self.owners, self._threads)
         self._stop_timeout = stop_timeout
         self._open = False
         #: Whether all was suspended, and not resumed since: boards claim nothing then.
@@ -119,6 +121,7 @@ class Flows:
         finally:
             for run in self.runs:
                 await run.close()
+            self._threads.close()
             self.requests.close()
             self.owners.close()
             await self.store.__aexit__(kind, error, traceback)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, overload
 
+from lifecycle._functions import is_async
 from lifecycle._naming import name_of
 from lifecycle.flows.signatures import Wants, wants_of
 
@@ -67,6 +68,9 @@ class Task:
         self.inject: dict[str, Any] = dict(known.inject)
         self.priority, self.timeout = known.priority, known.timeout
         self.undo: Callable[..., Any] | None = None
+        #: Whether the function, and the one that undoes it, is plain, and so is called in a thread.
+        self.in_thread: bool = not is_async(fn)
+        self.undo_in_thread: bool = False
         self._known = known
         wants = wants_of(fn)
         _check_rebind(known, wants)
@@ -110,7 +114,7 @@ class Task:
         )
         rebind = {name: to for name, to in self._known.rebind.items() if name in others.names}
         self.undo_arguments, self.undo_optional = _bound(others, rebind, ())
-        self.undo = fn
+        self.undo, self.undo_in_thread = fn, not is_async(fn)
         return self
 
     def copy(self, settings: Settings) -> Task:
@@ -128,8 +132,11 @@ def task(  # the settings are those of the type
 ) -> Task | Callable[[Callable[..., Any]], Task]:
     """A function, async or plain, as a step of a flow; usable as a decorator, with settings or without.
 
-    A plain function runs on the loop and must not block. A task given instead of a function is copied, with the
-    settings that are given changed.
+    A plain function is called in a thread, at most 32 of them at a time in one `Flows`, so that it may block. Its
+    context variables are those of the task. A thread cannot be stopped: when the task is cancelled, or takes longer
+    than its ``timeout``, the function is waited for, up to 5 seconds. A function that needs the loop has to be async.
+
+    A task given instead of a function is copied, with the settings that are given changed.
 
     Args:
         fn: What is to be done; its parameters are given by their names.

@@ -1,7 +1,9 @@
-"""`LoopThread`: a thread that does what a loop gives it, in order, and blocks in the loop's place."""
+"""Threads that block in the place of a loop: `LoopThread`, one that works in order, and `LoopThreads`, several."""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import threading
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -10,15 +12,135 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from lifecycle.journal.databases import Outcome
 
-__all__ = ["LoopThread", "settle"]
+__all__ = ["LoopThread", "LoopThreads", "settle"]
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
+
+
+class LoopThreads:
+    """At most ``limit`` threads that call plain functions for one loop; daemons, as that of `LoopThread`.
+
+    They are started as they are needed, and end with `close`.
+    """
+
+    def __init__(self, name: str, limit: int) -> None:
+        self._name, self._limit = name, limit
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._threads: set[threading.Thread] = set()
+        self._lock = threading.Lock()
+        # How many threads wait for a job, less the jobs that wait for a thread.
+        self._free = 0
+        # Those that call a function just now.
+        self._busy: set[threading.Thread] = set()
+
+    async def call(self, fn: Callable[[], _T]) -> _T:
+        """Return the result of ``fn``, called in a thread with a copy of the context.
+
+        A function that has begun cannot be stopped. So a call that is cancelled waits for its end, and then has its
+        result; cancelled once more it does not wait. A function that has not begun is not called.
+        """
+        loop = asyncio.get_running_loop()
+        job = _Job(partial(contextvars.copy_context().run, fn), loop)
+        # So a loop in virtual time knows of it.
+        future: asyncio.Future[_T] = loop.run_in_executor(_Submitter(self._submit), job)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if self._withdraw(job):
+                future.cancel()
+                raise
+        return await asyncio.shield(future)
+
+    def _submit(self, job: _Job) -> asyncio.Future[Any]:
+        with self._lock:
+            self._free -= 1
+            if self._free < 0 and len(self._threads) < self._limit:
+                self._free += 1
+                thread = threading.Thread(target=self._run, args=[self._jobs], name=self._name, daemon=True)
+                self._threads.add(thread)
+                thread.start()
+        self._jobs.put(job)
+        return job.future
+
+    def _withdraw(self, job: _Job) -> bool:
+        """Keep ``job`` from being done; False if it has begun."""
+        with self._lock:
+            job.withdrawn = not job.begun
+            return job.withdrawn
+
+    def _run(self, jobs: SimpleQueue[_Job | None]) -> None:
+        thread = threading.current_thread()
+        while (job := jobs.get()) is not None:
+            with self._lock:
+                job.begun = not job.withdrawn
+                if job.begun:
+                    self._busy.add(thread)
+            if job.begun:
+                job.do()
+            with self._lock:
+                self._busy.discard(thread)
+                self._free += thread in self._threads
+            if job.begun:
+                job.tell()
+            del job
+
+    def close(self) -> None:
+        """End the threads; one whose function does not return is not waited for."""
+        with self._lock:
+            threads, self._threads, self._free = self._threads, set(), 0
+            jobs, self._jobs = self._jobs, SimpleQueue()
+            idle = threads - self._busy
+        for _ in threads:
+            jobs.put(None)
+        for thread in idle:
+            thread.join()
+
+
+class _Job:
+    """A function that a thread calls, and its result."""
+
+    __slots__ = ("_call", "_loop", "_outcome", "begun", "future", "withdrawn")
+
+    def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+        self._call, self._loop = call, loop
+        self._outcome: Outcome = None, None
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.begun = self.withdrawn = False
+
+    def __call__(self) -> Any:
+        """Make it something that an executor can be given."""
+
+    def do(self) -> None:
+        """Call the function."""
+        try:
+            self._outcome = self._call(), None
+        except StopIteration as error:
+            # No future can carry it.
+            self._outcome = None, RuntimeError(f"it raised {error!r}")
+        except BaseException as error:  # noqa: BLE001  # the caller gets it
+            self._outcome = None, error
+
+    def tell(self) -> None:
+        """Let the loop know the result."""
+        # A loop that is closed waits for nothing.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(settle, self.future, self._outcome)
+
+
+class _Submitter(Executor):
+    """The part of an executor that `run_in_executor` needs."""
+
+    def __init__(self, submit: Callable[[_Job], asyncio.Future[Any]]) -> None:
+        self._submit = submit
+
+    def submit(self, fn: Any, /, *_: Any, **__: Any) -> Any:
+        """Have the job done."""
+        return self._submit(fn)
 
 
 class LoopThread(Executor):

@@ -27,7 +27,10 @@ async def states(run: Run) -> list[str]:
 async def test_who_has_nothing_to_undo_does_not_make_a_phase_of_his_own(flows: Flows) -> None:
     async def undo() -> None: ...
 
-    items = [task(lambda: 1, name="a"), task(lambda: 1, name="b").revert(undo), task(woot, name="c")]
+    async def one() -> int:
+        return 1
+
+    items = [task(one, name="a"), task(one, name="b").revert(undo), task(woot, name="c")]
     run = flows.start(unordered("f", *items))
     phases = ["SCHEDULING", "WAITING", "ANALYZING"]
     assert await states(run) == ["RESUMING", *phases, *phases, "REVERTED"]

@@ -145,3 +145,34 @@ async def test_a_flow_that_is_stored_survives_kill_9_at_once(tmp_path: Path) -> 
     async with Flows(tmp_path / "app.db") as flows:
         [run] = await flows.recover(linear("f", task(lambda: 1, name="work")))
         assert await run == {"work": 1}
+
+
+STUCK = """
+import threading
+
+from lifecycle import Flows, linear, run, task
+
+@task
+def work():
+    print("working", flush=True)
+    threading.Event().wait()
+
+async def main():
+    async with Flows("app.db", stop_timeout=0.0) as flows:
+        await flows.start(linear("f", work), id="s-1")
+
+run(main)
+"""
+
+
+async def test_a_plain_task_that_never_returns_does_not_keep_the_program_from_ending(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    program = Running("stuck.py", cwd=tmp_path, keyboard=False, env={})
+    try:
+        program.until("working")
+        assert "goes on all the same" in program.stop(signal.SIGTERM)
+    finally:
+        program.close()
+    async with Flows(tmp_path / "app.db") as flows:
+        [run] = await flows.recover(linear("f", task(lambda: 1, name="work")))
+        assert await run == {"work": 1}

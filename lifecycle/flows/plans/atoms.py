@@ -29,6 +29,8 @@ class Atom(Protocol):
     priority: int
     timeout: float | None
     undo: Callable[..., Any] | None
+    in_thread: bool
+    undo_in_thread: bool
     undo_arguments: dict[str, str]
     undo_optional: frozenset[str]
     undo_specials: frozenset[str]
@@ -56,6 +58,8 @@ class RetryAtom:
     undo_specials: frozenset[str]
 
     kind = "retry"
+    # What a retry does is quick, and done in the loop.
+    in_thread = undo_in_thread = False
 
     def __init__(self, retry: Retry, flow: str) -> None:
         given = getattr(retry, "provides", None)
