@@ -217,7 +217,10 @@ class LineEvent:
 
 @dataclass(frozen=True, slots=True)
 class UnknownCommandEvent:
-    """A line that names no command; ``known`` are those that would have done, sorted."""
+    """A line that is no command: its first word, or all of it if that word takes no arguments.
+
+    ``known`` are the words that are commands, sorted.
+    """
 
     command: str
     known: tuple[str, ...]

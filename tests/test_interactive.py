@@ -366,6 +366,14 @@ async def test_unknown_lines_are_answered(said: Any) -> None:
     assert len(second) < 100
 
 
+async def test_a_word_that_takes_no_arguments_is_named(said: Any) -> None:
+    router = new(input=False, signals=False)
+    event = router.commands.parse("exit the building")
+    assert event is not None
+    await router.dispatch(event)
+    assert said() == "'exit' takes no arguments, so 'exit the building' is not a command. Give 'exit' alone.\n"
+
+
 async def test_or_given_to_whoever_wants_them() -> None:
     seen = Recorder()
     router = new(unknown=seen, input=False, signals=False)

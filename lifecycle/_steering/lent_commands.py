@@ -112,16 +112,20 @@ class LentCommands(Commands):
     def _equip(self) -> None:
         actions = Actions(self._router, self._lifetime)
         self._serve("status", "Show how the program is.", actions.status)
-        self._serve("stop", "End the program.", actions.stop)
-        self._serve("terminate", "Suspend, so that state is saved, then end the program.", actions.terminate)
+        self._serve("stop", "End the program.", actions.stop, alone=True)
+        self._serve(
+            "terminate", "Suspend, so that state is saved, then end the program.", actions.terminate, alone=True
+        )
         self._serve("restart", "Restart a worker: NAME, or its path.", actions.restart, complete=actions.restartable)
         self._serve("emit", "Send an event: TOPIC, and its data as JSON.", refuse_emit, event=event_of)
         self._serve("pause", "Let the events of a source wait: SOURCE.", actions.pause, complete=actions.sources)
         self._serve("unpause", "Take the events of a source again: SOURCE.", actions.unpause, complete=actions.sources)
 
-    def _serve(self, word: str, text: str, handler: Any, *, event: Any = None, complete: Any = None) -> None:
+    def _serve(
+        self, word: str, text: str, handler: Any, *, event: Any = None, complete: Any = None, alone: bool = False
+    ) -> None:
         """A route that no other conflicts with: the program's own for this topic, which is exact, comes before it."""
-        self.add(Command(word, text, event, complete))
+        self.add(Command(word, text, event, complete, takes_arguments=not alone))
         pattern = f"command/[{word[0]}]{word[1:]}"
         with suppress(RouteConflict):
             self._router.handle(pattern, handler, concurrency=_RESTARTS if word == "restart" else 1)

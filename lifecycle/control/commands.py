@@ -49,6 +49,8 @@ class Command:
     aliases: tuple[str, ...] = ()
     #: Where it was registered, for the message about a second one.
     place: str = "built in"
+    #: Whether words may follow it; where they may not, a line that has some is not this command.
+    takes_arguments: bool = True
 
     def make(self, args: tuple[str, ...]) -> Topical:
         """The event for this command with ``args``."""
@@ -144,13 +146,19 @@ class Commands:
         return tuple(sorted({*self._by_word, *(word for each in self._borrowed for word in each.words())}))
 
     def parse(self, line: str) -> Topical | None:
-        """The event that a typed line stands for; None for a blank one, `UnknownCommandEvent` for a stranger."""
+        """Return the event that a typed line stands for; None for a blank one.
+
+        A line that is no command is an `UnknownCommandEvent` with its first word; if that is a command which takes no
+        arguments, with the whole line.
+        """
         words = split(line)
         if not words:
             return None
         command = self.get(words[0])
         if command is None:
             return UnknownCommandEvent(words[0], self.words())
+        if words[1:] and not command.takes_arguments:
+            return UnknownCommandEvent(line.strip(), self.words())
         return command.make(tuple(words[1:]))
 
 
@@ -202,9 +210,14 @@ def completions(line: str, names: Iterable[str], find: Callable[[str], Command |
 def lifecycle_commands() -> tuple[Command, ...]:
     """The words that every prompt knows, and the lifecycle events they become."""
     return (
-        Command("suspend", "Pause: keep state, stop taking on work.", lambda _: SuspendEvent(), aliases=("s",)),
-        Command("resume", "Go on after a pause.", lambda _: ResumeEvent(), aliases=("r",)),
-        Command("reload", "Read the configuration again.", lambda _: ReloadEvent()),
-        Command("terminate", "Suspend, so that state is saved, then quit.", lambda _: TerminateEvent(), aliases=("x",)),
-        Command("quit", "End the program.", lambda _: ShutdownEvent("quit"), aliases=("q", "exit")),
+        _alone("suspend", "Pause: keep state, stop taking on work.", SuspendEvent, "s"),
+        _alone("resume", "Go on after a pause.", ResumeEvent, "r"),
+        _alone("reload", "Read the configuration again.", ReloadEvent),
+        _alone("terminate", "Suspend, so that state is saved, then quit.", TerminateEvent, "x"),
+        _alone("quit", "End the program.", lambda: ShutdownEvent("quit"), "q", "exit"),
     )
+
+
+def _alone(name: str, text: str, make: Callable[[], Topical], *aliases: str) -> Command:
+    """A command that takes no arguments, so that "exit the building" does not end the program."""
+    return Command(name, text, lambda _: make(), aliases=aliases, takes_arguments=False)

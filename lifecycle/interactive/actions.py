@@ -125,7 +125,11 @@ def _lifetime() -> Lifetime | None:
 def tell_unknown(event: UnknownCommandEvent) -> None:
     """A line that is no command, to whoever typed it."""
     word = event.command if len(event.command) <= _SHOWN else f"{event.command[:_SHOWN]}…"
-    say(f"Unknown command {word!r}. Try: {', '.join(event.known)}")
+    first = "".join(event.command.split(maxsplit=1)[:1])
+    if first != event.command and first in event.known:
+        say(f"{first!r} takes no arguments, so {word!r} is not a command. Give {first!r} alone.")
+    else:
+        say(f"Unknown command {word!r}. Try: {', '.join(event.known)}")
 
 
 def tell_unrouted(event: Topical) -> None:

@@ -32,8 +32,8 @@ class InputSource:
     ``commands`` says which words are commands: a registry, names, or a mapping from names to events, to functions
     from the arguments to an event, or to None (a `CommandEvent`). Not given, they are those of the router that this
     source is added to, and the lifecycle's own (``suspend``, ``resume``, ``reload``, ``terminate``, ``quit`` and
-    their short forms). Any other line becomes what ``fallback(line)`` returns (None: nothing), or an
-    `UnknownCommandEvent`. Blank lines mean nothing. With ``raw`` every line is a `LineEvent`, blank ones too.
+    their short forms, which take no arguments). Any other line becomes what ``fallback(line)`` returns (None: nothing),
+    or an `UnknownCommandEvent`. Blank lines mean nothing. With ``raw`` every line is a `LineEvent`, blank ones too.
 
     ``stream`` is a text or binary file; None is stdin, and no stdin at all is one that is empty. Where it is no
     terminal, the next line is read when what the last one caused was handled, and a line that has come when the

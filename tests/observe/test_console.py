@@ -44,6 +44,15 @@ async def test_an_unknown_command_is_answered_with_names_and_not_with_aliases() 
     assert near.error == "unknown command 'shipp'; did you mean 'ship'?"
 
 
+@pytest.mark.parametrize("line", ["stop the music", "terminate 1", "quit extra", "suspend -f"])
+async def test_arguments_for_a_command_that_takes_none_are_refused(line: str) -> None:
+    async with steered(new_interactive_router(input=False, signals=False)) as (life, console):
+        outcome = await console.command(line)
+        assert not life.stopping
+    assert outcome.outcome is Verdict.UNKNOWN
+    assert outcome.error == f"{line.split()[0]!r} takes no arguments; give it alone"
+
+
 async def test_an_outcome_shows_no_secret_of_an_error() -> None:
     router = Router()
 

@@ -100,6 +100,19 @@ async def test_the_words_that_every_source_knows() -> None:
     ]
 
 
+LIFECYCLE = ("exit", "q", "quit", "r", "reload", "resume", "s", "suspend", "terminate", "x")
+
+
+@pytest.mark.parametrize("line", ["exit the building", "x marks the spot", "quit extra", "r u there", "reload 'now'"])
+async def test_a_word_of_the_lifecycle_takes_no_arguments(line: str) -> None:
+    assert await events_of(InputSource(stream=io.StringIO(f" {line} \n"))) == [
+        UnknownCommandEvent(line, LIFECYCLE),
+        END,
+    ]
+    source = InputSource(fallback=LineEvent, stream=io.StringIO(f"{line}\nquit\n"))
+    assert await events_of(source) == [LineEvent(line), ShutdownEvent("quit"), END]
+
+
 async def test_arguments_are_split_as_a_shell_does() -> None:
     source = InputSource(commands=["deploy"], stream=io.StringIO("""deploy "the web" 'a b'\\ c now\n"""))
     assert await events_of(source) == [CommandEvent("deploy", ("the web", "a b c", "now")), END]

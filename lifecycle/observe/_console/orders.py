@@ -22,7 +22,7 @@ from lifecycle.control import Router
 from lifecycle.control.commands import split
 from lifecycle.control.deliveries import current
 from lifecycle.errors import Dropped, InvalidTopic, LifecycleError
-from lifecycle.events import CommandEvent, Event
+from lifecycle.events import CommandEvent, Event, UnknownCommandEvent
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
@@ -128,6 +128,9 @@ class Orders:
         except Exception as error:  # noqa: BLE001  # of a function of the program's
             return Outcome(Verdict.FAILED, error=masked(reason_of(error)))
         assert event is not None, "it has a first word"
+        if isinstance(event, UnknownCommandEvent):
+            told = f"{words[0][:_SHOWN]!r} takes no arguments; give it alone"
+            return Outcome(Verdict.UNKNOWN, error=told)
         if not router.commands.owns(words[0]) and not isinstance(event, CommandEvent):
             router = self._taker(event.topic)
         return await self._give(self._carry_out(router, event), 2 * _MOST if words[0] in _ENDING else _MOST)
