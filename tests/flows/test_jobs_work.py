@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.errors import ClaimLost, FlowError
+from lifecycle.errors import ClaimLost, FlowError, JournalError
 from lifecycle.flows import Board, Flows, FlowState, MemoryStore, PostgresStore, current_task, linear, task, unordered
+from lifecycle.flows.memory.jobs import MemoryJobs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from lifecycle.flows import Flow
+    from lifecycle.flows import Flow, JobRow, Owners
     from lifecycle.testing import Clock
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -367,6 +368,56 @@ async def test_a_conductor_that_claims_what_it_has_lost_itself_does_not_do_it_tw
     assert (calls, most) == (2, 1)
 
 
+async def test_a_late_heartbeat_loses_the_claims_that_have_expired_and_no_others(
+    board: Board, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun: list[str] = []
+
+    async def work() -> None:
+        begun.append(current_task().flow)
+        await asyncio.sleep(100 if len(begun) < 3 else 0)
+
+    async with working(board, doing("f", work), lease=30.0):
+        early = await board.post("f", id="early")
+        await until(lambda: len(begun) == 1)
+        await clock.advance(9)
+        late = await board.post("f", id="late")
+        await until(lambda: len(begun) == 2)
+        # As if the loop had been blocked for 22 seconds before the heartbeat.
+        board.now = lambda: clock.time() + 22
+        assert [await early, await late] == ["SUCCESS", "SUCCESS"]
+    assert begun == ["early", "late", "early"]
+    assert (early.attempts, late.attempts) == (2, 1)
+    assert "the claim on job early has expired: it was not extended in time" in caplog.text
+    assert "claims cannot be extended" not in caplog.text
+
+
+class FullDisk(MemoryJobs):
+    """Cannot extend a claim the first five times."""
+
+    left = 5
+
+    async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
+        self.left -= 1
+        if self.left >= 0:
+            raise JournalError("the disk is full")
+        return await super().renew(rows, now=now, until=until)
+
+
+class OnFullDisk(MemoryStore):
+    def jobs(self, owners: Owners) -> MemoryJobs:
+        return FullDisk(self)
+
+
+async def test_claims_are_extended_soon_after_a_store_that_failed_answers_again() -> None:
+    async with Flows(store=OnFullDisk()) as flows:
+        board = Board(flows)
+        async with working(board, doing("f", lambda: asyncio.sleep(60)), lease=30.0):
+            job = await board.post("f")
+            assert await job == "SUCCESS"
+    assert job.attempts == 1
+
+
 async def test_what_was_posted_is_not_recovered_beside_its_board(board: Board) -> None:
     async def work() -> None:
         await asyncio.sleep(1000)
@@ -463,7 +514,7 @@ async def test_the_flow_of_a_discarded_job_can_be_reset_and_done_again(flows: Fl
 async def test_a_job_with_the_id_of_another_flow_is_discarded_and_the_flow_goes_on(flows: Flows) -> None:
     gate = asyncio.Event()
     board, build = Board(flows), doing("build", gate.wait)
-    run = flows.start(build, id="one")
+    run = await flows.start(build, id="one").stored()
     async with working(board, GROW):
         job = await board.post("grow", id="one", size=5)
         assert await job == "trashed"

@@ -1,7 +1,8 @@
 """`Leases`: the claims that a conductor has, kept as long as it works, whatever the jobs are at.
 
-All are extended at once, three times in the time that they last. Where that is refused, or could not be done in time,
-a claim is lost: whoever works for it is told, and stops.
+All are extended at once, three times in the time that they last, and more often while the store does not answer. A claim
+is lost if the store refuses to extend it, or if its time is over: then its conductor stops the flow. Each claim ends by
+itself; the others are kept.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["Lease", "Leases"]
 
 _log = logging.getLogger("lifecycle.flows")
+
+
+#: How often in the time of a lease it is extended; and how often that is tried while the store does not answer.
+_OFTEN, _OFTENER = 3, 15
 
 
 class Lease:
@@ -62,33 +67,39 @@ class Leases:
 
     async def keep(self) -> None:
         """Extend what is held, in time, until cancelled."""
+        extended = True
         while True:
             await self._some.wait()
-            await asyncio.sleep(self._seconds / 3)
-            await self._beat()
+            await asyncio.sleep(self._seconds / (_OFTEN if extended else _OFTENER))
+            self._drop("it was not extended in time" + (": is the event loop blocked?" if extended else ""))
+            extended = await self._extend()
 
-    async def _beat(self) -> None:
-        leases = list(self._held.values())
-        now = self._board.now()
+    async def _extend(self) -> bool:
+        """Extend what is held; False if the store does not answer."""
+        leases, now = list(self._held.values()), self._board.now()
         until = now + self._seconds
+        if not leases:
+            return True
         try:
-            # No longer than there is time: the store may wait for a server that is away.
-            async with asyncio.timeout(min((lease.until for lease in leases), default=until) - now):
+            # As long as the first of them lasts: the store may wait for a server that is away.
+            async with asyncio.timeout(min(lease.until for lease in leases) - now):
                 lost = await self._board.store.renew([lease.job.row for lease in leases], now=now, until=until)
         except (JournalError, TimeoutError) as error:
             _log.warning("claims cannot be extended: %s", words_of(error) or "the store takes too long")
-            self._lose(leases)
-            return
+            return False
         epochs = {(row.id, row.epoch) for row in lost}
         for lease in leases:
             if (lease.job.id, lease.job.row.epoch) in epochs:
                 lease.lose()
             else:
                 lease.until = until
+        return True
 
-    def _lose(self, leases: list[Lease]) -> None:
-        """Those that have run out may be somebody else's."""
+    def _drop(self, why: str) -> None:
+        """Lose the claims whose time is over: another process may have them."""
         now = self._board.now()
-        for lease in leases:
+        for lease in list(self._held.values()):
             if lease.until <= now:
+                _log.warning("the claim on job %s has expired: %s", lease.job.id, why)
                 lease.lose()
+                self.remove(lease)
