@@ -333,6 +333,50 @@ async def test_another_process_that_writes_is_waited_for_and_then_named(
         assert await journal.run(notes) == ["later"]
 
 
+async def test_a_read_waits_for_no_writer_and_sees_what_was_committed(path: Path) -> None:
+    async with Journal(path, NOTES) as journal:
+        await journal.run(note("one"))
+        hold, holding = await held(journal)
+        with closing(sqlite3.connect(path)) as other:
+            assert await journal.read(notes) == ["one"]
+            hold.go_on.set()
+            await holding
+            other.execute("BEGIN IMMEDIATE")
+            assert await journal.read(notes) == ["one"]
+        await journal.run(note("two"))
+        assert await journal.read(notes) == ["one", "two"]
+
+
+async def test_a_read_cannot_write_and_its_error_comes_out(path: Path) -> None:
+    async with Journal(path, NOTES) as journal:
+        with pytest.raises(JournalError, match="it cannot be written"):
+            await journal.read(note("one"))
+        with pytest.raises(ZeroDivisionError):
+            await journal.read(lambda _: 1 / 0)
+        assert await journal.read(notes) == []
+    with pytest.raises(JournalError, match="is not open"):
+        await journal.read(notes)
+
+
+async def test_what_is_in_memory_can_be_read() -> None:
+    async with Journal(":memory:", NOTES) as journal:
+        await journal.run(note("one"))
+        assert await journal.read(notes) == ["one"]
+
+
+async def test_closing_waits_for_a_read_that_is_under_way(path: Path) -> None:
+    async with Journal(path, NOTES) as journal:
+        hold = Held()
+        reading = asyncio.create_task(journal.read(hold))
+        await asyncio.to_thread(hold.begun.wait, 30)
+        leaving = asyncio.create_task(journal.__aexit__(None, None, None))
+        await asyncio.sleep(0)
+        assert not leaving.done()
+        hold.go_on.set()
+        await leaving
+        await reading
+
+
 async def test_two_journals_on_one_file_take_turns(path: Path) -> None:
     async with Journal(path, NOTES) as one, Journal(path, NOTES) as two:
         await asyncio.gather(

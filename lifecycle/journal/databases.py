@@ -35,6 +35,7 @@ _MEMORY = ":memory:"
 # SQLite's authorizer is asked when a statement is prepared, and Python keeps what it has prepared: a work that says
 # the same must not get ours.
 _BEGIN, _COMMIT, _ROLL_BACK = "BEGIN IMMEDIATE -- journal", "COMMIT -- journal", "ROLLBACK -- journal"
+_BEGIN_READING = "BEGIN -- journal"
 
 #: SQLite's primary result codes that say what is wrong with the file, and not with a statement; and what to do.
 _TROUBLES = {
@@ -59,6 +60,7 @@ class Database:
         self._schemas = schemas
         self._durable = durable
         self._db: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
         # Whether a work is being done, which may not end the transaction of all.
         self._working = False
 
@@ -102,6 +104,41 @@ class Database:
         db, self._db = self._db, None
         if db is not None:
             db.close()
+
+    @property
+    def can_be_read(self) -> bool:
+        """Whether `read` can be used: a database in memory has one connection only."""
+        return self._path != _MEMORY
+
+    def read(self, work: Work) -> Any:
+        """What ``work`` returns, on a connection that only reads: it neither waits for writers nor holds them up.
+
+        To be called in one thread, and with `stop_reading` in the same.
+
+        Raises:
+            JournalError: saying what is wrong with the file.
+        """
+        try:
+            if self._reader is None:
+                self._reader = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)
+                self._reader.execute("PRAGMA query_only = ON")
+            # All that it reads is of one moment.
+            self._reader.execute(_BEGIN_READING)
+            try:
+                return work(self._reader)
+            finally:
+                self._reader.execute(_ROLL_BACK)
+        except BaseException as error:
+            told = self._told(error)
+            if told is error:
+                raise
+            raise told from error
+
+    def stop_reading(self) -> None:
+        """Close the connection that `read` has opened."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     def carry_out(self, works: Sequence[Work]) -> list[Outcome]:
         """What becomes of each of ``works``, which are committed together; one that fails leaves no trace.

@@ -46,6 +46,8 @@ class Journal:
     what it returned once that is committed. Those who wait at the same time are committed together; an error of one
     is its own and loses nothing of the others. Works are done in the order in which they were handed in.
 
+    ``await journal.read(fn)`` does the same for what only reads, next to the writes and not in their order.
+
     With ``durable`` a commit survives a power failure; without, only the end of this process, whatever its cause, and
     after a power failure the last commits may be missing, never torn. ``path`` may be ``":memory:"``. The tables of
     ``schemas`` are brought up to date when the journal opens.
@@ -60,6 +62,8 @@ class Journal:
         self.path: str = os.fspath(path)
         self._database = Database(self.path, schemas, durable=durable)
         self._thread: LoopThread | None = None
+        # The thread for reads, from the first read on.
+        self._reader: LoopThread | None = None
         self._pid = 0
         # Who waits for the next transaction.
         self._waiting: deque[tuple[Work, asyncio.Future[Any]]] = deque()
@@ -133,6 +137,22 @@ class Journal:
             self._loop.call_soon(self._go_on)
         return await outcome
 
+    async def read(self, fn: Callable[[sqlite3.Connection], _T]) -> _T:
+        """What ``fn`` returns, which must only read: what was committed before this was called, at one moment.
+
+        Reads have a connection and a thread of their own, so that they neither wait for writers nor hold them up. Like
+        `run`, ``fn`` must do nothing but use the connection, and return values rather than cursors.
+
+        Raises:
+            JournalError: when the journal is closed, or the file cannot be read.
+        """
+        self._check()
+        if not self._database.can_be_read:
+            return await self.run(fn)
+        if self._reader is None:
+            self._reader = LoopThread(f"reader of {self.path}", self._loop)
+        return await self._loop.run_in_executor(self._reader, self._database.read, fn)
+
     def _check(self) -> None:
         if self._thread is None or self._closing is not None:
             raise JournalError(f"the journal {self.path} is not open; enter it: async with journal")
@@ -146,6 +166,10 @@ class Journal:
         if self._waiting:
             if not self._gathers():
                 self._commit_next()
+        elif self._reader is not None and self._closing is not None:
+            stopped = self._loop.run_in_executor(self._reader, self._database.stop_reading)
+            stopped.add_done_callback(self._stopped_reading)
+            self._busy = True
         elif self._closing is not None:
             self._loop.run_in_executor(self._thread, self._database.close).add_done_callback(self._closed)
             self._busy = True
@@ -191,6 +215,13 @@ class Journal:
             settle(future, outcome)
         for _ in range(places):
             self._room.release()
+
+    def _stopped_reading(self, _: object) -> None:
+        self._busy = False
+        reader, self._reader = self._reader, None
+        assert reader is not None
+        reader.shutdown()
+        self._go_on()
 
     def _closed(self, job: asyncio.Future[None]) -> None:
         self._busy = False

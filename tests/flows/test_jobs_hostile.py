@@ -58,6 +58,19 @@ async def test_a_file_that_is_locked_is_said_to_be_and_works_again(board: Board,
     assert (await board.post("grow", id="one")).state == "UNCLAIMED"
 
 
+async def test_what_is_only_read_is_not_held_up_by_a_lock(board: Board, tmp_path: Path) -> None:
+    await pragma(board, "busy_timeout = 10")
+    await board.post("grow", id="one")
+    assert [job.id for job in await board.jobs()] == ["one"]
+    with closing(another(tmp_path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert [job.id for job in await board.jobs()] == ["one"]
+        assert (await board.get("one")).state == "UNCLAIMED"
+        assert await board.flows.recover(GROW) == []
+        assert await board.flows.store.flows() == []
+        assert await board.flows.store.changes("one") == []
+
+
 async def test_a_conductor_lives_through_a_lock(board: Board, tmp_path: Path, clock: Clock) -> None:
     await pragma(board, "busy_timeout = 10")
     work = asyncio.create_task(board.work({"grow": GROW}, lease=3.0))

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.flows import AtomRow, Batch, Change, ClaimLost, FlowError, FlowRow, Store
+from lifecycle.flows import AtomRow, Batch, Change, ClaimLost, FlowError, FlowRow, SQLiteStore, Store
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
 FLOW = FlowRow("one", "f", epoch=1, store='{"x":1}')
 
@@ -124,3 +126,22 @@ async def test_what_was_committed_is_there_when_the_store_is_opened_again(make_s
         await store.commit(batch(AtomRow("a", "task", "RUNNING")))
     async with make_store() as store:
         assert (await store.load("one")).atoms["a"].state == "RUNNING"
+
+
+async def test_unfinished_flows_are_found_without_a_look_at_the_finished_ones(tmp_path: Path) -> None:
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    def fill(db: sqlite3.Connection) -> None:
+        rows = [(str(number), "f", "SUCCESS" if number else "RUNNING") for number in range(2000)]
+        db.executemany("INSERT INTO lifecycle_flows VALUES (?, ?, ?, 1, 1, '', '{}', '', 0)", rows)
+
+    async with SQLiteStore(tmp_path / "flows.db") as store:
+        await store.journal.run(fill)
+        for use in (store.journal.run, store.journal.read):
+            await use(lambda db: db.set_progress_handler(count, 1))
+        assert [row.id for row in await store.flows(name="f", states=["PENDING", "RUNNING"])] == ["0"]
+    assert steps < 500

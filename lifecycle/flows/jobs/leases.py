@@ -1,8 +1,8 @@
 """`Leases`: the claims that a conductor has, kept as long as it works, whatever the jobs are at.
 
-All are extended at once, three times in the time that they last, and more often while the store does not answer. A claim
-is lost if the store refuses to extend it, or if its time is over: then its conductor stops the flow. Each claim ends by
-itself; the others are kept.
+All are extended at once, three times in the time that they last, and more often while the store does not answer. A
+claim is lost if the store refuses to extend it, or if its time is over: then its conductor stops the flow. Each claim
+ends by itself; the others are kept.
 """
 
 from __future__ import annotations

@@ -102,6 +102,9 @@ TABLES = Schema(
             # Each round had a key of its own before.
             """UPDATE lifecycle_flow_atoms SET undone = CASE WHEN state IN ('PENDING', 'REVERTED') THEN round
                 ELSE greatest(round - 1, 0) END WHERE round > 0""",
+            # Finds the unfinished flows of a name without the finished ones.
+            "DROP INDEX lifecycle_flows_by_name",
+            "CREATE INDEX lifecycle_flows_by_name ON lifecycle_flows (name, state)",
             """ALTER TABLE lifecycle_outbox ADD COLUMN failures integer NOT NULL DEFAULT 0,
                 ADD COLUMN error text NOT NULL DEFAULT '', ADD COLUMN dead boolean NOT NULL DEFAULT false""",
             "CREATE INDEX lifecycle_outbox_free ON lifecycle_outbox (until, number) WHERE NOT dead",

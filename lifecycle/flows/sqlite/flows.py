@@ -178,8 +178,13 @@ def write(db: sqlite3.Connection, batch: Batch) -> None:
 
 def find(db: sqlite3.Connection, name: str | None, states: Collection[str]) -> list[FlowRow]:
     """Those of that name and in one of those states, the first first; without them, all."""
-    rows = map(FlowRow._make, db.execute(f"{_SELECT_FLOW} WHERE coalesce(name = ?, 1) ORDER BY rowid", (name,)))
-    return [flow for flow in rows if not states or flow.state in states]
+    # Only what is given is compared, so that the index on both serves.
+    wanted = [] if name is None else ["name = ?"]
+    if states:
+        wanted.append(f"state IN ({', '.join('?' * len(states))})")
+    where = f"WHERE {' AND '.join(wanted)}" if wanted else ""
+    values = [*([] if name is None else [name]), *map(str, states)]
+    return list(map(FlowRow._make, db.execute(f"{_SELECT_FLOW} {where} ORDER BY rowid", values)))
 
 
 def changes(db: sqlite3.Connection, id: str, *, after: int, limit: int) -> list[Change]:  # noqa: A002  # what it is

@@ -104,12 +104,12 @@ class SQLiteJobs:
 
     async def get(self, id: str, *, now: float) -> JobRow | None:  # noqa: A002  # what it is
         """One job."""
-        return await self._run(now, lambda db: _one(db, "id = ?", id))
+        return await self._read(now, lambda db: _one(db, "id = ?", id))
 
     async def rows(self, *states: str, now: float) -> list[JobRow]:
         """The jobs in those states, in order."""
         places = ", ".join("?" * len(states))
-        return await self._run(now, lambda db: _rows(db, f"state IN ({places}) ORDER BY rank, number", *states))
+        return await self._read(now, lambda db: _rows(db, f"state IN ({places}) ORDER BY rank, number", *states))
 
     async def take(self, flows: Collection[str] | None, claim: Claim) -> JobRow | None:
         """Claim the first job that is due and that one of ``flows`` does, or any; None where there is none."""
@@ -172,7 +172,7 @@ class SQLiteJobs:
             )
             return min((at for (at,) in found if at is not None), default=None)
 
-        return await self._journal.run(read)
+        return await self._journal.read(read)
 
     async def unfinished(self, ids: Collection[str]) -> set[str]:
         """Which of those are ids of jobs that are not complete."""
@@ -180,7 +180,7 @@ class SQLiteJobs:
         def read(db: sqlite3.Connection) -> set[str]:
             return {each for each in ids if _one(db, "id = ? AND state != 'COMPLETE'", each) is not None}
 
-        return await self._journal.run(read)
+        return await self._journal.read(read)
 
     async def purge(self, *, before: float) -> int:
         """Forget the jobs that were completed before then, with their flows; how many that were."""
@@ -195,11 +195,24 @@ class SQLiteJobs:
 
     async def counts(self) -> dict[str, int]:
         """How many jobs are in each state, but for those that are complete."""
-        return await self._journal.run(lambda db: dict(db.execute(_COUNTS)))
+        return await self._journal.read(lambda db: dict(db.execute(_COUNTS)))
 
     def doubt(self) -> None:
         """Ask of all owners whether they live, before anything else is done."""
         self._losses = -1
+
+    async def _read(self, now: float, fn: Callable[[sqlite3.Connection], _T]) -> _T:
+        """What ``fn`` reads, once the claims that are over have ended; nothing is written if there are none."""
+
+        def read(db: sqlite3.Connection) -> tuple[bool, _T]:
+            over = db.execute("SELECT 1 FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until <= ? LIMIT 1", (now,))
+            return over.fetchone() is not None, fn(db)
+
+        if self._losses == self._owners.losses:
+            over, result = await self._journal.read(read)
+            if not over:
+                return result
+        return await self._run(now, fn)
 
     async def _run(self, now: float, fn: Callable[[sqlite3.Connection], _T]) -> _T:
         """What ``fn`` gives, once the claims that are over have ended."""

@@ -96,7 +96,7 @@ class SQLiteOutbox:
 
     async def dead(self) -> list[OutboxRow]:
         """The dead letters, the oldest first."""
-        return await self._journal.run(lambda db: [OutboxRow._make(row) for row in db.execute(_DEAD)])
+        return await self._journal.read(lambda db: [OutboxRow._make(row) for row in db.execute(_DEAD)])
 
     async def revive(self, numbers: Collection[int]) -> None:
         """Have dead letters delivered again, as if none had failed."""

@@ -62,7 +62,7 @@ class SQLiteStore:
         Raises:
             FlowError: where there is none of that id.
         """
-        return await self.journal.run(lambda db: flows.snapshot(db, id))
+        return await self.journal.read(lambda db: flows.snapshot(db, id))
 
     async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # what it is
         """Take a flow whose epoch is ``seen``: it is one more from now on.
@@ -84,11 +84,11 @@ class SQLiteStore:
 
     async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
         """The flows of that name and in one of those states, the first first; without them, all."""
-        return await self.journal.run(lambda db: flows.find(db, name, states))
+        return await self.journal.read(lambda db: flows.find(db, name, states))
 
     async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # what it is
         """What happened to a flow after the change of that number; the results are only text."""
-        return await self.journal.run(lambda db: flows.changes(db, id, after=after, limit=limit))
+        return await self.journal.read(lambda db: flows.changes(db, id, after=after, limit=limit))
 
     async def delete(self, id: str) -> bool:  # noqa: A002  # what it is
         """Forget a flow; False where there is none."""
