@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
 from lifecycle._hosts import check_port, is_loopback, url_of
-from lifecycle.observe._dashboard.figures import Latencies
 from lifecycle.observe._dashboard.guard import HEADERS, Guard, made_token
 from lifecycle.observe.console import Console
 from lifecycle.runtime.auxiliaries import Auxiliary
@@ -70,6 +69,7 @@ class Dashboard(Auxiliary):
         return url_of("http", *self._address)
 
     async def _open(self, held: AsyncExitStack) -> None:
+        from lifecycle.observe._dashboard.figures import Latencies
         from lifecycle.observe._dashboard.pages import page_app
         from lifecycle.observe._http.servers import serving  # aiohttp is heavy
 

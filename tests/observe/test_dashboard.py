@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import posixpath
 import re
@@ -15,9 +16,10 @@ import pytest
 from lifecycle import hooks
 from lifecycle.control import Event, Router
 from lifecycle.observe import Dashboard
-from lifecycle.observe._dashboard.figures import Latencies, memory_of
-from lifecycle.observe._dashboard.live import _entries, _merged
+from lifecycle.observe._dashboard.figures import Figures, Latencies, memory_of
+from lifecycle.observe._dashboard.live import _entries, _merged, live
 from lifecycle.observe._dashboard.pages import page_files
+from lifecycle.observe._http.api import SharedMessages
 from lifecycle.observe.console import Console
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
@@ -125,6 +127,48 @@ def test_no_number_of_patterns_fills_the_memory_and_the_busy_ones_stay() -> None
     assert len(known) == 2000
     assert known["busy"]["count"] == 5000
     assert all(one["count"] >= other["count"] for one, other in pairwise([known["busy"], known["once/4999"]]))
+
+
+async def test_routers_with_the_same_pattern_have_latencies_of_their_own(clock: Clock) -> None:
+    one, two = Router(), Router()
+    one.handle("job/*", lambda _: asyncio.sleep(1))
+    two.handle("job/*", lambda _: asyncio.sleep(5))
+    two.handle("mail", lambda _: None)
+    async with lifetime(signals=False), running(one), running(two), Console() as console:
+        with Latencies() as latencies:
+            for router, topic in ((one, "job/a"), (two, "job/b"), (two, "mail")):
+                await (await router.emit(Event(topic)))
+            message = Figures(latencies, console).message([])
+    found = json.loads(message.partition(b"data: ")[2])["latency"]
+    ids = ["router:router/route:job/*", "router:router#2/route:job/*"]
+    assert [found[name]["p50"] for name in ids] == pytest.approx([1, 5])
+    assert found.keys() == {*ids, "mail"}
+
+
+async def test_a_message_is_written_once_for_all_pages(clock: Clock) -> None:
+    router = Router()
+    router.handle("**", lambda _: None)
+
+    async def read(messages: AsyncGenerator[bytes], into: list[bytes]) -> None:
+        async with aclosing(messages):
+            async for message in messages:
+                into += [message]
+
+    async with lifetime(signals=False), running(router), Console() as console:
+        figures, shared = Figures(Latencies(), console), SharedMessages()
+        pages: tuple[list[bytes], list[bytes]] = [], []
+        reading = [asyncio.create_task(read(live(console, figures, shared), page)) for page in pages]
+        await clock.advance(1)
+        await (await router.emit(Event("some/event")))
+        await clock.advance(1)
+        for task in reading:
+            task.cancel()
+        await asyncio.wait(reading)
+    for name, least in (b"event: change", 2), (b"event: figures", 1):
+        one, other = ([message for message in page if message.startswith(name)] for page in pages)
+        assert len(one) >= least
+        assert all(first is second for first, second in zip(one, other, strict=True)), name
+    assert pages[0][-1] == pages[1][-1]
 
 
 def test_memory_is_that_of_processes_which_are_there() -> None:

@@ -8,17 +8,19 @@ happens.
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import AsyncExitStack, aclosing
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.observe._dashboard.figures import FRESH
-from lifecycle.observe._http.api import change_event
-from lifecycle.observe._http.streams import event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
 
     from lifecycle.observe._dashboard.figures import Figures
+    from lifecycle.observe._events.entries import Entry
+    from lifecycle.observe._http.api import SharedMessages
     from lifecycle.observe.console import Console
 
 __all__ = ["live"]
@@ -32,20 +34,23 @@ _SHOWN = 200
 _NODES, _LONGEST = 2000.0, 2.0
 
 
-async def live(console: Console, figures: Figures) -> AsyncGenerator[bytes]:
-    """Messages ``change``, ``entries`` and ``figures``, until it is closed."""
+async def live(console: Console, figures: Figures, shared: SharedMessages) -> AsyncGenerator[bytes]:
+    """Messages ``change``, ``entries`` and ``figures``, until it is closed; each is written once for all pages."""
     pids: dict[str, int] = {}
-    async with aclosing(_merged(_changes(console, pids), _entries(console), _figures(figures, pids))) as messages:
+    sources = _changes(console, shared, pids), _entries(console), _figures(figures, pids)
+    async with aclosing(_merged(*sources)) as messages:
         async for message in messages:
             yield message
 
 
-async def _changes(console: Console, pids: dict[str, int]) -> AsyncGenerator[bytes]:
+async def _changes(console: Console, shared: SharedMessages, pids: dict[str, int]) -> AsyncGenerator[bytes]:
     known: set[str] = set()
+    write = shared.full
     async with console.watch() as changes:
         async for change in changes:
             _note(change.nodes, known, pids)
-            yield change_event(change)
+            yield write(change)
+            write = shared.change
             await asyncio.sleep(min(_LONGEST, len(known) / _NODES))
 
 
@@ -66,14 +71,25 @@ async def _entries(console: Console) -> AsyncGenerator[bytes]:
         known = console.events.entries(limit=_SHOWN)
         # The oldest first: the page keeps them in the order in which they came.
         known.sort(key=lambda entry: entry.id)
-        yield event({"entries": [entry.to_dict() for entry in known], "dropped": 0}, "entries")
+        yield _message(known)
         async for first in following:
             await asyncio.sleep(_EVENTS)
             entries = [first, *following.ready()]
             skipped = max(0, len(entries) - _SHOWN)
             lost = following.dropped - dropped + skipped
             dropped = following.dropped
-            yield event({"entries": [entry.to_dict() for entry in entries[skipped:]], "dropped": lost}, "entries")
+            yield _message(entries[skipped:], lost)
+
+
+def _message(entries: Iterable[Entry], dropped: int = 0) -> bytes:
+    texts = ",".join(map(_written, entries))
+    return f'event: entries\ndata: {{"entries":[{texts}],"dropped":{dropped}}}\n\n'.encode()
+
+
+@lru_cache(1000)
+def _written(entry: Entry) -> str:
+    """What is written of ``entry``, kept for the next page that shows it."""
+    return json.dumps(entry.to_dict(), separators=(",", ":"))
 
 
 async def _figures(figures: Figures, pids: dict[str, int]) -> AsyncGenerator[bytes]:
@@ -81,7 +97,7 @@ async def _figures(figures: Figures, pids: dict[str, int]) -> AsyncGenerator[byt
     pause = _EVENTS
     while True:
         await asyncio.sleep(pause)
-        yield event(figures.of(pids.values()), "figures")
+        yield figures.message(pids.values())
         pause = FRESH
 
 

@@ -11,7 +11,7 @@ from lifecycle.observe._dashboard.figures import Figures
 from lifecycle.observe._dashboard.guard import HEADERS, Guard
 from lifecycle.observe._dashboard.live import live
 from lifecycle.observe._http.answers import problem
-from lifecycle.observe._http.api import api_routes, errors_as_json
+from lifecycle.observe._http.api import SharedMessages, api_routes, errors_as_json
 from lifecycle.observe._http.refusals import Refused
 from lifecycle.observe._http.streams import stream
 
@@ -36,10 +36,10 @@ def page_app(console: Console, latencies: Latencies, host: str, token: str) -> w
     guard = _guarding(Guard(host, token, free=pages.keys()))
     app = web.Application(middlewares=[guard, errors_as_json])
     app.on_response_prepare.append(_secure)
-    figures = Figures(latencies)
+    figures, shared = Figures(latencies, console), SharedMessages()
 
     async def follow(request: web.Request) -> web.StreamResponse:
-        return await stream(console, request, live(console, figures))
+        return await stream(console, request, live(console, figures, shared))
 
     app.add_routes([web.get(path, _served(*page)) for path, page in pages.items()])
     app.add_routes([*api_routes(console), web.get("/api/live", follow, allow_head=False)])

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from lifecycle.observe._snapshot.encoding import unpacked
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lifecycle.observe._snapshot.views import FlowView, ItemView, PoolView, RouterView, Snapshot, WorkerView
 
-__all__ = ["nodes"]
+__all__ = ["nodes", "router_ids"]
 
 _Node = dict[str, Any]
 
@@ -46,6 +48,12 @@ def nodes(snapshot: Snapshot) -> dict[str, _Node]:
         own = {"name": other.name, "class": other.kind, "state": other.state}
         table.add(f"component:{other.name}", "component", program, _well(other.error), own | _told(other.error))
     return table.nodes
+
+
+def router_ids(names: Iterable[str]) -> list[str]:
+    """The ids of the nodes of routers with these names, in the order in which a snapshot has them."""
+    table = _Table()
+    return [table.add(f"router:{name}", "router", None, "", {}) for name in names]
 
 
 class _Table:

@@ -20,6 +20,9 @@ export class Dialogs {
   #said = [];
   #asked = 0;
   #past = [];
+  // Where the recalled line stands in the past; behind its end is the draft.
+  #place = 0;
+  #draft = "";
 
   constructor(app) {
     this.app = app;
@@ -125,11 +128,21 @@ export class Dialogs {
 
   #key = (event) => {
     if (event.key === "Tab" && this.#words.length && !event.shiftKey) this.#take(this.#words[0]);
-    else if (event.key === "ArrowUp" && this.#past.length) this.#line = this.#past.at(-1);
+    else if (event.key === "ArrowUp") this.#recall(this.#place - 1);
+    else if (event.key === "ArrowDown") this.#recall(this.#place + 1);
     else return;
     event.preventDefault();
     this.app.draw();
   };
+
+  /** The line at ``place`` in the past, or the draft. */
+  #recall(place) {
+    if (place < 0 || place > this.#past.length) return;
+    if (this.#place === this.#past.length) this.#draft = this.#line;
+    this.#place = place;
+    this.#line = this.#past[place] ?? this.#draft;
+    this.#complete();
+  }
 
   #take(each) {
     const head = this.#line.includes(" ") ? this.#line.slice(0, this.#line.lastIndexOf(" ") + 1) : "";
@@ -155,7 +168,9 @@ export class Dialogs {
     event.preventDefault();
     const line = this.#line.trim();
     if (!line) return;
-    this.#past = [...this.#past.slice(-49), line];
+    if (line !== this.#past.at(-1)) this.#past = [...this.#past.slice(-49), line];
+    this.#place = this.#past.length;
+    this.#draft = "";
     this.#line = "";
     this.#complete();
     this.app.send(line);

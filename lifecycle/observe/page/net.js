@@ -2,6 +2,10 @@
 
 const KEY = "lifecycle.token";
 
+// Milliseconds until a page that is not seen rests, and until a silent connection is given up: the program sends figures
+// every 2 seconds, and a comment every 15.
+const RESTING = 30_000, SILENT = 20_000;
+
 export class Refused extends Error {
   constructor(status, text) {
     super(text);
@@ -72,17 +76,20 @@ async function reason(answer) {
 export class Live {
   #tell;
   #abort = null;
-  #timer = 0;
+  // Each wait has a timer of its own: to try again, to rest, and to give up a connection that is silent.
+  #again = 0;
+  #rest = 0;
+  #silence = 0;
   #wait = 250;
 
   constructor(tell) {
     this.#tell = tell;
     // A page that nobody sees costs the program nothing, and leaves the browser its connections.
-    document.addEventListener("visibilitychange", () => (document.hidden ? this.#rest() : this.start()));
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.#restSoon() : this.#wake()));
   }
 
   start() {
-    clearTimeout(this.#timer);
+    clearTimeout(this.#again);
     if (!this.#abort) this.#follow();
   }
 
@@ -92,41 +99,58 @@ export class Live {
   }
 
   stop() {
-    clearTimeout(this.#timer);
-    this.#abort?.abort();
+    clearTimeout(this.#again);
+    clearTimeout(this.#silence);
+    const abort = this.#abort;
     this.#abort = null;
+    abort?.abort();
   }
 
-  #rest() {
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => {
+  #restSoon() {
+    clearTimeout(this.#rest);
+    this.#rest = setTimeout(() => {
       this.stop();
       this.#tell("closed", "resting");
-    }, 30_000);
+    }, RESTING);
+  }
+
+  #wake() {
+    clearTimeout(this.#rest);
+    this.start();
+  }
+
+  /** The program sends something every few seconds: a connection without it is dead, though nothing says so. */
+  #expectMore(abort) {
+    clearTimeout(this.#silence);
+    this.#silence = setTimeout(() => abort.abort(new Error("nothing was heard for too long")), SILENT);
   }
 
   async #follow() {
     const abort = (this.#abort = new AbortController());
     try {
+      this.#expectMore(abort);
       const answer = await ask("/api/live", { signal: abort.signal });
       this.#tell("open");
-      await this.#read(answer.body.pipeThrough(new TextDecoderStream()).getReader());
+      await this.#read(answer.body.pipeThrough(new TextDecoderStream()).getReader(), abort);
       throw new Error("the stream has ended");
     } catch (error) {
-      if (abort.signal.aborted) return;
+      // It was stopped; perhaps another follows already.
+      if (this.#abort !== abort) return;
+      clearTimeout(this.#silence);
       this.#abort = null;
       this.#tell(error.status === 401 ? "refused" : "closed", error.message);
       if (error.status === 401) return;
-      this.#timer = setTimeout(() => this.start(), this.#wait);
+      this.#again = setTimeout(() => this.start(), this.#wait);
       this.#wait = Math.min(5000, this.#wait * 1.6);
     }
   }
 
-  async #read(reader) {
+  async #read(reader, abort) {
     let rest = "";
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
+      this.#expectMore(abort);
       this.#wait = 250;
       const parts = (rest + value).split("\n\n");
       rest = parts.pop();

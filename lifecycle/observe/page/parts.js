@@ -90,19 +90,29 @@ export class Rows {
     this.most = most;
   }
 
-  /** ``whole``: how many there are without a filter; a filter changes no heights. */
-  draw(items, key, row, { label, keys, whole = items.length } = {}) {
+  /**
+   * ``whole``: how many there are without a filter; a filter changes no heights. With ``tree``, which handles the ``keys``,
+   * the focus stays here, and ``tree.at`` is the place of the row that they are at: rows come and go as it is scrolled.
+   */
+  draw(items, key, row, { label, tree, whole = items.length } = {}) {
     const room = Math.min(this.most, Math.max(this.least, whole)) * this.height;
     const over = 6;
     const last = Math.max(0, items.length * this.height - this.view);
     const top = Math.min(this.top, last);
     const first = Math.max(0, Math.floor(top / this.height) - over);
     const shown = items.slice(first, first + Math.ceil(this.view / this.height) + 2 * over);
-    return html`<div class="rows" id=${this.id} role="rowgroup" aria-label=${label} tabindex="0" .style=${`--room:${room}px`}
-        @scroll=${this.#scrolled} @keydown=${keys ?? this.#step}>
+    const active = tree && tree.at >= first && tree.at < first + shown.length;
+    return html`<div class="rows" id=${this.id} role=${tree ? "treegrid" : "rowgroup"} aria-label=${label} tabindex="0" .style=${`--room:${room}px`}
+        @scroll=${this.#scrolled} @keydown=${tree?.keys ?? this.#step}
+        aria-rowcount=${tree ? items.length + 1 : nothing} aria-owns=${tree ? `${this.id}-head` : nothing}
+        aria-activedescendant=${active ? this.rowId(tree.at) : nothing}>
       <div class="all" .style=${`height:${items.length * this.height}px`} role="presentation">
-        <div class="seen" .style=${`transform:translateY(${first * this.height}px)`} role="presentation">${repeat(shown, key, row)}</div>
+        <div class="seen" .style=${`transform:translateY(${first * this.height}px)`} role="presentation">${repeat(shown, key, (item, at) => row(item, first + at))}</div>
       </div></div>`;
+  }
+
+  rowId(place) {
+    return `${this.id}-${place}`;
   }
 
   /** After each drawing: how much of the rows can be seen is known from now on. */

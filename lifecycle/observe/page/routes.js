@@ -34,7 +34,7 @@ export class Routes {
 
   #row = (route) => {
     const { store } = this.app;
-    const latency = store.figures.latency[route.pattern];
+    const latency = (store.figures.latency[route.id] ?? store.figures.latency[route.pattern]);
     const pattern = visible(route.pattern.replace(LENT, "command/$1"));
     return html`<div class="row" role="row" @click=${() => this.app.inspect({ node: route.id })}>
       <span role="cell" class="name"><button class="plain" tabindex="-1" title=${pattern}><bdi>${pattern}</bdi></button><small>${visible(route.handler)}</small></span>

@@ -27,15 +27,17 @@ export class Workers {
     for (const node of every) counts[groupOf(node)] += 1;
     const items = this.#items(every);
     this.items = items;
+    const at = items.findIndex((item) => item.node.id === this.#at);
+    const tree = { at, keys: this.#keys };
     return panel("workers", "Workers", {
       note: html`${count(every.length)}`,
       tools: html`
         <div class="chips" role="group" aria-label="Show">${GROUPS.map(([name, said]) => html`
           <button class="chip ${name} ${counts[name] ? "" : "none"}" aria-pressed=${this.#group === name} @click=${() => this.#show(name)}>${said} <b>${count(counts[name])}</b></button>`)}</div>
         <input class="filter" type="search" placeholder="Filter by name" aria-label="Filter workers by name" @input=${this.#typed}>`,
-      body: html`<div class="table workers" role="treegrid" aria-label="Workers" aria-rowcount=${items.length}>
-        <div class="head" role="row">${["Name", "Status", "Restarts", "Health", "Memory", "Up"].map((word) => html`<span role="columnheader">${word}</span>`)}<span></span></div>
-        ${items.length ? this.rows.draw(items, (item) => item.node.id, this.#row, { keys: this.#keys, whole: every.length, label: "Workers" })
+      body: html`<div class="table workers">
+        <div class="head" role="row" id="workers-rows-head">${["Name", "Status", "Restarts", "Health", "Memory", "Up"].map((word) => html`<span role="columnheader">${word}</span>`)}<span></span></div>
+        ${items.length ? this.rows.draw(items, (item) => item.node.id, this.#row, { tree, whole: every.length, label: "Workers" })
           : html`<p class="empty">${every.length ? "No worker fits the filter." : "Nothing is supervised here."}</p>`}
       </div>`,
     });
@@ -69,10 +71,10 @@ export class Workers {
     return items;
   }
 
-  #row = ({ node, depth, inner, folded }) => {
+  #row = ({ node, depth, inner, folded }, at) => {
     const { store } = this.app;
     const health = node.health;
-    return html`<div class="row ${tone(node.status)}" role="row" aria-level=${depth + 1} aria-expanded=${inner ? String(!folded) : nothing}
+    return html`<div class="row ${tone(node.status)}" role="row" id=${this.rows.rowId(at)} aria-rowindex=${at + 2} aria-level=${depth + 1} aria-expanded=${inner ? String(!folded) : nothing}
         aria-selected=${this.#at === node.id} data-id=${node.id} @click=${() => this.#pick(node)}>
       <span role="gridcell" class="name" .style=${`padding-left:${Math.min(depth, 8) * 16}px`}>
         ${inner ? html`<button class="fold" tabindex="-1" aria-label="${folded ? "Unfold" : "Fold"} ${visible(node.name)}" @click=${(event) => this.#fold(event, node)}>${icon("chevron")}</button>` : html`<i class="fold"></i>`}

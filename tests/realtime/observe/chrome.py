@@ -156,7 +156,16 @@ class Page:
 
     async def press(self, key: str, *, shift: bool = False, text: str = "") -> None:
         """Press a key; ``text`` is what it writes, if it does."""
-        codes = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowRight": 39, "ArrowLeft": 37, "ArrowUp": 38}
+        codes = {
+            "Tab": 9,
+            "Enter": 13,
+            "Escape": 27,
+            "ArrowDown": 40,
+            "ArrowRight": 39,
+            "ArrowLeft": 37,
+            "ArrowUp": 38,
+            "End": 35,
+        }
         written = {"text": text or ("\r" if key == "Enter" else "")}
         modifiers = 8 if shift else 0
         code = codes.get(key, ord(key[0].upper()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -246,6 +246,139 @@ async def test_without_a_token_the_page_looks_and_does_nothing_and_a_wrong_one_i
         await page.until("!document.querySelector('#dialog-token').open")
         assert page.complaints
         assert all("401" in complaint for complaint in page.complaints)
+
+
+# -- the connection ------------------------------------------------------------------------------------------------
+
+#: Timers that run this many times as fast, and a page that is hidden when the test says so.
+QUICK = """(() => {
+  const own = window.setTimeout;
+  window.setTimeout = (act, wait, ...more) => own(act, wait / FACTOR, ...more);
+  Object.defineProperty(document, "hidden", { get: () => Boolean(window.isHidden) });
+  window.hide = (hidden) => { window.isHidden = hidden; document.dispatchEvent(new Event("visibilitychange")); };
+})()"""
+
+
+class Relay:
+    """Passes on between a browser and a dashboard; while it is cut, connections stay open and nothing comes through."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._passing = asyncio.Event()
+        self._passing.set()
+        self._writers: list[asyncio.StreamWriter] = []
+        #: How many connections there were.
+        self.count = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.count += 1
+        onward_reader, onward = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers += writer, onward
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(self._pass(reader, onward), self._pass(onward_reader, writer))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while piece := await reader.read(65_536):
+                await self._passing.wait()
+                writer.write(piece)
+            writer.close()
+
+    def cut(self) -> None:
+        self._passing.clear()
+
+    def mend(self) -> None:
+        self._passing.set()
+
+    def close(self) -> None:
+        self.mend()
+        for writer in self._writers:
+            writer.transport.abort()
+
+
+async def test_a_page_that_is_seen_again_stays_live_after_a_restart_of_the_program(browser: str) -> None:
+    """Also where the stream ended while it was hidden: the timer for its rest must not outlive that."""
+    async with shown(browser, Router()) as (page, dashboard):
+        await page.run(QUICK.replace("FACTOR", "20"))
+        await page.run("hide(true)")
+        port = int(dashboard.url.rpartition(":")[2])
+        await dashboard.__aexit__(None, None, None)
+        await page.until("document.querySelector('.link.closed')")
+        await page.run("hide(false)")
+        async with Dashboard(port=port, token=TOKEN):
+            await page.until("document.querySelector('.link.open')")
+            await page.run("new Promise((done) => setTimeout(done, 40_000))")
+            assert await page.run("document.querySelector('.link').textContent") == "live"
+            await page.run("hide(true)")
+            await page.until("document.querySelector('.link.resting')")
+            await page.run("hide(false)")
+            await page.until("document.querySelector('.link.open')")
+        await dashboard.__aenter__()
+
+
+async def test_a_connection_on_which_nothing_is_heard_is_given_up_and_made_again(browser: str) -> None:
+    async with AsyncExitStack() as held:
+        await held.enter_async_context(lifetime(signals=False))
+        dashboard = await held.enter_async_context(Dashboard(token=TOKEN))
+        relay = Relay(int(dashboard.url.rpartition(":")[2]))
+        server = await held.enter_async_context(await asyncio.start_server(relay.serve, "127.0.0.1", 0))
+        held.callback(relay.close)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/#token={TOKEN}"
+        page = await held.enter_async_context(opened(browser, url))
+        await page.until("document.querySelector('.link.open')")
+        await page.run(QUICK.replace("FACTOR", "5"))
+        # Something came after the timers were made quick.
+        await page.run("document.querySelector('.who .number').dataset.before = 'yes'")
+        relay.cut()
+        await page.until("document.querySelector('.link.closed')")
+        relay.mend()
+        await page.until("document.querySelector('.link.open')")
+
+
+async def test_arrows_recall_all_lines_and_the_one_that_was_begun(browser: str) -> None:
+    router = Router()
+    router.command("deploy", lambda _: None)
+    line = "document.querySelector('#command').value"
+    async with shown(browser, router) as (page, _):
+        await page.press(":", text=":")
+        await page.until("document.activeElement.id === 'command'")
+        for number, words in enumerate(("deploy one", "deploy two", "deploy two"), 1):
+            await page.type(words)
+            await page.press("Enter")
+            await page.until(f"document.querySelectorAll('.said .good').length === {number} && {line} === ''")
+        await page.type("begun")
+        for key, text in (
+            ("ArrowUp", "deploy two"),
+            ("ArrowUp", "deploy one"),
+            ("ArrowUp", "deploy one"),
+            ("ArrowDown", "deploy two"),
+            ("ArrowDown", "begun"),
+            ("ArrowDown", "begun"),
+        ):
+            await page.press(key)
+            await page.until(f"{line} === {json.dumps(text)}")
+
+
+async def test_the_tree_names_the_row_that_the_keys_are_at_and_keeps_the_focus(browser: str) -> None:
+    shop = Supervisor("shop", *(Spec(f"w{number}", forever) for number in range(60)))
+    at = (
+        "((tree) => document.getElementById(tree.getAttribute('aria-activedescendant'))"
+        "?.querySelector('bdi').textContent)(document.querySelector('#workers-rows'))"
+    )
+    async with shown(browser, Router(), shop) as (page, _):
+        await page.until(row("w1"))
+        await page.run("document.querySelector('#workers-rows').focus()")
+        assert await page.run(at) is None
+        for key, name in (("ArrowDown", "shop"), ("ArrowDown", "w0"), ("End", "w59"), ("ArrowUp", "w58")):
+            await page.press(key)
+            await page.until(f"{at} === '{name}'")
+        assert await page.run("document.activeElement.id") == "workers-rows"
+        roles = "[...document.querySelectorAll('#workers-rows')].map((each) => each.role).join()"
+        assert await page.run(roles) == "treegrid"
+        # A row that is scrolled away is not in the document: nothing is named then.
+        await page.run("document.querySelector('#workers-rows').scrollTop = 0")
+        await page.until(f"{at} === undefined && !document.querySelector('[aria-activedescendant]')")
+        assert page.complaints == []
 
 
 # -- who looks at it -----------------------------------------------------------------------------------------------
