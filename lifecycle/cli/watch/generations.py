@@ -14,7 +14,7 @@ from lifecycle.cli.messages import brief
 from lifecycle.cli.watch.runs import Runs
 from lifecycle.cli.watch.words import described, how
 from lifecycle.control import FileBatch, merge_files
-from lifecycle.errors import InvalidTransition, WorkerFailed
+from lifecycle.errors import InvalidTransition, StopTree, WorkerFailed
 from lifecycle.workers.status import Status
 
 if TYPE_CHECKING:
@@ -154,15 +154,17 @@ class Generations:
         """Run the command, again for every request, until cancelled or the user ends it in its terminal."""
         supervisor = self._runs.supervisor
         moves = supervisor.watch()
-        async with supervisor, self._tasks:
-            self._up.set()
-            if self._settings.postpone and not self._queued:
-                self._voice.say("waiting for the first change")
-            else:
-                self._ask()
-            async for move in moves:
-                if move.component != supervisor.name:
-                    self._tell(move)
+        # A user who wants to end is no failure.
+        with suppress(StopTree):
+            async with supervisor, self._tasks:
+                self._up.set()
+                if self._settings.postpone and not self._queued:
+                    self._voice.say("waiting for the first change")
+                else:
+                    self._ask()
+                async for move in moves:
+                    if move.component != supervisor.name:
+                        self._tell(move)
 
     def _ask(self) -> None:
         """Have another run, as soon as that can be; one that is still to be made is enough."""

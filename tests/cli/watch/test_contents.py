@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifecycle.cli.watch import contents
@@ -10,7 +11,6 @@ from lifecycle.cli.watch.contents import Contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     import pytest
 
@@ -105,6 +105,46 @@ async def test_of_a_large_file_the_time_counts(tmp_path: Path, monkeypatch: pyte
     assert not await changed(known, path)
     os.utime(path, (1, 1))
     assert await changed(known, path)
+
+
+async def test_large_files_are_not_read_and_a_new_size_counts(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    with path.open("wb") as file:
+        file.truncate(2 * 1024 * 1024)
+    small = tmp_path / "a.py"
+    small.write_text("1")
+    known = made_long_ago()
+    read = read_bytes()
+    await learn(known, tmp_path)
+    assert read_bytes() - read < 64 * 1024
+    assert not await changed(known, path)
+    os.truncate(path, 3 * 1024 * 1024)
+    assert await changed(known, path)
+    assert not await changed(known, path)
+    small.touch()
+    assert not await changed(known, small)
+
+
+async def test_at_the_start_only_so_much_is_read_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "_READ", 10)
+    paths = [tmp_path / name for name in "abcd"]
+    for path in paths:
+        path.write_text("1234")
+        os.utime(path, (1, 1))
+    known = made_long_ago()
+    await learn(known, tmp_path)
+    for path in paths:
+        path.touch()
+    counted = [await changed(known, path) for path in paths]
+    assert sorted(counted) == [False, False, True, True], "two were read, and two are known by their times"
+    for path in paths:
+        path.touch()
+    assert not any([await changed(known, path) for path in paths]), "all have been read by now"
+
+
+def read_bytes() -> int:
+    """Bytes that this process has read so far."""
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 async def test_only_what_counts_is_read(tmp_path: Path) -> None:
