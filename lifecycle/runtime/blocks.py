@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["lifetime"]
 
 
+_log = logging.getLogger("lifecycle.runtime")
+
+
 def lifetime(*, signals: bool = True) -> AbstractAsyncContextManager[Lifetime]:
     """Give the block a `Lifetime`; leaving the block carries the shutdown out, in the order and time that `run` has.
 
@@ -27,7 +31,8 @@ def lifetime(*, signals: bool = True) -> AbstractAsyncContextManager[Lifetime]:
     without an error. Inside another lifetime, signals are that one's business, and its end begins this one's.
 
     Args:
-        signals: whether to take SIGINT, SIGTERM and SIGHUP; without effect outside the main thread.
+        signals: whether to take SIGINT, SIGTERM and SIGHUP; without effect outside the main thread. Without them the
+            lifetime is embedded: its stop does not reach the program around it, which is logged as an error.
     """
     return _Block(signals=signals)
 
@@ -44,10 +49,11 @@ class _Block:
         outer = current_life.get(None)
         self._life = life = Life(Settings(), asyncio.get_running_loop(), outer)
         self._body = _Body()
-        life.interrupt = self._body.cancel
+        life.interrupt = self._interrupt
         self._held.callback(life.deadline.close)
         if self._signals and not life.is_governed:
             self._held.enter_context(receiving_signals(life))
+        life.is_embedded = life.is_governed or not life.hears_signals
         self._held.enter_context(life.as_current())
         life.up()
         return life.lifetime
@@ -63,6 +69,17 @@ class _Block:
             await conclude(self._life)
         return clean
 
+    def _interrupt(self) -> None:
+        """Cancel the block for a cause from elsewhere."""
+        life = self._life
+        assert life is not None, "only a block that was entered is interrupted"
+        if self._body.cancel() and life.is_embedded and life.outer is None:
+            _log.error(
+                "the lifetime stops (%s), and the program that runs this event loop was not told: it goes on without "
+                "the workers, routers and tasks of the lifetime; stop it too",
+                life.reason,
+            )
+
 
 class _Body:
     """The task that runs a block, and whether its cancellation was our doing."""
@@ -73,11 +90,12 @@ class _Body:
         self._cancelled = False
         self._left = False
 
-    def cancel(self) -> None:
-        """Cancel the block, unless it has been left."""
-        if self._task is not None and not self._left:
-            self._cancelled = True
-            self._task.cancel()
+    def cancel(self) -> bool:
+        """Cancel the block, unless it has been left; whether it was cancelled."""
+        if self._task is None or self._left:
+            return False
+        self._cancelled = True
+        return self._task.cancel()
 
     async def leave(self, error: BaseException | None) -> bool:
         """Nothing is cancelled from now on; whether ``error`` is our cancellation and nobody else's."""

@@ -56,6 +56,8 @@ class Life:
         self.inner: list[Life] = []
         #: Whether signals reach it, directly or through an outer one.
         self.hears_signals: bool = self.is_governed
+        #: Whether another program runs the event loop and gets the signals.
+        self.is_embedded = False
         #: The routers that run under it, and whatever else drains.
         self.draining: Final = Draining(self)
         #: Called in the loop once the shutdown has begun.
@@ -226,6 +228,7 @@ class Life:
             tasks_crashed=self.background.crashed,
             hooks=len(self.cleanup),
             workers=self.adopted.names,
+            embedded=self.is_embedded,
         )
 
 

@@ -75,3 +75,6 @@ class LifetimeState:
     hooks: int
     #: Names of the workers that were started under it and have not ended.
     workers: tuple[str, ...]
+    #: Whether another program runs the event loop and gets the signals: a stop ends what is under this lifetime, and
+    #: that program goes on.
+    embedded: bool = False

@@ -50,7 +50,7 @@ async def test_arguments_for_a_command_that_takes_none_are_refused(line: str) ->
         outcome = await console.command(line)
         assert not life.stopping
     assert outcome.outcome is Verdict.UNKNOWN
-    assert outcome.error == f"{line.split()[0]!r} takes no arguments; give it alone"
+    assert outcome.error == f"{line.split(maxsplit=1)[0]!r} takes no arguments; give it alone"
 
 
 async def test_an_outcome_shows_no_secret_of_an_error() -> None:

@@ -191,6 +191,32 @@ async def test_the_end_of_an_inner_lifetime_leaves_the_outer_one_alone(clock: Cl
         await clock.advance(1)
 
 
+async def test_a_stop_that_the_program_around_it_does_not_learn_of_is_logged_as_an_error(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with lifetime(signals=False) as life:
+        assert life.state().embedded
+        life.shutdown()
+        await asyncio.Event().wait()
+    [record] = caplog.records
+    assert record.levelname == "ERROR"
+    assert "the lifetime stops (cancel), and the program that runs this event loop was not told" in record.message
+
+
+async def test_other_ends_of_a_lifetime_are_no_errors(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    async with lifetime(signals=False):
+        pass
+    async with lifetime() as life:
+        assert not life.state().embedded
+        async with lifetime() as inner:
+            assert inner.state().embedded
+            inner.shutdown()
+            await asyncio.Event().wait()
+        life.shutdown()
+        await asyncio.Event().wait()
+    assert not caplog.records
+
+
 async def test_its_state_is_a_record(clock: Clock) -> None:
     async with lifetime() as life:
         life.go(asyncio.sleep, 100, name="poll")

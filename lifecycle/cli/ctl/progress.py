@@ -31,18 +31,29 @@ if TYPE_CHECKING:
 
 __all__ = ["Left", "Renewal", "restart", "stop"]
 
+#: Seconds for a process to end after its socket was closed: by default a program ends within 25.
+_PATIENCE: Final = 30.0
+#: The same where another program runs the event loop: usually that one goes on.
+_MOMENT: Final = 1.0
+
 #: What works, or has begun to, and has not ended.
 _ALIVE: Final = ("pending", "starting", "running", "suspended", "stopping")
 
 
 def stop(request: Request) -> int:
     """Ask the program to end, and wait until its process has ended."""
-    client = choose(request.program)
-    with patiently(client), _life(client) as wait_for_end, client.stream("/api/state/stream") as stream:
-        outcome, stops = _stopped(client, line_of(request), stream)
+    client, tree = choose(request.program), Tree()
+    with patiently(client), _life(client) as ends_within, client.stream("/api/state/stream") as stream:
+        tree.update([stream.first()])
+        embedded = any(node.get("embedded") for node in tree.of("lifetime"))
+        outcome, stops = _stopped(client, line_of(request), stream, tree)
         if not stops:
             return told(client, request, outcome)
-        wait_for_end()
+        patience = _MOMENT if embedded else _PATIENCE
+        if not ends_within(patience):
+            why = "another program runs its event loop" if embedded else f"it has not ended within {patience:g} s"
+            error = f"its lifetime has ended, but its process (pid {client.program.pid}) goes on: {why}"
+            return told(client, request, {**outcome, "outcome": "failed", "error": error})
     if request.json:
         show_json(outcome)
     else:
@@ -50,10 +61,9 @@ def stop(request: Request) -> int:
     return DONE
 
 
-def _stopped(client: Client, line: str, stream: Stream) -> tuple[dict[str, Any], bool]:
+def _stopped(client: Client, line: str, stream: Stream, tree: Tree) -> tuple[dict[str, Any], bool]:
     """Show how it stops until it has closed its socket; what it answered, and whether it does stop."""
-    tree, left = Tree(), Left()
-    tree.update([stream.first()])
+    left = Left()
     with bar(f"stopping {client.name}") as draw, client.tell("/api/command", {"line": line}) as exchange:
         for _ in _changes(tree, stream, exchange):
             draw(*left.of(tree))
@@ -110,23 +120,23 @@ def _is_stopping(client: Client) -> bool:
 
 
 @contextmanager
-def _life(client: Client) -> Generator[Callable[[], None]]:
-    """What waits until the process has ended; where the system cannot tell, the end of its socket has to do."""
+def _life(client: Client) -> Generator[Callable[[float], bool]]:
+    """Wait so many seconds for the process to end: whether it has. Without pidfds, the end of its socket has to do."""
     try:
         descriptor = os.pidfd_open(client.program.pid or 0)
     except (AttributeError, OSError):
-        yield lambda: None
+        yield lambda _: True
         return
     try:
-        yield lambda: _wait(descriptor)
+        yield lambda seconds: _wait(descriptor, seconds)
     finally:
         os.close(descriptor)
 
 
-def _wait(descriptor: int) -> None:
+def _wait(descriptor: int, seconds: float) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    poll.poll()
+    return bool(poll.poll(seconds * 1000))
 
 
 class Left:

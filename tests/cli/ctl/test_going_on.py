@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from lifecycle.cli import main
-from lifecycle.cli.ctl import bars, tails
+from lifecycle.cli.ctl import bars, progress, tails
 from lifecycle.cli.ctl.bars import bar
 from lifecycle.cli.ctl.progress import Left, Renewal
 from lifecycle.cli.ctl.streams import Messages
@@ -89,6 +90,28 @@ def test_an_event_that_takes_its_time_is_shown_before_its_end(monkeypatch: pytes
     assert list(held.sift([entry(2, "running"), entry(1, "running")])) == []
     assert [each["id"] for each in held.due()] == [2, 1]
     assert list(held.sift([entry(1, "handled")])) == [entry(1, "handled")]
+
+
+# -- stop ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_process_that_does_not_end_is_not_waited_for_indefinitely(
+    sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """The process that listens is this test."""
+    monkeypatch.setattr(progress, "_PATIENCE", 0.01)
+    life = {"id": "lifetime", "kind": "lifetime", "parent": None, "name": "lifetime", "stopping": False}
+    done = {"outcome": "handled", "delivery": None, "error": None, "answer": None}
+    stopping = answer(json.dumps({"lifetime": {"stopping": True}}))
+    with speaker(sockets / "app.sock", told({"nodes": {"lifetime": life}}), answer(json.dumps(done)), stopping):
+        assert main(["ctl", "stop", *options]) == 1
+    shown = capsys.readouterr()
+    expected = f"its lifetime has ended, but its process (pid {os.getpid()}) goes on: it has not ended within 0.01 s"
+    if options:
+        assert json.loads(shown.out)["error"] == expected
+    else:
+        assert expected in shown.err
 
 
 # -- progress ------------------------------------------------------------------------------------------------------

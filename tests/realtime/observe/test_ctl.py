@@ -357,6 +357,44 @@ def test_what_up_runs_is_started_anew_and_stopped(env: Env, here: Ask, tmp_path:
         program.rest()
 
 
+EMBEDDED = """
+import asyncio
+from lifecycle import Spec, Supervisor, lifetime
+from lifecycle.observe import ControlSocket
+
+async def forever():
+    await asyncio.Event().wait()
+
+async def lifespan(begun):
+    async with lifetime(signals=False), ControlSocket("shop"), Supervisor("web", Spec("one", forever)):
+        begun.set()
+        await asyncio.Event().wait()
+
+async def framework():
+    begun = asyncio.Event()
+    part = asyncio.create_task(lifespan(begun))
+    await begun.wait()
+    print("up", flush=True)
+    await part
+    print("serving", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(framework())
+"""
+
+
+def test_a_stop_of_a_lifetime_inside_another_program_says_that_the_program_goes_on(env: Env, here: Ask) -> None:
+    with started(env, "-c", EMBEDDED) as program:
+        status, out, err = here("stop")
+        assert status == 1
+        assert out == "this lifetime ends; the program that runs its event loop goes on without it, so stop that too\n"
+        pid = program.process.pid
+        assert f"its lifetime has ended, but its process (pid {pid}) goes on: another program runs its" in err
+        program.until("serving")
+        assert "the lifetime stops (cancel), and the program that runs this event loop was not told" in program.text
+        assert program.process.poll() is None
+
+
 def test_a_program_whose_socket_cannot_be_opened_runs_all_the_same(env: Env, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(MODULE)
     Path(env["XDG_RUNTIME_DIR"], "lifecycle").touch()
