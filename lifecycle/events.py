@@ -331,7 +331,10 @@ class WebhookEvent:
 
 @dataclass(frozen=True, slots=True)
 class StatusEvent:
-    """A watched worker or supervisor changed; ``state`` is its record after the change."""
+    """A watched worker or supervisor changed; ``state`` is its record after the change.
+
+    ``path`` is where it is below the supervisor that is watched: ``web/w`` for the child ``w`` of its child ``web``.
+    """
 
     topics: ClassVar[str] = "status/**"
 
@@ -339,7 +342,9 @@ class StatusEvent:
     old: str
     new: str
     state: Any
+    path: str = ""
     topic: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _settle(self, topic=f"status/{self.component}")
+        path = self.path or self.component
+        _settle(self, path=path, topic=f"status/{path}")

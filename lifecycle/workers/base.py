@@ -201,8 +201,9 @@ class BaseWorker:
         restarts: int = 0,
         circuit: str = "closed",
         health: ProbeResult | None = None,
+        changed_at: float = 0.0,
     ) -> WorkerState:
-        """Its state with what only its supervisor knows."""
+        """Its state with what only its supervisor knows, which changed at ``changed_at``."""
         ended = self._exit
         return WorkerState(
             name=name,
@@ -216,7 +217,7 @@ class BaseWorker:
             health=health,
             created_at=self._created_at,
             started_at=self._started_at,
-            updated_at=self._machine.moved_at or self._created_at,
+            updated_at=max(self._machine.moved_at or self._created_at, changed_at),
             abandoned=self._ending is not None and self._ending.abandoned,
             children=self._children(),
         )

@@ -80,7 +80,7 @@ class WorkerState:
     created_at: float = 0.0
     #: When it was running; None before.
     started_at: float | None = None
-    #: When its status last changed.
+    #: When its status or its health last changed.
     updated_at: float = 0.0
     #: Whether it was given up while still alive: it ignored being stopped, and could not be killed.
     abandoned: bool = False

@@ -10,6 +10,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from lifecycle import hooks
 from lifecycle.errors import InvalidTransition
 from lifecycle.events import StatusEvent
 from lifecycle.workers.base import BaseWorker
@@ -135,9 +136,9 @@ class Supervisor(BaseWorker):
             KeyError: if there is no such child.
             InvalidTransition: if the supervisor is stopping.
         """
-        admin.slot_of(self._owner, name)
+        slot = admin.slot_of(self._owner, name)
         if self._idle:
-            del self._owner.slots[name]
+            self._owner.forget(slot)
         else:
             await self._by_hand(admin.remove, name)
 
@@ -206,9 +207,11 @@ class Supervisor(BaseWorker):
         Raises:
             KeyError: if there is no such child.
         """
-        if name is not None:
-            return await probes.ask(admin.slot_of(self._owner, name))
-        return await probes.ask_all(self._owner.slots.values())
+        slots = [*self._owner.slots.values()] if name is None else [admin.slot_of(self._owner, name)]
+        answer = await (probes.ask_all(slots) if name is None else probes.ask(slots[0]))
+        for slot in slots:
+            self._note(slot)
+        return answer
 
     def workers(self) -> tuple[WorkerState, ...]:
         """The state of each child, in the order of their starts."""
@@ -218,7 +221,8 @@ class Supervisor(BaseWorker):
     def watch(self) -> Watch:
         """What changes from now on, here and in the supervisors below: an async iterator of `StatusEvent`.
 
-        ``router.add_source(supervisor.watch)`` makes events ``status/<name>`` of it. It ends with the supervisor.
+        ``router.add_source(supervisor.watch)`` makes events of it: ``status/<name>``, and for a child of a child,
+        ``status/<name>/<name>``. It ends with the supervisor.
         """
         watch = self._board.watch()
         self._take_note()
@@ -327,10 +331,19 @@ class Supervisor(BaseWorker):
     # -- what is told of it ---------------------------------------------------------------------------------------
 
     def _note(self, slot: Slot) -> None:
-        """A child may have changed."""
+        """Announce and publish the change of a child, if there is one."""
         if isinstance(slot.worker, Supervisor):
             slot.worker._board.above = self._board  # noqa: SLF001  # one of us
-        self._board.note(slot)
+            slot.worker._board.name_above = slot.spec.name  # noqa: SLF001  # as above
+        watched = self._board.watched
+        if not (watched or hooks.component_changed.receivers):
+            return
+        before, now = slot.tell()
+        if now == before:
+            return
+        hooks.component_changed.announce(self, component=self)
+        if watched and now.seen != before.seen:
+            self._board.publish(StatusEvent(slot.spec.name, before.status, now.status, slot.state()))
 
     def _take_note(self) -> None:
         """A watch begins: what changed while there was none is no news to it."""

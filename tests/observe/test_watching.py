@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +16,7 @@ from lifecycle.control import Event, Router
 from lifecycle.observe import Update, nodes, watch
 from lifecycle.runtime import lifetime
 from lifecycle.testing import VirtualLoop, running
-from lifecycle.workers import Backoff, Spec, Supervisor, TaskWorker
+from lifecycle.workers import Backoff, ProbeResult, Spec, Supervisor, TaskWorker
 
 if TYPE_CHECKING:
     from lifecycle.observe import Watch
@@ -62,6 +62,41 @@ async def test_what_comes_and_what_goes_is_told(clock: Clock) -> None:
         change = await anext(changes)
         while change.nodes.get("worker:w", 0) is not None:
             change = await anext(changes)
+
+
+async def test_a_child_that_waits_for_its_restart_is_unhealthy_or_is_removed_is_seen_when_it_happens(
+    clock: Clock,
+) -> None:
+    crash, healthy = asyncio.Event(), True
+
+    async def crashes() -> None:
+        await crash.wait()
+        raise ValueError("boom")
+
+    class Probed(TaskWorker):
+        async def probe(self) -> ProbeResult:
+            return ProbeResult(healthy, "no disk")
+
+    w = Spec("w", crashes, backoff=Backoff(initial=100, jitter=0))
+    p = Spec("p", lambda: Probed("p", forever), probe_interval=10)
+    async with lifetime(), Supervisor("top", w, p) as top, watch() as changes:
+        await clock.advance(15)
+        await anext(changes)
+
+        async def seen(child: str, seconds: float) -> dict[str, Any]:
+            await clock.advance(seconds)
+            change = await soon(changes)
+            assert change is not None
+            return change.nodes[f"worker:top/{child}"] or {"status": "removed"}
+
+        healthy = False
+        assert (await seen("p", 10))["health"] == {"healthy": False, "message": "no disk"}
+        crash.set()
+        assert (await seen("w", 1))["status"] == "pending"
+        await top.stop_child("w")
+        assert (await seen("w", 1))["status"] == "stopped"
+        await top.remove("w")
+        assert (await seen("w", 1))["status"] == "removed"
 
 
 async def test_a_crash_and_the_restart_are_seen(clock: Clock) -> None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lifecycle import hooks
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.testing.virtual import VirtualLoop
-from lifecycle.workers import Backoff, BaseWorker, Intensity, Spec, Status, Supervisor
+from lifecycle.workers import Backoff, BaseWorker, Intensity, ProbeResult, Spec, Status, Supervisor
 from tests.workers.puppets import STEADY, Crew, Puppet, statuses
 
 if TYPE_CHECKING:
@@ -424,6 +425,102 @@ async def test_a_supervisor_above_hears_of_those_below(clock: Clock, crew: Crew)
         ("inner", "stopped"),
         ("root", "stopped"),
     ]
+
+
+async def test_children_of_the_same_name_in_two_supervisors_have_topics_of_their_own(clock: Clock, crew: Crew) -> None:
+    def below(name: str, *specs: Spec) -> Spec:
+        return Spec(name, lambda: Supervisor(f"supervisor of {name}", *specs))
+
+    deep = below("deep", crew.spec("w"))
+    async with Supervisor("root", below("web", crew.spec("w"), deep), below("mail", crew.spec("w"))) as root:
+        web = root["web"]
+        assert isinstance(web, Supervisor)
+        of_root, of_web = root.watch(), web.watch()
+    stopped = [(event.topic, event.path, event.component) async for event in of_root if event.new == "stopped"]
+    assert stopped == [
+        ("status/mail/w", "mail/w", "w"),
+        ("status/mail", "mail", "mail"),
+        ("status/web/deep/w", "web/deep/w", "w"),
+        ("status/web/deep", "web/deep", "deep"),
+        ("status/web/w", "web/w", "w"),
+        ("status/web", "web", "web"),
+        ("status/root", "root", "root"),
+    ]
+    assert [event.topic async for event in of_web if event.component == "w" and event.new == "stopped"] == [
+        "status/deep/w",
+        "status/w",
+    ]
+
+
+async def test_what_no_other_hook_tells_of_is_announced_as_a_change_of_the_supervisor(clock: Clock, crew: Crew) -> None:
+    health = ProbeResult(healthy=True)
+
+    class Probed(Puppet):
+        async def probe(self) -> ProbeResult:
+            return health
+
+    probed = Spec("p", lambda: Probed(crew, "p", 1), probe_interval=10)
+    steady = Backoff(initial=60, jitter=0, max_restarts=1, within=1000)
+    async with Supervisor("s", *crew.specs("a b", backoff=steady), probed) as supervisor:
+        heard: list[tuple[str, bool | None]] = []
+
+        def hear(sender: object, component: object) -> None:
+            assert sender is component is supervisor
+            heard.append((" ".join(statuses(supervisor).values()), health_of(supervisor)))
+
+        def health_of(supervisor: Supervisor) -> bool | None:
+            shown = supervisor.workers()[-1].health
+            return None if shown is None else shown.healthy
+
+        with hooks.component_changed.connected_to(hear):
+            await clock.advance(25)
+            assert heard == [("running running running", True)], "the second answer is no news"
+            health = ProbeResult(healthy=False)
+            await clock.advance(10)
+            assert heard[1:] == [("running running running", False)]
+            crew.crash("a")
+            await clock.settle()
+            assert heard[-1] == ("pending running running", False)
+            await supervisor.stop_child("a")
+            assert heard[-1] == ("stopped running running", False)
+            await supervisor.remove("a")
+            assert heard[-1] == ("running running", False)
+            crew.crash("b")
+            await clock.advance(70)
+            crew.crash("b")
+            before = len(heard)
+            await clock.settle()
+            assert heard[before:] == [("failed running", False)] * 2, "it has failed, and is given up"
+
+
+async def test_a_time_of_change_moves_with_health_and_with_what_the_supervisor_does(clock: Clock, crew: Crew) -> None:
+    health = ProbeResult(healthy=True)
+
+    class Probed(Puppet):
+        async def probe(self) -> ProbeResult:
+            return health
+
+    probed = Probed(crew, "p", 1)
+    spec = Spec("p", lambda: probed, probe_interval=10, backoff=Backoff(initial=60, jitter=0))
+    async with Supervisor("s", spec) as supervisor:
+        moments = [supervisor.workers()[0].updated_at]
+
+        def moved() -> bool:
+            moments.append(supervisor.workers()[0].updated_at)
+            return moments[-1] > moments[-2]
+
+        await clock.advance(15)
+        assert moved()
+        await clock.advance(15)
+        assert not moved(), "the answer was the same"
+        health = ProbeResult(healthy=False)
+        await clock.advance(15)
+        assert moved()
+        probed.end(OSError())
+        await clock.settle()
+        assert moved()
+        await supervisor.stop_child("p")
+        assert moved(), "it waited to be started again"
 
 
 async def test_a_slow_watcher_loses_the_oldest_and_is_told_how_many(clock: Clock, crew: Crew) -> None:

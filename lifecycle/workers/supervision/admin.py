@@ -77,7 +77,7 @@ async def add(owner: Owner, spec: Spec, *, auto_shutdown: AutoShutdown) -> async
 async def remove(owner: Owner, name: str) -> None:
     """Stop the child ``name`` and forget it."""
     slot = await _close(owner, name)
-    del owner.slots[slot.spec.name]
+    owner.forget(slot)
     slot.answer(stopped_early(name))
 
 

@@ -97,4 +97,5 @@ class Ends:
         error = WorkerFailed(f"{slot.spec.name!r} was unhealthy {slot.spec.failures} times in a row: {answer.message}")
         await self._owner.closer.close(slot)
         slot.came_down(replace(slot.exit or failed(error), status=Status.FAILED, error=error))
+        self._owner.note(slot)
         await self._owner.restarts.again(slot, slot.generation, error)

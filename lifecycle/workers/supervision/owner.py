@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from lifecycle import hooks
 from lifecycle.errors import InvalidTransition
 from lifecycle.workers.exits import as_failure, stopped_early
 from lifecycle.workers.records import End
@@ -77,6 +78,11 @@ class Owner:
         assert self._started is not None, "begin() comes first"
         if error := await asyncio.shield(self._started):
             raise error
+
+    def forget(self, slot: Slot) -> None:
+        """Have ``slot``, which is empty, as a child no more."""
+        del self.slots[slot.spec.name]
+        hooks.component_changed.announce(self.supervisor, component=self.supervisor)
 
     def halt(self) -> None:
         """Have all children stopped, and end."""

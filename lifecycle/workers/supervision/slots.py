@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from lifecycle._naming import reason_of
@@ -30,6 +30,19 @@ if TYPE_CHECKING:
 __all__ = ["Slot"]
 
 
+class Told(NamedTuple):
+    """What is told of a child."""
+
+    status: Status
+    health: ProbeResult | None
+    tripped: bool
+
+    @property
+    def seen(self) -> tuple[Status, bool, bool]:
+        """What a `StatusEvent` tells of: not each message of a probe."""
+        return self.status, self.health is None or self.health.healthy, self.tripped
+
+
 class Slot:
     """One child of a supervisor."""
 
@@ -46,15 +59,15 @@ class Slot:
         self.live: bool = False
         #: The start, while it goes on.
         self.opening: asyncio.Task[BaseException | None] | None = None
-        #: What it is while no worker is in it.
-        self.rest: Status = Status.CREATED
+        self._rest = Status.CREATED
+        # When that changed, or its health did, in seconds since the epoch.
+        self._changed_at = 0.0
         #: Whether it was added, has not run yet, and the outcome of `add` is open: if it cannot start, it is no child.
         self.provisional: bool = False
-        # What was last told of it: its status, whether it was healthy, and whether it was given up.
-        self._told: tuple[Status, bool, bool] = (Status.CREATED, True, False)
+        self._told = Told(Status.CREATED, None, False)
         #: How the last worker ended.
         self.exit: Exit | None = None
-        self.health: ProbeResult | None = None
+        self._health: ProbeResult | None = None
         #: Given up until it is restarted by hand.
         self.tripped: bool = False
         #: What is due later: the end of its backoff; and who asks after its health.
@@ -84,6 +97,26 @@ class Slot:
         return self.rest
 
     @property
+    def rest(self) -> Status:
+        """What it is while no worker is in it."""
+        return self._rest
+
+    @rest.setter
+    def rest(self, status: Status) -> None:
+        if status is not self._rest:
+            self._rest, self._changed_at = status, time.time()
+
+    @property
+    def health(self) -> ProbeResult | None:
+        """The last answer of its probe; None before the first."""
+        return self._health
+
+    @health.setter
+    def health(self, answer: ProbeResult) -> None:
+        if answer != self._health:
+            self._health, self._changed_at = answer, time.time()
+
+    @property
     def restarts(self) -> int:
         """How often it was started after the first time."""
         return max(0, self._attempt - 1)
@@ -108,21 +141,22 @@ class Slot:
         }
         name = self.spec.name
         if isinstance(self.worker, BaseWorker):
-            return self.worker.state_as(name, **known)
+            return self.worker.state_as(name, changed_at=self._changed_at, **known)
         error = None if self.exit is None or self.exit.error is None else reason_of(self.exit.error)
         if self.worker is not None:
             try:
-                return replace(self.worker.state(), name=name, **known)
+                state = self.worker.state()
+                return replace(state, name=name, updated_at=max(state.updated_at, self._changed_at), **known)
             except Exception as failure:  # noqa: BLE001  # of others: one that cannot tell does not hide its siblings
                 error = f"state() failed: {reason_of(failure)}"
         at = self._created_at
-        return WorkerState(name, self.spec.kind, error=error, created_at=at, updated_at=at, **known)
+        updated_at = max(at, self._changed_at)
+        return WorkerState(name, self.spec.kind, error=error, created_at=at, updated_at=updated_at, **known)
 
-    def tell(self) -> tuple[Status | None, Status]:
-        """What was told of it last, None if that is still so, and what there is to tell now."""
-        told = self._told
-        now = self._told = (self.status, self.health is None or self.health.healthy, self.tripped)
-        return (None if now == told else told[0]), now[0]
+    def tell(self) -> tuple[Told, Told]:
+        """What was told of it last, and what there is to tell now."""
+        told, self._told = self._told, Told(self.status, self.health, self.tripped)
+        return told, self._told
 
     # -- its life -------------------------------------------------------------------------------------------------
 
@@ -130,7 +164,7 @@ class Slot:
         """A start begins: its generation."""
         self.generation += 1
         self._attempt += 1
-        self.worker, self.health = None, None
+        self.worker, self._health = None, None
         return self.generation
 
     def environment(self) -> dict[str, str]:
@@ -143,7 +177,8 @@ class Slot:
 
     def came_down(self, ended: Exit) -> None:
         """The worker has ended, or could not start."""
-        self.live, self.exit, self.rest = False, ended, ended.status
+        # The worker has the time of its end itself.
+        self.live, self.exit, self._rest = False, ended, ended.status
         self.quiet()
 
     def quiet(self) -> None:

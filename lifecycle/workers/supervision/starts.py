@@ -105,7 +105,7 @@ class Starts:
         """It was to be started by hand and is not: whoever wanted that decides what follows."""
         self._owner.queue.discard(slot)
         if slot.provisional:
-            del self._owner.slots[slot.spec.name]
+            self._owner.forget(slot)
         slot.answer(error or stopped_early(slot.spec.name))
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
-
-from lifecycle.events import StatusEvent
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from lifecycle.workers.supervision.slots import Slot
+    from lifecycle.events import StatusEvent
 
 __all__ = ["Board", "Watch"]
 
@@ -68,12 +67,16 @@ class Board:
         # Weak: whoever stops iterating without a word is forgotten with the iterator. None before the first.
         self._watches: WeakSet[Watch] | None = None
         self._closed = False
-        #: The board of the supervisor above.
+        #: The board of the supervisor above, and the name of this one there.
         self.above: Board | None = None
+        self.name_above: str = ""
 
     @property
     def watched(self) -> bool:
         """Whether anybody would hear of it."""
+        # Asked at each change of each child; most often nobody ever watched.
+        if self._watches is None and self.above is None:
+            return False
         return bool(self._watches) or (self.above is not None and self.above.watched)
 
     def watch(self) -> Watch:
@@ -87,21 +90,12 @@ class Board:
         self._watches.add(watch)
         return watch
 
-    def note(self, slot: Slot) -> None:
-        """Tell what has become of the child in ``slot``, if that is news."""
-        # It is asked at each change of each child; most often nobody ever watched.
-        if (self._watches is None and self.above is None) or not self.watched:
-            return
-        old, new = slot.tell()
-        if old is not None:
-            self.publish(StatusEvent(slot.spec.name, old, new, slot.state()))
-
     def publish(self, event: StatusEvent, *, up: bool = True) -> None:
         """Tell all who watch, and with ``up`` those who watch a supervisor above."""
         for watch in list(self._watches or ()):
             watch.put(event)
-        if up and self.above is not None:
-            self.above.publish(event)
+        if up and self.above is not None and self.above.watched:
+            self.above.publish(replace(event, path=f"{self.name_above}/{event.path}"))
 
     def close(self) -> None:
         """Nothing follows."""
