@@ -428,6 +428,46 @@ async def test_a_file_that_may_not_be_written_is_told(path: Path) -> None:
     assert "cannot be written" in await _refused(path, NOTES)
 
 
+def _delete(path: Path) -> None:
+    for each in path.parent.glob(f"{path.name}*"):
+        each.unlink()
+
+
+def _replace(path: Path) -> None:
+    other = path.with_name("other.db")
+    other.write_bytes(path.read_bytes())
+    other.replace(path)
+
+
+@pytest.mark.parametrize("harm", [_delete, _replace, lambda path: path.with_name("app.db-wal").unlink()])
+async def test_a_write_into_a_file_that_was_deleted_or_replaced_fails(path: Path, harm: Callable[[Path], None]) -> None:
+    async with Journal(path, NOTES) as journal:
+        await journal.run(note("before"))
+        harm(path)
+        for _ in range(2):
+            with pytest.raises(JournalError, match="was deleted or replaced while it was open"):
+                await journal.run(note("after"))
+
+
+async def test_a_deleted_file_is_reported_also_when_nothing_is_written(
+    path: Path, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Journal(path, NOTES):
+        await clock.advance(60.0)
+        assert caplog.text == ""
+        _delete(path)
+        await clock.advance(6.0)
+        assert caplog.text.count("was deleted or replaced while it was open") == 1
+
+
+async def test_a_program_that_changes_its_directory_keeps_its_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    async with Journal("app.db", NOTES) as journal:
+        monkeypatch.chdir("/")
+        await journal.run(note("one"))
+    assert on_disk(path) == ["one"]
+
+
 async def test_a_new_file_is_private(path: Path) -> None:
     async with Journal(path, NOTES):
         assert {stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()} == {0o600}

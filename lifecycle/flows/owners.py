@@ -26,7 +26,11 @@ class Owners:
     """One process among those that have a store open; without ``directory`` there are no others."""
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        self._peers = None if directory is None else Peers(directory, hear=self._heard, miss=self._missed)
+        self._peers = (
+            None
+            if directory is None
+            else Peers(directory, hear=self._heard, miss=self._missed, reappeared=self._reappeared)
+        )
         #: Who we are, anew each time the store is opened.
         self.name: str = _name()
         # By what they want to hear of.
@@ -109,6 +113,9 @@ class Owners:
         if news == _NEW and self._peers is not None:
             self._peers.look()
         self._tell(news)
+
+    def _reappeared(self) -> None:
+        self._ring(_NEW)
 
     def _missed(self) -> None:
         self.losses += 1

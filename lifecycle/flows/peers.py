@@ -9,6 +9,7 @@ nobody has to look again and again.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import stat
 from contextlib import suppress
@@ -22,22 +23,37 @@ if TYPE_CHECKING:
 
 __all__ = ["Peers"]
 
+_log = logging.getLogger("lifecycle.flows")
+
+#: Seconds after which it is looked whether our file is still there.
+_LOOK = 5.0
+
 #: The longest ring that is written in one piece, whatever others write.
 _LINE = 512
 
 
 class Peers:
-    """Those in ``directory``: ``hear`` is called with what they write, ``miss`` when one of them is found gone."""
+    """Those in ``directory``.
+
+    ``hear`` is called with what they write, ``miss`` when one of them is found gone, and ``reappeared`` when our own
+    file was deleted and made again.
+    """
 
     def __init__(
-        self, directory: str | os.PathLike[str], *, hear: Callable[[str], None], miss: Callable[[], None]
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        hear: Callable[[str], None],
+        miss: Callable[[], None],
+        reappeared: Callable[[], None],
     ) -> None:
         self.directory: Path = _path(directory)
-        self._hear, self._miss = hear, miss
+        self._hear, self._miss, self._reappeared = hear, miss, reappeared
         # What our file is called, its lock, and its end for reading.
         self._name = ""
         self._lock: FileLock | None = None
         self._bell: int | None = None
+        self._looking: asyncio.TimerHandle | None = None
         # The writing ends of the others, by name.
         self._others: dict[str, int] = {}
         # The beginning of what was not read to its end.
@@ -60,16 +76,49 @@ class Peers:
         self._name, self._rest = name, b""
         if not hasattr(os, "mkfifo"):
             return
+        self._appear()
+        self._looking = asyncio.get_running_loop().call_later(_LOOK, self._look_for_our_file)
+
+    def _appear(self) -> None:
         self.directory.mkdir(mode=0o700, exist_ok=True)
         # Nobody may find it before it is locked.
-        hidden, path = self.directory / f".{name}", self.directory / name
+        hidden, path = self.directory / f".{self._name}", self.directory / self._name
         with suppress(OSError):
             os.mkfifo(hidden, 0o600)
-        self._lock = FileLock(hidden)
-        self._lock.take()
+        lock = FileLock(hidden)
+        lock.take()
         hidden.rename(path)
+        lock.path = str(path)
+        self._lock = lock
         self._listen(path)
         self.look()
+
+    def _look_for_our_file(self) -> None:
+        """Make our file again if it was deleted: without it the others take us for dead."""
+        self._looking = asyncio.get_running_loop().call_later(_LOOK, self._look_for_our_file)
+        if self._lock is None or self._lock.is_there():
+            return
+        _log.error(
+            "%s was deleted while this process had it; others take the process for dead and its flows and jobs over, "
+            "until the file is there again; keep what is in that directory",
+            self.directory / self._name,
+        )
+        old = self._lock
+        self._hang_up()
+        try:
+            self._appear()
+        except OSError as error:
+            _log.error("it cannot be made again: %s", error)  # a traceback says no more
+            return
+        old.release()
+        self._reappeared()
+
+    def _hang_up(self) -> None:
+        """Hear nothing more."""
+        if self._bell is not None:
+            asyncio.get_running_loop().remove_reader(self._bell)
+            os.close(self._bell)
+            self._bell = None
 
     def _listen(self, path: Path) -> None:
         bell = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -81,12 +130,11 @@ class Peers:
 
     def close(self) -> None:
         """Go; for the others it is as if we had died."""
+        if self._looking is not None:
+            self._looking.cancel()
         for other in list(self._others):
             self._forget(other)
-        if self._bell is not None:
-            asyncio.get_running_loop().remove_reader(self._bell)
-            os.close(self._bell)
-            self._bell = None
+        self._hang_up()
         if self._lock is not None:
             (self.directory / self._name).unlink(missing_ok=True)
             self._lock.release()

@@ -5,6 +5,7 @@ Everything here blocks. A journal calls it in its writer thread, a command in it
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections.abc import Callable
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from lifecycle.journal.schemas import Schema
 
 __all__ = ["Database", "Outcome", "Work"]
+
+_log = logging.getLogger("lifecycle.journal")
 
 #: What is done inside a transaction.
 Work: TypeAlias = Callable[[sqlite3.Connection], Any]
@@ -63,6 +66,10 @@ class Database:
         self._reader: sqlite3.Connection | None = None
         # Whether a work is being done, which may not end the transaction of all.
         self._working = False
+        # The file and its log, each with its device and inode; and the words for it once one of them was deleted.
+        self._files: dict[str, tuple[int, int]] = {}
+        self._place = path
+        self._lost = ""
 
     def open(self) -> None:
         """Open the file, make it if there is none, and bring its tables up to date.
@@ -80,6 +87,8 @@ class Database:
             raise self._told(error) from error
 
     def _open(self) -> None:
+        # Absolute, since the program may change its directory.
+        self._place = self._path if self._path == _MEMORY else os.path.abspath(self._path)  # noqa: PTH100  # pathlib is not imported here
         if self._path != _MEMORY:
             # What is accepted is nobody else's business; the files that SQLite puts beside it are made alike.
             with suppress(OSError):
@@ -94,6 +103,9 @@ class Database:
             migrate(db, schema)
         db.execute(_COMMIT)
         db.set_authorizer(self._authorize)
+        self._lost = ""
+        files = () if self._path == _MEMORY else (self._place, f"{self._place}-wal")
+        self._files = {each: found for each in files if (found := _identity(each)) is not None}
 
     def _authorize(self, action: int, *_: str | None) -> int:
         forbidden = self._working and action == sqlite3.SQLITE_TRANSACTION
@@ -119,20 +131,27 @@ class Database:
             JournalError: saying what is wrong with the file.
         """
         try:
+            self._check_place()
             if self._reader is None:
-                self._reader = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)
+                self._reader = sqlite3.connect(self._place, timeout=_PATIENCE, isolation_level=None)
                 self._reader.execute("PRAGMA query_only = ON")
             # All that it reads is of one moment.
             self._reader.execute(_BEGIN_READING)
             try:
-                return work(self._reader)
+                found = work(self._reader)
             finally:
                 self._reader.execute(_ROLL_BACK)
+            self._check_place()
         except BaseException as error:
             told = self._told(error)
             if told is error:
                 raise
             raise told from error
+        return found
+
+    def _check_place(self) -> None:
+        if (lost := self.check()) is not None:
+            raise lost
 
     def stop_reading(self) -> None:
         """Close the connection that `read` has opened."""
@@ -140,15 +159,37 @@ class Database:
         if reader is not None:
             reader.close()
 
+    def check(self) -> JournalError | None:
+        """Return the error for a file that was deleted or replaced since it was opened; None if it is in place.
+
+        SQLite does not notice: it goes on writing into a file that has no name any more, and is gone with the process.
+        """
+        if not self._lost:
+            gone = next((path for path, known in self._files.items() if _identity(path) != known), None)
+            if gone is None:
+                return None
+            self._lost = (
+                f"the journal {self._path}: {gone} was deleted or replaced while it was open, so that nothing can be "
+                "kept; stop this program, put the file back or let a new one be made, and start the program again"
+            )
+            _log.error("%s", self._lost)
+        return JournalError(self._lost)
+
     def carry_out(self, works: Sequence[Work]) -> list[Outcome]:
         """What becomes of each of ``works``, which are committed together; one that fails leaves no trace.
 
         Where all together cannot be, each is done alone: so a work may be called twice, and only the second counts.
         """
+        outcomes: list[Outcome] | None = None
         if len(works) > 1:
             with suppress(sqlite3.Error, _TransactionLost):
-                return self._together(works)
-        return [self._alone(work) for work in works]
+                outcomes = self._together(works)
+        if outcomes is None:
+            outcomes = [self._alone(work) for work in works]
+        # After the commit: what was written into a file that is gone was not kept.
+        if (lost := self.check()) is not None:
+            return [(None, lost)] * len(works)
+        return outcomes
 
     def _together(self, works: Sequence[Work]) -> list[Outcome]:
         db = self._connection()
@@ -218,6 +259,15 @@ class Database:
         told = JournalError(f"the journal {self._path}: {trouble} ({error})")
         told.__cause__ = error
         return told
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """The device and the inode of a file; None if it is not there."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  # the same
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class _TransactionLost(Exception):

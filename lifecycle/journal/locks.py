@@ -61,6 +61,15 @@ class FileLock:
             os.close(file)
         return False
 
+    def is_there(self) -> bool:
+        """Whether it is ours and its file still stands at its path, where the others look for it."""
+        if self._file is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._file), os.stat(self.path))  # noqa: PTH116  # as in the rest
+        except OSError:
+            return False
+
     def release(self) -> None:
         """Let go of it; nothing happens if it is not ours."""
         file, self._file = self._file, None

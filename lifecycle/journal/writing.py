@@ -31,6 +31,9 @@ _T = TypeVar("_T")
 #: Works that may wait; those who bring more wait outside.
 _ROOM = 1024
 
+#: Seconds after which it is looked whether the file is still in place, even if nothing is written.
+_LOOK = 5.0
+
 #: Works in one transaction.
 _GROUP = 256
 
@@ -99,12 +102,21 @@ class Journal:
         self._crowd, self._gather_until = 0, 0.0
         # How many more may wait.
         self._room = asyncio.Semaphore(_ROOM)
+        self._looking = loop.call_later(_LOOK, self._look)
         return self
+
+    def _look(self) -> None:
+        """Have the thread look whether the file is still in place; it says so if not."""
+        if self._thread is None or self._closing is not None:
+            return
+        self._looking = self._loop.call_later(_LOOK, self._look)
+        self._loop.run_in_executor(self._thread, self._database.check)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Carry out what was handed in, and close; cancelled, it closes all the same."""
+        self._looking.cancel()
         if self._closing is None:
             self._closing = self._loop.create_future()
             self._go_on()
@@ -121,7 +133,7 @@ class Journal:
 
         Raises:
             JournalError: when the journal is closed, or the file is full, locked, damaged or not to be written; the
-                next call may find it in order.
+                next call may find it in order. Once the file was deleted or replaced, no call does.
         """
         self._check()
         await self._room.acquire()

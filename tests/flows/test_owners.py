@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from lifecycle.testing import Clock
+
 LIMIT = 20.0
 
 
@@ -102,6 +104,21 @@ async def test_who_goes_is_missed_at_once(join: Callable[[], Owners]) -> None:
     assert second.losses == 1
     assert not second.alive(token)
     assert first.token == ""
+
+
+async def test_an_owner_whose_file_was_deleted_makes_it_again(
+    join: Callable[[], Owners], tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = join(), join()
+    (tmp_path / "owners" / first.token).unlink()
+    assert not second.alive(first.token)
+    await clock.advance(6.0)
+    assert second.alive(first.token)
+    assert "was deleted while this process had it" in caplog.text
+    news = heard(first, "jobs")
+    while not news.is_set():
+        second.ring("jobs")
+        await asyncio.sleep(0.001)
 
 
 async def test_who_comes_back_is_another(join: Callable[[], Owners]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lifecycle.errors import JournalError
 from lifecycle.flows import Flows, linear, task
 from tests.programs import Running
 
@@ -176,3 +177,14 @@ async def test_a_plain_task_that_never_returns_does_not_keep_the_program_from_en
     async with Flows(tmp_path / "app.db") as flows:
         [run] = await flows.recover(linear("f", task(lambda: 1, name="work")))
         assert await run == {"work": 1}
+
+
+async def test_a_flow_in_a_file_that_was_deleted_does_not_pass_for_done(tmp_path: Path) -> None:
+    flow = linear("f", task(lambda: 1, name="work"))
+    async with Flows(tmp_path / "app.db") as flows:
+        await flows.start(flow)
+        for each in tmp_path.glob("app.db*"):
+            if each.is_file():
+                each.unlink()
+        with pytest.raises(JournalError, match="was deleted or replaced while it was open"):
+            await flows.start(flow)

@@ -499,6 +499,39 @@ async def test_a_second_receiver_accepts_and_delivers_when_the_first_has_ended(
     assert second.seen == [("theirs", 2), ("ours", 1), ("later", 1)]
 
 
+async def test_an_inbox_whose_file_was_deleted_accepts_nothing_more(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with receiving(path) as receiver:
+        assert await receiver.send("one") == 202
+        await receiver.until_empty()
+        for each in path.parent.glob("app.db*"):
+            each.unlink()
+        assert await receiver.send("two") == 503
+    assert "was deleted or replaced while it was open" in caplog.text
+
+
+async def test_an_inbox_whose_lock_was_deleted_takes_it_again_unless_another_receiver_has_it(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with receiving(path) as receiver:
+        lock = path.with_name("app.db-lock")
+        lock.unlink()
+        await until(lambda: FileLock(lock).is_held())
+        assert await receiver.send("one") == 202
+        await receiver.until_empty()
+        other = FileLock(path.with_name("other-lock"))
+        assert other.take()
+        path.with_name("other-lock").replace(lock)
+        await until(lambda: "belongs to another receiver" in caplog.text)
+        assert await receiver.send("two") == 202
+        assert [text for text, _ in receiver.seen] == ["one"]
+        other.release()
+        await receiver.until_empty()
+    assert [text for text, _ in receiver.seen] == ["one", "two"]
+    assert caplog.text.count("was deleted; another receiver may have delivered") == 2
+
+
 async def test_a_receiver_that_never_gets_its_turn_ends_and_leaves_what_it_accepted(path: Path) -> None:
     await prepared(path)
     first = FileLock(f"{path}-lock")

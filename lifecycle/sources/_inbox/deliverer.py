@@ -195,6 +195,11 @@ class Deliverer:
     async def _look(self) -> None:
         """Find what is due in the file."""
         clock = asyncio.get_running_loop().time
+        if not self._keeper.has_lock():
+            self._is_ours = False
+            self._found.clear()
+            self._ready.clear()
+            await self._become_the_one()
         try:
             letters, wait = await self._keeper.due()
         except JournalError as error:

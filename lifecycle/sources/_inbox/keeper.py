@@ -6,6 +6,7 @@ Opening it takes no more than the file; delivering from it takes the lock, which
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import time
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from lifecycle.sources.inbox import Inbox
 
 __all__ = ["LETTERS", "Keeper", "Letter", "lock_path", "packed", "told", "unpacked"]
+
+_log = logging.getLogger("lifecycle.sources")
 
 #: Where webhooks are, in a file that others may use too.
 LETTERS = Queue("webhook")
@@ -106,6 +109,17 @@ class Keeper:
 
     def take_lock(self) -> bool:
         """Whether nobody else delivers from this file now."""
+        return self._lock.take()
+
+    def has_lock(self) -> bool:
+        """Whether the lock is ours; one whose file was deleted is taken again, unless another process was quicker."""
+        if self._lock.is_there():
+            return True
+        _log.error(
+            "the lock %s was deleted; another receiver may have delivered from the same file meanwhile",
+            self._lock.path,
+        )
+        self._lock.release()
         return self._lock.take()
 
     async def accept(self, event: WebhookEvent, key: str, *, ours: bool) -> int | None:
