@@ -425,20 +425,31 @@ async def test_restart_keeps_the_newest_events_as_many_as_may_run_at_once(clock:
 
 
 async def test_restart_cancels_the_oldest_event_and_not_the_oldest_task(clock: Clock) -> None:
-    router, work = Router(), Work(10)
+    router, log = Router(), list[str]()
 
-    async def short_or_long(event: Event) -> None:
-        await (asyncio.sleep(1) if event.data == 0 else work(event))
+    async def build(event: Event) -> None:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            log.append(f"cancelled {event.data}")
+            await asyncio.sleep(2)
+            raise
 
-    router.handle("a", short_or_long, busy="restart", concurrency=2)
+    router.handle("other", Work(1), lane="one", concurrency=3)
+    router.handle("build", build, busy="restart", lane="one", concurrency=3)
     async with running(router):
-        # The task that ended event 0 goes on with event 2, so the other task has the older event.
-        for number in range(4):
-            await router.emit(Event("a", number))
-            await clock.advance(0.5 if number == 0 else 1)
-        await clock.advance(20)
-    assert work.log[:3] == ["begin 1", "begin 2", "cancelled 1"]
-    assert work.ended == [2, 3]
+        await router.emit(Event("other", 0))
+        # 3 cancels 1, which takes its time, and is handled by the task that `other` has left: the oldest.
+        for number in (1, 2, 3):
+            await router.emit(Event("build", number))
+            await clock.settle()
+        await clock.advance(5)
+        for number in (4, 5):
+            await router.emit(Event("build", number))
+            await clock.settle()
+        assert log == ["cancelled 1", "cancelled 2"]
+        router.remove("build")
+        await clock.advance(200)
 
 
 if sys.version_info >= (3, 12):
