@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from lifecycle.runtime.lifetimes import Lifetime
 
 __all__ = ["Entry", "EventLog", "EventLogState", "Fate", "Following", "Node", "Trace"]
+
+#: How many events are looked at in one turn of the loop: at most some ten milliseconds, whatever the pattern.
+_SLICE = 100
 
 #: How many events of its topic an explanation shows.
 _SEEN = 5
@@ -112,6 +116,20 @@ class EventLog(Onlooker):
         wanted = as_pattern(pattern)
         found = (record for record in reversed(self._recorder.last) if wanted.matches(record.topic_now()))
         return [record.entry() for record in islice(found, limit)][::-1]
+
+    async def find(self, pattern: str | Pattern | type[Topical] = "**", *, limit: int | None = None) -> list[Entry]:
+        """The same as `entries`, but other tasks have their turn in between, however many events are kept."""
+        wanted = as_pattern(pattern)
+        found: list[Entry] = []
+        # A copy: events come in meanwhile.
+        for looked, record in enumerate(reversed(list(self._recorder.last)), 1):
+            if len(found) == limit:
+                break
+            if wanted.matches(record.topic_now()):
+                found.append(record.entry())
+            if looked % _SLICE == 0:
+                await asyncio.sleep(0)
+        return found[::-1]
 
     def get(self, id: int) -> Entry | None:  # noqa: A002  # the field's word
         """The entry of the event with that id; None where it is not known, or not any more."""

@@ -41,6 +41,23 @@ def fates(log: EventLog) -> list[tuple[str, str]]:
     return [(entry.topic, str(entry.what)) for entry in log.entries()]
 
 
+async def test_find_gives_other_tasks_their_turn_while_it_looks(clock: Clock) -> None:
+    router, turns = Router(), 0
+    router.handle("**", nothing)
+    async with EventLog() as log, running(router):
+        for number in range(1000):
+            await router.emit(Event(f"{'a' if number % 10 else 'b'}/{number}"))
+        await clock.settle()
+        finding = asyncio.create_task(log.find("b/*", limit=50))
+        while not finding.done():
+            await asyncio.sleep(0)
+            turns += 1
+        # Half of the log is looked at, a slice per turn.
+        assert turns > 4
+        assert finding.result() == log.entries("b/*", limit=50)
+        assert [entry.topic for entry in await log.find(limit=2)] == ["a/998", "a/999"]
+
+
 # -- what becomes of an event -----------------------------------------------------------------------------------
 
 

@@ -250,6 +250,12 @@ def test_a_topic_that_was_seen_is_never_read_as_a_pattern() -> None:
     assert [each.text for each in near_misses("A/*", (), ["a/*"])] == ["a/*"]
 
 
+def test_topics_and_patterns_with_many_segments_are_not_compared() -> None:
+    short, deep = "a/" * 15 + "b", "a/" * 16 + "b"
+    assert [each.text for each in near_misses(short.upper(), [short], [deep])] == [short]
+    assert near_misses(deep.upper(), [deep], [deep]) == ()
+
+
 def test_only_the_nearest_of_many_are_named() -> None:
     many = [f"shop/{number}/order" for number in range(5000)]
     assert [each.text for each in near_misses("shop/77/ordre", many, ())] == ["shop/77/order"]

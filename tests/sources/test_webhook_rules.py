@@ -118,6 +118,11 @@ def test_ids_are_remembered_for_some_time(seconds: float) -> None:
         ("/a%0Ab", None),
         ("/\udcff", None),
         ("http://[", None),
+        ("/a" * 63, "/a" * 63),
+        ("/a" * 64, None),
+        ("/" + "a" * 1016, "/" + "a" * 1016),
+        ("/" + "a" * 1017, None),
+        ("http://host" + "/a" * 64, None),
     ],
 )
 def test_which_targets_are_topics(target: str, path: str | None) -> None:
@@ -130,6 +135,7 @@ def test_whatever_is_asked_for_is_a_clean_topic_or_nothing(target: str) -> None:
     if path is not None:
         segments = WebhookEvent("POST", path, {}, {}, b"", "1").topic.split("/")
         assert segments[0] == "webhook"
+        assert len(segments) <= 64
         assert not {"", ".", ".."} & set(segments)
         assert not set("*?[]\\") & set(path)
         assert path.isprintable()

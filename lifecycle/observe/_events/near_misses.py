@@ -17,6 +17,8 @@ __all__ = ["NearMiss", "near_misses"]
 
 #: How many are told, and how many of the most similar are looked at closely.
 _TOLD, _CLOSE = 3, 50
+#: How many segments a topic or a pattern may have to be compared: a longer one is hardly misspelt, and costs much.
+_SEGMENTS = 16
 #: How similar two segments are that may be one misspelt, from 0 to 1.
 _SIMILAR = 0.6
 
@@ -43,7 +45,8 @@ def near_misses(topic: str, patterns: Iterable[str], topics: Iterable[str]) -> t
 
 def _of_kind(kind: Literal["pattern", "topic"], topic: str, texts: Iterable[str]) -> Iterator[NearMiss]:
     found = 0
-    for text in _most_similar(topic, texts):
+    short = [text for text in texts if text.count("/") < _SEGMENTS] if topic.count("/") < _SEGMENTS else []
+    for text in _most_similar(topic, short):
         pattern = text if kind == "pattern" else quoted(text)
         hint = None if text == topic or _fits(pattern, topic) else _hint(topic, pattern)
         if hint is not None and found < _TOLD:

@@ -84,7 +84,7 @@ class _Api:
     async def events(self, request: web.Request) -> web.Response:
         limit = _count(request.query.get("limit", str(_LATEST)))
         try:
-            found = self._console.events.entries(_pattern(request), limit=limit)
+            found = await self._console.events.find(_pattern(request), limit=limit)
         except InvalidPattern as error:
             raise Refused(400, str(error)) from None
         return json_answer([entry.to_dict() for entry in found])

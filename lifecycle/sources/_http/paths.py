@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
+from lifecycle.control.patterns import MAX_SEGMENTS
+from lifecycle.control.table import MAX_TOPIC
+
 __all__ = ["check_path", "decoded"]
 
 _WILDCARDS = frozenset("*?[]\\")
@@ -14,14 +17,18 @@ _WILDCARDS = frozenset("*?[]\\")
 def decoded(target: str) -> str | None:
     """The decoded path of ``target`` (without its query), or None where it cannot be a topic.
 
-    Refused are empty segments, ``.`` and ``..``, wildcards, slashes that were quoted, and what cannot be printed.
+    Refused are empty segments, ``.`` and ``..``, wildcards, slashes that were quoted, what cannot be printed, and paths
+    that are too long or too deep for a topic.
     """
     raw = target if target.startswith("/") else _of_absolute(target)
     if raw == "/":
         return raw
+    # The topic begins with a segment of its own: "webhook".
+    if raw.count("/") >= MAX_SEGMENTS:
+        return None
     segments = [_segment(part) for part in raw.split("/")[1:]]
-    kept = [segment for segment in segments if segment is not None]
-    return "/" + "/".join(kept) if kept and len(kept) == len(segments) else None
+    path = "/" + "/".join(segment for segment in segments if segment is not None)
+    return path if raw and None not in segments and len("webhook") + len(path) <= MAX_TOPIC else None
 
 
 def check_path(path: str) -> str:
