@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lifecycle.flows import (
     AlwaysRevert,
     AlwaysRevertAll,
+    Failure,
     ForEach,
     ParameterizedForEach,
     Times,
@@ -20,7 +22,7 @@ from lifecycle.flows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from lifecycle.flows import Flow, Task
 
@@ -142,7 +144,9 @@ def _provides(given: Json, does: Json) -> Json:
 
 
 def _undoing(spec: Json) -> Callable[..., Any]:
-    only(spec, {"raise", "result_plus", "return"}, "what undoes a task")
+    only(spec, {"raise", "result_plus", "return", "echo"}, "what undoes a task")
+    if "echo" in spec:
+        return _echo(spec["echo"])
 
     async def undo(result: Any) -> Any:
         if "raise" in spec:
@@ -150,6 +154,25 @@ def _undoing(spec: Json) -> Callable[..., Any]:
         return result + spec["result_plus"] if "result_plus" in spec else spec.get("return")
 
     return undo
+
+
+def _echo(names: Sequence[str]) -> Callable[..., Any]:
+    """Make a revert that asks for ``names`` and returns what it was given for each."""
+
+    async def undo(**given: Any) -> Any:
+        return _as_json(given)
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+    setattr(undo, "__signature__", signature)  # noqa: B010  # type checkers know no such attribute
+    return undo
+
+
+def _as_json(value: Any) -> Any:
+    """Write failures as the events of a case file have them."""
+    if isinstance(value, Failure):
+        return {"failure": str(value)}
+    return {name: _as_json(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 def _retry(spec: Json) -> Any:

@@ -274,3 +274,25 @@ def test_the_runner_ends_with_its_count(tmp_path: Path, capsys: pytest.CaptureFi
     assert skipped.startswith("skipped K99: ")
     assert failure.startswith("FAILED bad: ")
     assert last == "1 passed, 1 failed"
+
+
+def test_a_revert_that_echoes_returns_what_it_was_given_by_name() -> None:
+    echo = {"echo": ["result", "value", "flow_failures"]}
+    items = [
+        {**_task("giver", {"add": ["value"], "plus": 1}), "undoes": echo},
+        {**_task("fail", {"raise": "Woot!"}), "undoes": {"echo": ["result"]}},
+    ]
+    case = copy.deepcopy(CASES["B12-revert-result-kept"]) | {
+        "flow": {"type": "linear", "name": "f", "items": items},
+        "store": {"value": 4},
+    }
+    woot = {"failure": "RuntimeError: Woot!"}
+    [expected] = case["expected"]
+    said = {("giver", "SUCCESS"): 5, ("fail", "REVERTED"): {"result": woot}}
+    said["giver", "REVERTED"] = {"result": 5, "value": 4, "flow_failures": {"fail": woot}}
+    for event in expected["events"]:
+        if (event[1], event[3]) in said:
+            event[4] = said[event[1], event[3]]
+    expected["fetch_all"] = {"value": 4}
+    for store in ("memory", "sqlite"):
+        assert flows.check(case, store) == []
