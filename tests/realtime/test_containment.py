@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from lifecycle.workers import ProcessWorker, Status, WorkerFailed, stop_and_wait
-from lifecycle.workers.containment import cgroups
+from lifecycle.workers.containment import cgroups, namespaces
 from lifecycle.workers.containment.guards import Notes, guards
 from tests.conformance.containment import EXPECTED, LEVELS, VICTIMS, Family, Refused
 
@@ -666,6 +667,39 @@ async def test_in_a_pid_namespace_the_command_is_second_and_ends_as_elsewhere() 
     worker = python("raise SystemExit(3)", contain="pidns")
     await worker.start()
     assert (await worker.wait()).exit_code == 3
+
+
+async def test_whether_there_are_pid_namespaces_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, fake, calls = shutil.which("unshare"), tmp_path / "unshare", tmp_path / "calls"
+    fake.write_text(f'#!/bin/sh\necho "$@" >>{calls}\nexec {real} "$@"\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(namespaces, "_found", {})
+    for _ in range(3):
+        worker = ProcessWorker("app", "sleep", "0", contain="pidns")
+        await begin(worker)
+        await worker.wait()
+    tries = [line.split()[-1] for line in calls.read_text().splitlines()]
+    assert tries == ["true", "0", "0", "0"]
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo no luck >&2; exit 1", "it is refused here .no luck."),
+        ("exit 1", "it is refused here .`unshare` ended with status 1."),
+    ],
+)
+async def test_why_a_pid_namespace_is_refused_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
+) -> None:
+    fake = tmp_path / "unshare"
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(namespaces, "_found", {})
+    with pytest.raises(WorkerFailed, match=reason):
+        await ProcessWorker("app", "sleep", "0", contain="pidns").start()
 
 
 async def test_what_has_started_in_a_pid_namespace_hears_a_stop_that_comes_at_once() -> None:

@@ -65,7 +65,11 @@ def no_room_for_cgroups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def no_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces, "_try", lambda _: "unshare failed: Operation not permitted")
+    async def refused(_: object) -> str:
+        return "unshare failed: Operation not permitted"
+
+    monkeypatch.setattr(namespaces, "_found", {})
+    monkeypatch.setattr(namespaces, "_try", refused)
 
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

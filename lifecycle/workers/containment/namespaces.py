@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from lifecycle.workers import _platform
 from lifecycle.workers.commands import check_program
 from lifecycle.workers.containment.sweeps import family, look
-
-if TYPE_CHECKING:
-    from lifecycle.workers.stdio import Command
+from lifecycle.workers.stdio import Command, pipe, popen
 
 __all__ = ["Refused", "entered", "flags", "inside"]
 
@@ -32,6 +32,8 @@ _FIRST: Final = '"$@"; exit $?'
 _SHELL: Final = ("sh", "-c", _FIRST, "sh")
 #: What the command is before it is itself: the shell's fork, and what makes it hear again.
 _LAST: Final = ("env", "--default-signal")
+#: Seconds for the try whether there can be one.
+_TRY: Final = 10.0
 #: Seconds between two looks for the command.
 _PAUSE: Final = 0.001
 
@@ -40,18 +42,26 @@ class Refused(OSError):
     """There can be no pid namespace."""
 
 
+#: How `unshare` makes one, by the effective user that found it out; that holds as long as the program runs.
+_found: dict[int, tuple[str, ...]] = {}
+
+
 async def flags() -> tuple[str, ...]:
-    """How `unshare` makes one here.
+    """How `unshare` makes one here; tried once, unless it is refused.
 
     Raises:
         Refused: if it cannot.
     """
+    user = os.geteuid()
+    if user in _found:
+        return _found[user]
     # Root needs no user namespace, in which it would lose what it may do outside.
-    candidates = (_PLAIN, _AS_USER) if os.geteuid() == 0 else (_AS_USER,)
+    candidates = (_PLAIN, _AS_USER) if user == 0 else (_AS_USER,)
     reason = ""
     for candidate in candidates:
-        reason = await asyncio.to_thread(_try, candidate)
+        reason = await _try(candidate)
         if not reason:
+            _found[user] = candidate
             return candidate
     raise Refused(f"it is refused here ({reason})")
 
@@ -90,10 +100,37 @@ def _on_its_way(pid: int) -> bool:
     return False
 
 
-def _try(how: tuple[str, ...]) -> str:
+async def _try(how: tuple[str, ...]) -> str:
     """Why not; empty if it works."""
-    try:
-        tried = subprocess.run(["unshare", *how, "true"], capture_output=True, text=True, check=False, timeout=10)  # noqa: S603, S607
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return tried.stderr.strip() if tried.returncode else ""
+    with ExitStack() as ours, ExitStack() as theirs:
+        errors, written = pipe(ours, theirs)
+        command = Command(("unshare", *how, "true"), os.environ)
+        try:
+            pid = popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=written)
+        except OSError as error:
+            return str(error)
+        theirs.close()
+        try:
+            async with asyncio.timeout(_TRY):
+                await _platform.process_end(pid)
+        except BaseException as error:
+            _kill(pid)
+            if isinstance(error, TimeoutError):
+                return f"`unshare` did not end within {_TRY:g} s"
+            raise
+        code = _platform.exit_code(pid)
+        _platform.reap(pid)
+        if not code:
+            return ""
+        os.set_blocking(errors, False)
+        with suppress(BlockingIOError):
+            if told := os.read(errors, 1 << 12).decode(errors="replace").strip():
+                return told
+        return f"`unshare` ended with status {code}"
+
+
+def _kill(pid: int) -> None:
+    """Kill a child of ours, and wait for the moment that it takes to end."""
+    with suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED)
