@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-__all__ = ["check_port", "is_loopback", "url_of"]
+__all__ = ["check_port", "is_loopback", "share_of_descriptors", "url_of"]
 
 _LAST_PORT = 65_535
 
@@ -35,3 +35,13 @@ def is_loopback(host: str) -> bool:
 def url_of(scheme: str, host: str, port: int) -> str:
     """Where it is, without a slash at the end."""
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def share_of_descriptors(part: int, *, least: int, most: int) -> int:
+    """How many connections are one ``part``-th of the descriptors that this process may open, within bounds."""
+    try:
+        import resource  # not everywhere
+    except ImportError:
+        return least
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else min(most, max(least, soft // part))

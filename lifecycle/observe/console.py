@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._hosts import share_of_descriptors
 from lifecycle._steering.lent_commands import Steering, lent
 from lifecycle.control.commands import completions
 from lifecycle.observe._console.orders import Orders, Outcome, TooMany, Verdict
@@ -30,7 +31,7 @@ __all__ = ["Console", "Outcome", "TooMany", "Verdict"]
 
 _CLOSED = "the console is closed; write `async with Console() as console`"
 
-#: Readers of streams at once.
+#: Readers of streams at once, if the process may open enough descriptors; else an eighth of those.
 _READERS = 1000
 
 
@@ -192,8 +193,9 @@ class Console:
         """
         task = asyncio.current_task()
         assert task is not None, "who reads is a task"
-        if len(self._readers) >= _READERS:
-            raise TooMany(f"{_READERS} readers are there already; close some")
+        most = share_of_descriptors(8, least=16, most=_READERS)
+        if len(self._readers) >= most:
+            raise TooMany(f"{most} readers are there already; close some")
         self._readers.add(task)
         try:
             yield

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import ssl
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ import pytest
 
 from lifecycle.control import Router
 from lifecycle.sources import GitHub, Limits, WebhookSource
-from lifecycle.sources._http.connections import Connections
 from lifecycle.testing import Recorder, running
 from tests.waiting import until
 
@@ -141,6 +141,14 @@ async def test_what_is_no_request_is_refused_in_silence(data: bytes, quiet: pyte
     assert_quiet(quiet)
 
 
+async def test_headers_without_an_end_are_refused(quiet: pytest.LogCaptureFixture) -> None:
+    """aiohttp bounds them from the version on that is required; before, they took as much memory as was sent."""
+    async with serving(limits=Limits(header_timeout=3600.0)) as served:
+        assert await served.ask(b"POST /deploy HTTP/1.1\r\n" + b"X: y\r\n" * 1000) == 400
+        assert await served.is_well()
+    assert_quiet(quiet)
+
+
 async def test_an_error_says_nothing_of_what_was_sent() -> None:
     async with serving() as served:
         wire = await served.connect()
@@ -215,6 +223,59 @@ async def test_a_chunked_body_within_the_limit_is_taken() -> None:
             await asyncio.sleep(0.001)
         assert await wire.status() == 202
     assert served.seen.events[0].body == body
+
+
+CHUNKED = b"POST /deploy HTTP/1.1\r\nHost: x\r\nX-Hub-Signature-256: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def test_a_client_whose_body_is_mostly_framing_is_cut_off(quiet: pytest.LogCaptureFixture) -> None:
+    """Each chunk costs the same whatever is in it, so a body of single bytes would cost seconds."""
+    async with serving() as served:
+        wire = await served.connect()
+        wire.send(CHUNKED + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n")
+        assert await wire.wait_end() == b""
+        assert await served.is_well()
+    assert_quiet(quiet)
+
+
+async def test_small_chunks_of_one_client_leave_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lifecycle._connections._TURN", 0.0)
+    body = b"abcde" * 40_000
+    head = request(body).replace(b"Content-Length: 200000", b"Transfer-Encoding: chunked")[: -len(body)]
+    async with serving() as served:
+        slow = await served.connect()
+        slow.send(head + b"5\r\nabcde\r\n" * 40_000 + b"0\r\n\r\n")
+        await until(lambda: served.source._server._requests._under_way._busy)  # type: ignore[union-attr]
+        assert await served.is_well()
+        assert await slow.status() == 202
+    assert [event.body for event in served.seen.events] == [b"well", body]
+
+
+async def test_a_large_body_in_one_piece_arrives_whole() -> None:
+    body = bytes(range(256)) * 4000
+    async with serving() as served:
+        assert await served.ask(request(body)) == 202
+    assert served.seen.events[0].body == body
+
+
+async def test_the_body_of_a_refused_client_is_not_parsed() -> None:
+    async with serving() as served:
+        listener, asked = served.source._server._listener, []  # type: ignore[union-attr]
+        answer = listener._answer
+
+        async def noted(request: Any) -> Any:
+            asked.append(request)
+            return await answer(request)
+
+        listener._answer = noted
+        wire = await served.connect()
+        wire.send(b"POST /deploy HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert await wire.status() == 401
+        wire.send(b"1\r\nx\r\n" * 50_000)
+        await wire.writer.drain()
+        wire.writer.write_eof()
+        assert await wire.ends()
+    assert asked[0].content.total_bytes == 0
 
 
 async def test_malformed_chunks_are_refused(quiet: pytest.LogCaptureFixture) -> None:
@@ -307,9 +368,10 @@ async def test_a_client_that_is_gone_before_its_body_is_waited_for_is_no_failure
     """Data and end in one turn of the loop: the request begins when the connection is gone already."""
     async with serving() as served:
         wire = await served.connect()
-        connections: Connections = served.source._server._listener._connections  # type: ignore[union-attr]
-        await until(lambda: connections.connections)
-        (theirs,) = connections.connections
+        connections = served.source._server._listener._connections  # type: ignore[union-attr]
+        await until(lambda: len(connections))
+        (theirs,) = connections._all
+        await until(lambda: theirs.transport)
         theirs.data_received(request(b"half a body")[:-4])
         assert theirs.transport is not None
         theirs.transport.abort()
@@ -382,25 +444,36 @@ async def test_hundreds_of_slow_clients_keep_nobody_out() -> None:
 
 
 async def test_one_too_many_ends_the_wait_of_the_one_that_waits_for_longest() -> None:
-    async def answer(request: Any) -> Any:
-        raise AssertionError(request)
-
-    connections = Connections(answer, timeout=3600, most=3)
-    server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with AsyncExitStack() as stack:
-        readers = []
-        for _ in range(5):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            stack.push_async_callback(_hang_up, writer)
-            readers.append(reader)
-        assert [await reader.read() for reader in readers[:2]] == [b"", b""]
+    async with serving() as served:
+        connections = served.source._server._listener._connections  # type: ignore[union-attr]
+        connections._most = 3
+        wires = [await served.connect() for _ in range(5)]
+        assert [await wire.wait_end() for wire in wires[:2]] == [b"", b""]
         assert len(connections._waiting) == 3
-        assert not any(reader.at_eof() for reader in readers[2:])
-        server.close()
-        connections.pre_shutdown()
-        await connections.shutdown(1)
-        connections.abort()
+        assert not any(wire.reader.at_eof() for wire in wires[2:])
+
+
+async def test_tls_handshakes_that_never_end_count_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lifecycle._connections._HANDSHAKE", 0.0)
+    # It has no certificate, and no handshake comes as far as that.
+    async with serving(ssl_context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) as served:
+        connections = served.source._server._listener._connections  # type: ignore[union-attr]
+        connections._most = 3
+        wires = [await served.connect() for _ in range(5)]
+        assert [await wire.wait_end() for wire in wires[:2]] == [b"", b""]
+        assert len(connections) == 3
+
+
+async def test_a_tls_handshake_has_its_time_however_many_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others wait to be accepted."""
+    monkeypatch.setattr("lifecycle._connections._HANDSHAKE", 3600.0)
+    async with serving(ssl_context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) as served:
+        connections = served.source._server._listener._connections  # type: ignore[union-attr]
+        connections._most = 3
+        for _ in range(5):
+            await served.connect()
+        await until(lambda: len(connections) == 3)
+        assert not any(connection.accepting is None for connection in connections._all)
 
 
 async def test_slow_bodies_share_a_bounded_memory_and_the_oldest_gives_way() -> None:

@@ -215,7 +215,7 @@ class TestInherited:
             reader, writer = await asyncio.open_connection(*listening.getsockname())
             assert source._server is not None
             connections = source._server._listener._connections
-            await until(lambda: connections.connections)
+            await until(lambda: len(connections))
             source.close()
             writer.write(b"POST /deploy HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
             assert await reader.readline() == b"HTTP/1.1 202 Accepted\r\n"

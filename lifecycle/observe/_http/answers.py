@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +22,9 @@ _log = logging.getLogger("lifecycle.observe")
 
 #: Bytes of a request's body.
 _LARGEST = 1024 * 1024
+
+#: Seconds for it to arrive.
+_PATIENCE = 30.0
 
 #: On every answer: kept nowhere, taken for nothing else.
 HEADERS: Mapping[str, str] = {"Cache-Control": "no-store", "Server": "lifecycle", "X-Content-Type-Options": "nosniff"}
@@ -93,12 +97,15 @@ async def _body(request: web.Request) -> bytes:
         raise Refused(413, f"the body is larger than {_LARGEST} bytes")
     body = bytearray()
     try:
-        while chunk := await request.content.readany():
-            body += chunk
-            if len(body) > _LARGEST:
-                raise Refused(413, f"the body is larger than {_LARGEST} bytes")
+        async with asyncio.timeout(_PATIENCE):
+            while chunk := await request.content.readany():
+                body += chunk
+                if len(body) > _LARGEST:
+                    raise Refused(413, f"the body is larger than {_LARGEST} bytes")
     except web.RequestPayloadError:
         raise Refused(400, "the body is malformed") from None
+    except TimeoutError:
+        raise Refused(408, f"the body did not arrive within {_PATIENCE:g} s") from None
     return bytes(body)
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import resource
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from aiohttp import web
+
+from lifecycle._connections import NEVER, Acceptor, Connection, Connections
 from lifecycle._unix_sockets import SocketFile
-from lifecycle.sources._http.bodies import next_chunk
-from lifecycle.sources._http.connections import Connections
+from lifecycle.sources._http.answers import problem
 from lifecycle.sources._http.hosts import unix_path
 from lifecycle.sources._http.inherited import addresses, take
 
@@ -22,12 +24,9 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable
 
-    from aiohttp import web
+__all__ = ["Listener"]
 
-__all__ = ["Listener", "most_connections"]
-
-#: Seconds that a refused client has to read its answer and stop sending before the connection is closed under it.
-_LINGER = 1.0
+_log = logging.getLogger("lifecycle.sources")
 
 #: Seconds that a connection has to send its last answer when the server is closed.
 _LAST_ANSWERS = 0.5
@@ -35,13 +34,8 @@ _LAST_ANSWERS = 0.5
 #: Seconds that clients which have connected have to ask, when somebody else takes the socket over.
 _LAST_REQUESTS = 1.0
 
-#: Who may wait to be accepted at an inherited socket while nobody does; the system may allow less.
+#: Clients that may wait to be accepted; the system may allow less.
 _QUEUE = 4096
-
-#: Turns of the loop until what asyncio has accepted is a connection.
-_TURNS = 3
-
-_MOST_CONNECTIONS = 10_000
 
 
 class Listener:
@@ -51,9 +45,10 @@ class Listener:
         self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], *, header_timeout: float
     ) -> None:
         self._answer = answer
-        self._connections = Connections(self._serve, timeout=header_timeout, most=most_connections())
+        self._connections = Connections(timeout=header_timeout)
+        self._server = web.Server(self._serve)
         self._handshake = header_timeout
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._file: SocketFile | None = None
         #: Whether somebody else may take the socket over.
         self.inherited = False
@@ -64,24 +59,33 @@ class Listener:
         Raises:
             OSError: saying which address is not to be had, and why.
         """
-        handshake = None if context is None else self._handshake
-        loop = asyncio.get_running_loop()
-        if (there := await self._opened(host, port)) is not None:
-            self._server = await loop.create_server(
-                self._connections, sock=there, backlog=_QUEUE, ssl=context, ssl_handshake_timeout=handshake
-            )
-            return host, port
-        try:
-            self._server = await loop.create_server(
-                self._connections, host, port, ssl=context, ssl_handshake_timeout=handshake
-            )
-        except OSError as error:
-            raise _explained(error, host, port) from error
-        if port != 0:
+        there = await self._opened(host, port)
+        if there is None:
+            sockets = await _bound(host, port)
+        else:
+            there.listen(_QUEUE)
+            sockets = [there]
+        self._acceptor = Acceptor(
+            sockets, self._connections, self._connection, context=context, handshake=self._handshake
+        )
+        if there is not None or port != 0:
             return host, port
         # A name may stand for several addresses, and each has got a port of its own.
-        address = self._server.sockets[0].getsockname()
+        address = sockets[0].getsockname()
         return address[0], address[1]
+
+    def _connection(self) -> Connection:
+        return Connection(
+            self._connections,
+            self._server,
+            refusal=problem,
+            log=_log,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=NEVER,
+            lingering_time=0,
+            logger=_log,
+        )
 
     async def _opened(self, host: str, port: int) -> socket.socket | None:
         """One that was inherited, or that is a file; None for a port that is still to be opened."""
@@ -98,13 +102,9 @@ class Listener:
 
         A socket that is only ours is left as it is: nobody else would accept.
         """
-        if not self.inherited or self._server is None:
+        if not self.inherited or self._acceptor is None:
             return
-        for each in self._server.sockets:
-            asyncio.get_running_loop().remove_reader(each.fileno())
-        # What was accepted and is no connection yet would be lost if the server were closed now.
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
+        self._acceptor.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_REQUESTS):
                 await self._connections.all_asked.wait()
@@ -114,8 +114,8 @@ class Listener:
         if self._file is not None:
             self._file.remove()
             self._file = None
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
 
     async def aclose(self) -> None:
         """Close every connection, after its last answer."""
@@ -123,38 +123,47 @@ class Listener:
         try:
             # Requests that came in this very turn are answered, then idle connections closed.
             await asyncio.sleep(0)
-            self._connections.pre_shutdown()
-            await self._connections.shutdown(_LAST_ANSWERS)
+            self._connections.end()
+            self._server.pre_shutdown()
+            await self._server.shutdown(_LAST_ANSWERS)
         finally:
-            self._connections.abort()
-        # Transports close their sockets one turn later.
-        await asyncio.sleep(0)
+            await self._connections.abort()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._connections.got(request.protocol)
+        connection = request.protocol
+        assert isinstance(connection, Connection), "it is made here"
+        connection.begin(request)
         try:
             answer = await self._answer(request)
         finally:
-            self._connections.wait_for(request.protocol)
+            connection.end()
         if not request.content.is_eof():
-            await _linger(request, answer)
+            with suppress(ConnectionError):
+                await answer.prepare(request)
+                await answer.write_eof()
+            await connection.linger()
         return answer
 
 
-def most_connections() -> int:
-    """A quarter of what the process may open: that many may wait for a request, or with one, at a time."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, max(16, soft // 4))
+async def _bound(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen at every address of ``host``.
 
-
-async def _linger(request: web.BaseRequest, answer: web.StreamResponse) -> None:
-    """Send ``answer`` although the body was not read: a socket closed with data unread would take the answer along."""
-    with suppress(ConnectionError, TimeoutError):
-        await answer.prepare(request)
-        await answer.write_eof()
-        async with asyncio.timeout(_LINGER):
-            while await next_chunk(request):
-                pass
+    Raises:
+        OSError: saying which address is not to be had, and why.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        # It resolves names and binds as asyncio does; what accepts there is ours.
+        server = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
+        sockets += [each.dup() for each in server.sockets]
+        server.close()
+        for each in sockets:
+            each.listen(_QUEUE)
+    except OSError as error:
+        for each in sockets:
+            each.close()
+        raise _explained(error, host, port) from error
+    return sockets
 
 
 def _explained(error: OSError, host: str, port: int) -> OSError:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lifecycle.sources._http.listener import Listener, most_connections
+from lifecycle._hosts import share_of_descriptors
+from lifecycle.sources._http.listener import Listener
 from lifecycle.sources._http.requests import Requests
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class HttpServer:
 
     def __init__(self, rules: Rules, inbox: Deliverer | None) -> None:
         # As many may send a body as may wait for a request.
-        self._requests = Requests(rules, most_connections(), inbox)
+        self._requests = Requests(rules, share_of_descriptors(4, least=16, most=10_000), inbox)
         self._listener = Listener(self._requests.answer, header_timeout=rules.limits.header_timeout)
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> tuple[str, int]:

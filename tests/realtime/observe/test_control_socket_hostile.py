@@ -239,7 +239,8 @@ async def _is_cut(path: Path) -> bool:
 def many_files() -> Iterator[None]:
     """Both ends of so many connections are in this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * READERS + 200
+    # Readers may have an eighth of what the process may open.
+    wanted = 8 * READERS
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max(hard, wanted)))
     yield

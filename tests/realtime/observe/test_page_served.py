@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import resource
 import socket
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -16,9 +18,10 @@ from lifecycle.observe import Dashboard
 from lifecycle.observe._dashboard.guard import HEADERS
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterator
 
 TOKEN = "a-token-of-a-user"
 RIGHT = {"Authorization": f"Bearer {TOKEN}"}
@@ -116,6 +119,94 @@ async def test_who_never_ends_the_head_of_a_request_is_cut_off(begun: bytes, mon
     async with served() as (_, dashboard):
         # On a slow machine it may be cut off before what it did ask for is answered.
         assert await raw(dashboard, begun) == b"" or b"nowhere" in begun
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    """The process may open a thousand files, as is usual."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@asynccontextmanager
+async def silent(dashboard: Dashboard, count: int) -> AsyncGenerator[list[asyncio.StreamReader]]:
+    """Connections on which nothing is asked for."""
+    port = int(dashboard.url.rpartition(":")[2])
+    pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
+    try:
+        yield [reader for reader, _ in pairs]
+    finally:
+        for _, writer in pairs:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for _, writer in pairs), return_exceptions=True)
+
+
+@pytest.mark.usefixtures("few_files")
+async def test_connections_that_ask_for_nothing_take_a_quarter_of_the_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lifecycle.observe._http.servers._PATIENCE", 3600.0)
+    async with served() as (client, dashboard), silent(dashboard, 350) as readers, asyncio.timeout(LIMIT):
+        async with client.get("/api/program") as answer:
+            assert answer.status == 200
+        # The last to come are the ones that stay.
+        assert await asyncio.gather(*(reader.read() for reader in readers[:90])) == [b""] * 90
+        assert not any(reader.at_eof() for reader in readers[-200:])
+
+
+@pytest.mark.usefixtures("few_files")
+async def test_readers_of_streams_take_an_eighth_of_the_descriptors() -> None:
+    ask = b"GET /api/state/stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with served() as (client, dashboard), AsyncExitStack() as held, asyncio.timeout(LIMIT):
+        for _ in range(128):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(dashboard.url.rpartition(":")[2]))
+            held.callback(writer.close)
+            writer.write(ask)
+            await reader.readuntil(b"here it begins")
+        async with client.get("/api/state/stream") as answer:
+            assert answer.status == 503
+            assert (await answer.json())["error"] == "128 readers are there already; close some"
+
+
+async def test_a_lack_of_descriptors_is_logged_once_and_ends_by_itself(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("lifecycle._connections._PAUSE", 0.001)
+    async with served() as (_, dashboard), asyncio.timeout(LIMIT):
+        reader, writer = await _connected_without_a_descriptor(dashboard, caplog)
+        writer.write(b"GET /api/program HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        await writer.wait_closed()
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert said.startswith("no connection can be accepted at ('127.0.0.1', ")
+
+
+async def _connected_without_a_descriptor(
+    dashboard: Dashboard, caplog: pytest.LogCaptureFixture
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that the program could not accept at first."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    client, taken = socket.socket(), [os.dup(0)]
+    try:
+        # None is left below the limit.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken[0], client.fileno()) + 50, limits[1]))
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, ("127.0.0.1", int(dashboard.url.rpartition(":")[2])))
+        await until(lambda: caplog.records)
+        # It tries again a number of times.
+        await asyncio.sleep(0.02)
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    return await asyncio.open_connection(sock=client)
 
 
 async def test_who_does_not_read_an_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
