@@ -1,14 +1,9 @@
-r"""Variables of the environment: files of KEY=VALUE lines, as most tools write them, and the one with a secret.
-
-A few lines of our own rather than one more dependency: blank lines and ``#`` comments, ``export``, single quotes
-(as they are), double quotes (with ``\n``, ``\t``, ``\"``, ``\\`` and ``\$``), quoted values over several lines.
-``$NAME`` is not filled in.
-"""
+"""Variables of the environment: ``.env`` files, which python-dotenv reads, and the one with a secret."""
 
 from __future__ import annotations
 
+import io
 import os
-import re
 from typing import TYPE_CHECKING
 
 from lifecycle.cli.config import read_text
@@ -18,18 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["parse_env", "read_env", "secret_in"]
-
-_ENTRY = re.compile(
-    r"""
-    [ \t]* (?: export [ \t]+ )? (?P<key> [A-Za-z_][A-Za-z0-9_.]* ) [ \t]* = [ \t]*
-    (?: '(?P<single> [^']* )' | "(?P<double> (?: [^"\\] | \\. )* )" | (?P<bare> [^'"\n\#] [^\n]*? )? )
-    [ \t]* (?: (?<=[\s'"=]) \# [^\n]* )? (?: \n | \Z )
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_BLANK = re.compile(r"[ \t]*(?:#[^\n]*)?(?:\n|\Z)")
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$"}
 
 
 def read_env(file: Path) -> dict[str, str]:
@@ -45,21 +28,20 @@ def parse_env(text: str, name: str) -> dict[str, str]:
     """The variables that ``text`` sets; ``name`` is for the message.
 
     Raises:
-        ConfigError: naming the line.
+        ConfigError: naming the line, where python-dotenv would leave it out.
     """
-    found: dict[str, str] = {}
-    text, at = text.replace("\r\n", "\n"), 0
-    while at < len(text):
-        if blank := _BLANK.match(text, at):
-            at = blank.end()
-            continue
-        entry = _ENTRY.match(text, at)
-        if entry is None or "\0" in entry[0]:
-            line = text.count("\n", 0, at) + 1
-            raise ConfigError(f"{name}:{line}: {text[at:].splitlines()[0]!r} cannot be read; write KEY=VALUE")
-        found[entry["key"]] = _value(entry)
-        at = entry.end()
-    return found
+    # It takes longer to import than all that a command without such a file does.
+    from dotenv.main import DotEnv
+    from dotenv.parser import parse_stream
+
+    for each in parse_stream(io.StringIO(text)):
+        written = each.original.string
+        if each.error or "\0" in written:
+            line = next(iter(written.strip().splitlines()), "")
+            raise ConfigError(f"{name}:{each.original.line}: {line!r} cannot be read; write KEY=VALUE")
+    # A variable that is set already wins, also where another refers to it.
+    found = DotEnv(None, stream=io.StringIO(text), override=False).dict()
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def secret_in(name: str) -> str:
@@ -72,9 +54,3 @@ def secret_in(name: str) -> str:
     if not secret:
         raise ConfigError(f"the variable {name} (--secret-env) is {'empty' if secret == '' else 'not set'}; set it")
     return secret
-
-
-def _value(entry: re.Match[str]) -> str:
-    if entry["double"] is not None:
-        return _ESCAPE.sub(lambda found: _ESCAPES.get(found[1], found[0]), entry["double"])
-    return entry["single"] or (entry["bare"] or "").rstrip()

@@ -15,7 +15,7 @@ from lifecycle.cli.commandline import parse
 from lifecycle.cli.messages import Voice, colourful
 
 ROOT = Path(__file__).parents[2]
-HEAVY = {"asyncio", "aiohttp", "watchfiles", "prompt_toolkit", "blinker", "pathspec", "rich", "http"}
+HEAVY = {"asyncio", "aiohttp", "watchfiles", "prompt_toolkit", "blinker", "dotenv", "pathspec", "rich", "http"}
 
 PROGRAM = """
 import json, sys

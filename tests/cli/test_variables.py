@@ -1,10 +1,12 @@
-"""The little reader of KEY=VALUE files."""
+"""Files of KEY=VALUE lines, as python-dotenv reads them."""
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 import pytest
+from dotenv import dotenv_values
 
 from lifecycle.cli.failures import ConfigError
 from lifecycle.cli.variables import parse_env, read_env
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
         ("A=a#b", "a#b"),
         ("A='a # $b \\n'", "a # $b \\n"),
         ('A="a # b"# c', "a # b"),
-        (r'A="\"\\\$\n\t\x"', '"\\$\n\t\\x'),
+        (r'A="\"\\\n\t\$x"', '"\\\n\t\\$x'),
         ('A="one\ntwo"', "one\ntwo"),
         ("A=it's", "it's"),
         ("A=a=b", "a=b"),
@@ -36,7 +38,37 @@ def test_values(text: str, value: str) -> None:
     assert parse_env(f"# first\n\n{text}\n", ".env") == {"A": value}
 
 
-@pytest.mark.parametrize("line", ["A", "=1", "1A=1", "A='1", 'A="1', "A='1' 2", "A B=1", "A=\0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "B=1\nA=${B}/x",
+        "A=${NOT_SET_ANYWHERE:-default}",
+        'A="x${B}y"',
+        r"A='it\'s'",
+        r'A="\$x"',
+        r"A=\n",
+        "A-B=1",
+        "1A=2",
+        "A=don't stop",
+        'MSG=say "hi"',
+        "export A=1",
+        "A='x'#c",
+    ],
+)
+def test_a_file_is_read_as_python_dotenv_reads_it(text: str) -> None:
+    assert parse_env(text, ".env") == dict(dotenv_values(stream=io.StringIO(text)))
+
+
+def test_a_variable_that_is_set_wins_also_where_another_refers_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOT_OF_IT", "/set")
+    assert parse_env("ROOT_OF_IT=/file\nA=${ROOT_OF_IT}/a", ".env")["A"] == "/set/a"
+
+
+def test_a_name_without_a_value_sets_nothing() -> None:
+    assert parse_env("A\nB=1", ".env") == {"B": "1"}
+
+
+@pytest.mark.parametrize("line", ["A: 1", 'A="a"b', "=1", "A='1", 'A="1', "A='1' 2", "A B=1", "A=\0"])
 def test_a_line_that_cannot_be_read_is_named(line: str) -> None:
     with pytest.raises(ConfigError, match=r"^\.env:2: .*write KEY=VALUE"):
         parse_env(f"B=1\n{line}", ".env")
