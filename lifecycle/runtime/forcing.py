@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,8 @@ class Alarm:
 
 def _say(text: str) -> None:
     """Write to descriptor 2: a prompt's `sys.stderr` holds text back until the loop prints it above the prompt."""
+    if sys.__stderr__ is None:
+        return  # the process was started without stderr, so descriptor 2 may be any file, such as a database
     with suppress(OSError):
         # Behind a prompt or an echoed ^C, the message needs a line of its own.
         os.write(2, (f"\n{text}" if os.isatty(2) else text).encode())

@@ -7,8 +7,12 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LIMIT = 20.0
 
@@ -79,6 +83,20 @@ def test_the_deadline_ends_any_program_with_status_1(how: str) -> None:
     status, _, err = result_of(textwrap.dedent(HANGS[how]) + "\nrun(main, exit_timeout=0.5)\n")
     assert status == 1
     assert "ended by force: not stopped within 0.5 s" in err
+
+
+def test_without_stderr_a_forced_exit_writes_into_no_file_that_has_its_descriptor(tmp_path: Path) -> None:
+    path = tmp_path / "database"
+    code = textwrap.dedent(f"""
+        file = open({str(path)!r}, "wb")
+        assert file.fileno() == 2
+        async def main():
+            shutdown()
+            while True: pass
+        run(main, exit_timeout=0.1)
+    """)
+    assert result_of(code, "sh", "-c", 'exec "$@" 2>&-', "sh")[0] == 1
+    assert path.read_bytes() == b""
 
 
 def test_the_deadline_holds_for_a_lifetime_in_somebody_elses_loop() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle import Router, SignalEvent, hooks, run
+from lifecycle.observe import mermaid
 from lifecycle.runtime import Reason, current, go, lifetime
 from lifecycle.sources import SignalSource
 from lifecycle.testing import Recorder, running
@@ -395,6 +396,7 @@ def test_force_exit_at_is_what_happens(signals: FakeSignals) -> None:
         found = [current().state().force_exit_at]
         router.handle("signal/interrupt", Recorder())
         found.append(current().state().force_exit_at)
+        assert "signal number 3" in mermaid.signal(current().state())
         signals.send(SIGINT)
         found.append(current().state().force_exit_at)
         async with lifetime() as inner:
