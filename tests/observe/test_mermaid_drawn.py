@@ -152,8 +152,9 @@ def forest() -> Iterator[str]:
 
 def tables() -> list[str]:
     """The state diagrams of the documentation."""
-    page = Path(__file__).parents[2] / "docs/reference/flow-states.md"
-    return re.findall(r"^```mermaid\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    pages = [Path(__file__).parents[2] / "docs/reference" / name for name in ("flow-states.md", "worker-states.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    return re.findall(r"^```mermaid\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 DIAGRAMS: dict[str, str] = {
