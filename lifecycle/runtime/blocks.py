@@ -31,8 +31,8 @@ def lifetime(*, signals: bool = True) -> AbstractAsyncContextManager[Lifetime]:
     without an error. Inside another lifetime, signals are that one's business, and its end begins this one's.
 
     Args:
-        signals: whether to take SIGINT, SIGTERM and SIGHUP; without effect outside the main thread. Without them the
-            lifetime is embedded: its stop does not reach the program around it, which is logged as an error.
+        signals: whether to take SIGINT, SIGTERM and SIGHUP; without effect outside the main thread. With False the
+            lifetime is embedded: a stop of it does not reach the program around it, which is logged as an error.
     """
     return _Block(signals=signals)
 
@@ -53,7 +53,7 @@ class _Block:
         self._held.callback(life.deadline.close)
         if self._signals and not life.is_governed:
             self._held.enter_context(receiving_signals(life))
-        life.is_embedded = life.is_governed or not life.hears_signals
+        life.is_embedded = life.is_governed or not self._signals
         self._held.enter_context(life.as_current())
         life.up()
         return life.lifetime
