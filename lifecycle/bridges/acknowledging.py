@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from lifecycle.bridges.links import Link
 
-__all__ = ["Acks", "Answer"]
+__all__ = ["PATIENCE", "Acks", "Answer"]
 
 #: Seconds for one acknowledgement, and between two looks at what has none.
-_PATIENCE, _LOOK = 3.0, 0.5
+PATIENCE, _LOOK = 3.0, 0.5
 
 
 class Answer(NamedTuple):
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
     #: Where it is; empty where it was not taken.
     stream: str
     duplicate: bool
-    #: Why it was not taken, and whether it is for good.
+    #: Why it was not taken, empty where no stream answers; and whether it is for good.
     refusal: str = ""
     final: bool = False
 
@@ -60,7 +60,7 @@ class Acks:
         self._sent += 1
         number, loop = self._sent, asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
-        self._pending[number] = future, loop.time() + _PATIENCE
+        self._pending[number] = future, loop.time() + PATIENCE
         if self._timer is None:
             self._timer = loop.call_later(_LOOK, self._look)
         try:
@@ -101,7 +101,7 @@ class Acks:
 
 def _read(message: Msg) -> Answer:
     if not message.data:
-        return Answer("", duplicate=False, refusal="no stream answers")
+        return Answer("", duplicate=False)
     said: dict[str, Any] = json.loads(message.data)
     error: dict[str, Any] = said.get("error", {})
     if error:

@@ -44,6 +44,9 @@ _log = logging.getLogger("lifecycle.bridges")
 
 _BACKOFF = Backoff(initial=1.0, maximum=60.0)
 
+#: Events of a pattern that may wait to be published; more wait in the router, before their time begins.
+_WAITING = 1024
+
 #: Comings and goings of the connection that nobody has been told of; older ones are no news.
 _NEWS = 16
 
@@ -126,7 +129,7 @@ class NatsBridge:
             sync=bool(sync),
         )
         self._source = f"/{socket.gethostname()}/{group}"
-        self._publisher = Publisher(stream)
+        self._publisher = Publisher(stream, prefix, max_in_flight)
         self._counts = Counts()
         self._memory = Memory()
         self._session: Session | None = None
@@ -166,9 +169,10 @@ class NatsBridge:
         if self._router is not None:
             raise ValueError(f"{self!r} belongs to {self._router!r} already; make a second bridge")
         self._router = router
-        patterns, hands = self._settings.publish, self._settings.max_in_flight
+        patterns = self._settings.publish
         for at, pattern in enumerate(patterns):
-            router.relay(pattern, partial(self._send, earlier=patterns[:at]), concurrency=hands)
+            # The publisher bounds what is on its way. A lane that did would not let the others' time begin.
+            router.relay(pattern, partial(self._send, earlier=patterns[:at]), concurrency=_WAITING)
 
     async def __aenter__(self) -> Self:
         self._left = False
@@ -219,11 +223,11 @@ class NatsBridge:
         session, self._session = self._session, None
         if session is not None:
             await session.settle()
-        self._publisher.leave()
+        await self._publisher.leave()
 
     async def _close(self) -> None:
         session, self._session = self._session, None
-        self._publisher.leave()
+        await self._publisher.leave()
         if session is not None:
             await session.abandon()
 

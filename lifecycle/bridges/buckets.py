@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lifecycle.bridges.lease_keys import BUCKET, STREAM
-from lifecycle.bridges.streams import COPIES, patiently
+from lifecycle.bridges.streams import replicated
 from lifecycle.errors import UnfitServer
 
 if TYPE_CHECKING:
@@ -23,20 +23,9 @@ async def ensure_bucket(link: Link) -> None:
     Raises:
         UnfitServer: when there is one that is of no use, or none can be made.
     """
-    from nats.js.errors import APIError, ServiceUnavailableError
-
     if not (link.said("jetstream") or link.said("cluster")):
         raise UnfitServer(f"{link.server!r} keeps no buckets; start nats-server with --jetstream")
-    for copies in (COPIES, 1) if link.said("cluster") else (1,):
-        try:
-            _compare(await patiently(partial(_bucket, link, copies)))
-        except ServiceUnavailableError:
-            raise
-        except APIError as error:
-            if copies == 1:
-                raise UnfitServer(f"the bucket {BUCKET!r} cannot be made: {error.description}") from error
-        else:
-            return
+    _compare(await replicated(link, partial(_bucket, link), f"the bucket {BUCKET!r}"))
 
 
 async def _bucket(link: Link, copies: int) -> StreamConfig:

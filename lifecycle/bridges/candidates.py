@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from lifecycle._bells import within
+from lifecycle._naming import reason_of
 from lifecycle.bridges.buckets import ensure_bucket
 from lifecycle.bridges.leases import Lease, unanswered
 from lifecycle.bridges.vacancies import Vacancy
@@ -76,7 +77,9 @@ class Candidate:
             holder = await self.lease.take()
         except unanswered() as error:
             _log.debug("the leader %r cannot ask for its lease: %r", self._name, error)
+            self.link.missed(reason_of(error))
             return False
+        self.link.answered()
         self.vacancy.saw(holder)
         return self.lease.is_ours
 
@@ -92,11 +95,13 @@ class Candidate:
                 # Whatever the server takes its time for: by then somebody has been told.
                 async with asyncio.timeout(self.lease.left):
                     await self.lease.renew()
+                self.link.answered()
                 pause = seconds / _RENEWALS
             except NotLeader as error:
                 return str(error)
             except unanswered() as error:
                 _log.debug("the leader %r gets no answer: %r", self._name, error)
+                self.link.missed(reason_of(error))
                 pause = seconds / _TRIES
 
     async def _wait(self, seconds: float) -> None:

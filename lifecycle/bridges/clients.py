@@ -18,11 +18,21 @@ __all__ = ["Client"]
 class Client(NatsClient):
     """One that notices when it is broken, and lets itself be cancelled."""
 
+    _leaving: asyncio.Task[None]
+
     def abort(self) -> None:
         """Drop the connection with what is not yet sent: a server that is frozen would never take it."""
         writer: asyncio.StreamWriter | None = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
+
+    def leave(self) -> None:
+        """Go to another server of the pool."""
+        if self.is_connected:
+            # Servers that this one has told of stand behind it.
+            self._server_pool.sort(key=lambda server: server is self._current_server)
+            self.abort()
+            self._leaving = asyncio.get_running_loop().create_task(self.force_reconnect())
 
     async def _process_op_err(self, e: Exception) -> None:
         # It would wait until all is sent before it tries the next server.
@@ -36,12 +46,19 @@ class Client(NatsClient):
         if self.is_connected:
             await self._process_op_err(StaleConnectionError())
 
+    async def request(self, *args: Any, **options: Any) -> Any:  # noqa: D102  # nats-py's
+        # Before Python 3.12 `asyncio.wait_for` drops a cancellation that comes together with the answer.
+        asked = _cancellations()
+        answer = await super().request(*args, **options)
+        if _cancellations() > asked:
+            raise asyncio.CancelledError
+        return answer
+
     async def _flush_pending(self, force_flush: bool = False) -> Any:
-        # It takes the cancellation of whoever publishes for its own affair.
-        task = asyncio.current_task()
-        asked = task.cancelling() if task is not None else 0
+        # It takes the cancellation of its caller for its own.
+        asked = _cancellations()
         result = await super()._flush_pending(force_flush)
-        if task is not None and task.cancelling() > asked:
+        if _cancellations() > asked:
             raise asyncio.CancelledError
         return result
 
@@ -54,3 +71,9 @@ class Client(NatsClient):
             # A server takes any bytes for a subject, and whoever reads on has the error.
             readable = subject.decode(errors="replace").encode()
             return super()._build_message(sid, readable, reply, data, headers)
+
+
+def _cancellations() -> int:
+    """How often the current task was asked to end."""
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0

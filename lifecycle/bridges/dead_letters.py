@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from lifecycle.bridges.settings import Settings
 
-__all__ = ["Letter", "letters", "message_key"]
+__all__ = ["LONGEST_REASON", "Letter", "letters", "message_key"]
 
 #: Subject, headers, body and key.
 Letter: TypeAlias = tuple[str, dict[str, str], bytes, str]
 
 #: Characters of a reason that are kept.
-_LONGEST = 500
+LONGEST_REASON = 500
 
 
 def message_key(subject: str, id: str) -> str:  # noqa: A002  # the attribute's name
@@ -51,7 +51,7 @@ def letters(
         (b"", {}, number, f"; it is too big for a letter, and stays in event {number} of {settings.stream}"),
     ):
         name = f"{id}.dead.{settings.group}"
-        marks = told | {"ce-id": name, "dead-reason": _quoted(reason[:_LONGEST] + what)}
+        marks = told | {"ce-id": name, "dead-reason": _quoted(reason[:LONGEST_REASON] + what)}
         yield subject, others | marks, body, message_key(subject, name)
 
 

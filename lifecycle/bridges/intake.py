@@ -2,6 +2,10 @@
 
 A message is answered when its delivery has ended: acknowledged, given back with a delay, or ended for good once a dead
 letter is on the bus. Until then the server hears every third of ``ack_wait`` that it is in good hands.
+
+Failures of handlers make a dead letter, and deliveries do not: the server also counts those that were prefetched and
+given back. An event that was delivered far more often than it failed may kill its process, and so may any other that
+was here at the same time. Such events are started one at a time, each counted as failed before it starts.
 """
 
 from __future__ import annotations
@@ -13,10 +17,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from lifecycle._bells import Bell
 from lifecycle._masking import error_masked
-from lifecycle._naming import error_text
+from lifecycle.backoff import Backoff
 from lifecycle.bridges.codec import from_binary
-from lifecycle.bridges.dead_letters import letters
+from lifecycle.bridges.dead_letters import LONGEST_REASON, letters
+from lifecycle.bridges.memories import Past
 from lifecycle.bridges.subjects import as_topic
 from lifecycle.errors import BridgeError, Dropped, Unpublishable
 
@@ -27,9 +33,10 @@ if TYPE_CHECKING:
 
     from lifecycle.bridges.dead_letters import Letter
     from lifecycle.bridges.events import BusEvent
-    from lifecycle.bridges.memories import Key, Memory
+    from lifecycle.bridges.memories import Failures, Key, Memory
     from lifecycle.bridges.publishing import Publisher
     from lifecycle.bridges.settings import Settings
+    from lifecycle.bridges.streams import Subscriptions
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.types import Emit
 
@@ -37,8 +44,14 @@ __all__ = ["Counts", "Intake"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: Seconds after which what a stopping bridge had not handled goes to another.
-_GIVEN_BACK = 0.1
+#: Deliveries without a failure after which an event is started alone.
+_SUSPECT = 20
+
+#: Deliveries without a member that subscribes to it after which an event is a dead letter.
+_UNWANTED = 20
+
+#: Pauses until an event that this member does not subscribe to is delivered again, to another one if there is.
+_ELSEWHERE = Backoff(initial=0.2, maximum=30.0)
 
 #: Words in an address without domain and account.
 _WORDS = 9
@@ -59,14 +72,20 @@ class Counts:
 class _Held:
     """A message that has not been answered."""
 
-    __slots__ = ("attempt", "key", "message", "topic")
+    __slots__ = ("is_alone", "key", "message", "past", "topic")
 
-    def __init__(self, message: Msg, key: Key, topic: str, attempt: int) -> None:
+    def __init__(self, message: Msg, key: Key, topic: str) -> None:
         # The latest of its kind: an answer to an older delivery of the same event would be too late.
         self.message = message
         self.key = key
         self.topic = topic
-        self.attempt = attempt
+        self.past = Past()
+        # Whether a failure was noted before it started.
+        self.is_alone = False
+
+    @property
+    def attempt(self) -> int:
+        return self.past.failures + 1
 
 
 class Intake:
@@ -76,8 +95,11 @@ class Intake:
         self,
         settings: Settings,
         publisher: Publisher,
+        subscriptions: Subscriptions,
+        *,
         counts: Counts,
         memory: Memory,
+        failures: Failures,
         freed: Callable[[], None],
     ) -> None:
         self._settings = settings
@@ -85,12 +107,21 @@ class Intake:
         self._counts = counts
         self._held: dict[Key, _Held] = {}
         self._memory = memory
-        self._freed = freed
+        self._failures = failures
+        self._subscriptions = subscriptions
+        self._pull_more = freed
         self._wants = lru_cache(4096)(settings.is_subscribed)
+        # Rung when an event has ended, and when the bridge ends.
+        self._bell = Bell()
         # Each waits for the end of one delivery.
         self._tasks: set[asyncio.Task[None]] = set()
         #: Whether what is dropped from now on was dropped because the program ends.
-        self.ending: bool = False
+        self.is_ending: bool = False
+
+    def end(self) -> None:
+        """Take what is dropped from now on for dropped because the program ends."""
+        self.is_ending = True
+        self._bell.ring()
 
     @property
     def held(self) -> int:
@@ -105,21 +136,31 @@ class Intake:
             self._held[key].message = message
             return
         topic = as_topic(message.subject, self._settings.prefix)
-        if self._memory.was_handled(key) or not self._wants(topic):
+        if self._memory.was_handled(key):
             await _said(message.ack())
-            self._freed()
+            self._pull_more()
             return
-        held = self._held[key] = _Held(message, key, topic, self._memory.attempt(key, delivered))
+        held = self._held[key] = _Held(message, key, topic)
+        if not self._wants(topic):
+            await self._refuse(held, delivered)
+            return
+        if delivered > 1:
+            held.past = await self._failures.past(key, delivered)
+            if delivered - held.past.failures > _SUSPECT and held.past.failures < self._settings.max_deliver:
+                await self._be_alone(held, delivered)
         event = self._read(held)
-        if event is not None:
-            delivery = await emit(event)
-            delivery.again(held.attempt)
-            self._spawn(self._follow(held, delivery))
+        if event is None:
+            return
+        delivery = await emit(event)
+        delivery.again(held.attempt)
+        self._spawn(self._follow(held, delivery))
+        if held.is_alone:
+            await self._wait_while(lambda: key in self._held)
 
     def _read(self, held: _Held) -> BusEvent | None:
-        """The event of a message; one that is not to be tried is buried instead."""
-        if held.attempt > self._settings.max_deliver:
-            self._spawn(self._bury(held, "whoever had it never answered: stopped or died"))
+        """Return the event of a message; one that is not to be tried becomes a dead letter instead."""
+        if held.past.failures >= self._settings.max_deliver:
+            self._spawn(self._bury(held, held.past.reason))
             return None
         message, name = held.message, f"{self._settings.stream}/{held.key[0]}"
         try:
@@ -128,6 +169,42 @@ class Intake:
             self._spawn(self._bury(held, f"it cannot be read: {error}", readable=False))
             return None
 
+    async def _refuse(self, held: _Held, delivered: int) -> None:
+        """Answer an event to which this member does not subscribe: others of the group may."""
+        message, elsewhere = held.message, self._subscriptions.is_elsewhere(held.topic)
+        if not elsewhere and self._subscriptions.is_ours(message.subject):
+            # The filter had to be wider than the patterns.
+            await _said(message.ack())
+        elif not elsewhere and delivered > _UNWANTED:
+            await self._bury(held, "no member of the group subscribes to it any more")
+            return
+        else:
+            await _said(message.nak(delay=_ELSEWHERE.delay(delivered - 1)))
+        del self._held[held.key]
+        self._pull_more()
+
+    async def _be_alone(self, held: _Held, delivered: int) -> None:
+        """Wait until nothing else runs, and count a failure: the process may not live to do so afterwards."""
+        _log.warning(
+            "%s (event %d) was delivered %d times and failed %d times; it may kill its process, and is started alone",
+            held.topic,
+            held.key[0],
+            delivered,
+            held.past.failures,
+        )
+        await self._wait_while(lambda: len(self._held) > 1)
+        held.is_alone = True
+        # Without a place to note it in, deliveries have to count.
+        failures = held.past.failures + 1 if self._failures.is_shared else delivered - _SUSPECT
+        await self._failures.note(held.key, Past(failures, "its process stopped or died while it was handled alone"))
+
+    async def _wait_while(self, condition: Callable[[], bool]) -> None:
+        """Wait while ``condition`` holds, for ``ack_wait`` seconds at most: a long handler must not block the rest."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.ack_wait):
+                while condition() and not self.is_ending:
+                    await self._bell.heard()
+
     async def keep_alive(self, waiting: Iterable[Msg]) -> None:
         """Tell the server that what is held, and what is still ``waiting``, is in good hands."""
         for message in [*waiting, *(held.message for held in self._held.values())]:
@@ -135,9 +212,13 @@ class Intake:
 
     async def settle(self) -> None:
         """Every delivery has ended: answer what can be answered, and give the rest back."""
-        self.ending = True
+        self.end()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        for held in self._held.values():
+            if held.is_alone:
+                # It was stopped, and has not failed.
+                await self._failures.note(held.key, held.past)
         await self.give_back(held.message for held in self._held.values())
         self._held.clear()
 
@@ -149,9 +230,9 @@ class Intake:
 
     @staticmethod
     async def give_back(messages: Iterable[Msg]) -> None:
-        """Let others have ``messages`` soon."""
+        """Let others have ``messages`` at once."""
         for message in list(messages):
-            await _said(message.nak(delay=_GIVEN_BACK))
+            await _said(message.nak())
 
     # -- the end of a delivery ---------------------------------------------------------------------------------------
 
@@ -164,7 +245,7 @@ class Intake:
         with suppress(Exception):
             await delivery
         error = delivery.error
-        if isinstance(error, Dropped) and self.ending:
+        if isinstance(error, Dropped) and self.is_ending:
             # Not by its route's own rules: another one handles it.
             return
         if error is None or isinstance(error, Dropped):
@@ -172,7 +253,7 @@ class Intake:
         elif held.attempt >= self._settings.max_deliver:
             await self._bury(held, error_masked(error))
         else:
-            await self._return(held, error)
+            await self._return(held, error_masked(error))
 
     async def _accept(self, held: _Held) -> None:
         self._counts.handled += 1
@@ -180,30 +261,31 @@ class Intake:
         await _said(message.ack_sync(timeout=_CONFIRMED) if self._settings.sync else message.ack())
         self._forget(held)
 
-    async def _return(self, held: _Held, error: BaseException) -> None:
-        """Have it delivered again, later each time."""
+    async def _return(self, held: _Held, reason: str) -> None:
+        """Count a failure, and have the event delivered again, later each time."""
         self._counts.given_back += 1
-        delay = self._settings.backoff.delay(held.attempt - 1)
-        _log.info("%s (event %d) is given back for %.1f s: %s", held.topic, held.key[0], delay, error_text(error))
-        self._memory.failed(held.key, held.attempt)
+        delay = self._settings.backoff.delay(held.past.failures)
+        _log.info("%s (event %d) is given back for %.1f s: %s", held.topic, held.key[0], delay, reason)
+        await self._failures.note(held.key, Past(held.attempt, reason[:LONGEST_REASON]))
         await _said(held.message.nak(delay=delay))
-        del self._held[held.key]
-        self._freed()
+        self._release(held)
 
     async def _bury(self, held: _Held, reason: str, *, readable: bool = True) -> None:
         """Put a dead letter on the bus, and only then end the message."""
         message, topic, settings = held.message, held.topic, self._settings
         _log.error("%s (event %d of %s) is a dead letter now: %s", topic, held.key[0], settings.stream, reason)
+        attempts = min(held.attempt, settings.max_deliver)
         if topic.partition("/")[0] != "dead":
             try:
                 await self._write(
-                    letters(message, topic, settings, reason=reason, attempts=held.attempt, readable=readable)
+                    letters(message, topic, settings, reason=reason, attempts=attempts, readable=readable)
                 )
             except BridgeError as error:
-                await self._return(held, error)
+                _log.warning("the dead letter of %s is not on the bus yet: %s", topic, error)
+                await self._return(held, reason)
                 return
         self._counts.dead += 1
-        await _said(held.message.term())
+        await _said(message.term())
         self._forget(held)
 
     async def _write(self, kinds: Iterable[Letter]) -> None:
@@ -218,8 +300,12 @@ class Intake:
 
     def _forget(self, held: _Held) -> None:
         self._memory.handled(held.key)
+        self._release(held)
+
+    def _release(self, held: _Held) -> None:
         del self._held[held.key]
-        self._freed()
+        self._bell.ring()
+        self._pull_more()
 
 
 def _known(reply: str) -> tuple[Key, int]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from lifecycle._naming import reason_of
+from lifecycle.backoff import Backoff
 from lifecycle.errors import BridgeError, UnfitServer
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ _LAST_BYTES = _LAST_TASKS = 1.0
 
 #: Seconds of silence after which the client asks whether its server is still there; it gives up after three.
 _PING = 10
+
+#: Seconds without an answer that was due after which another server is tried, where there is one; twice as long each
+#: time until one answers, and a minute at most.
+_UNANSWERED = Backoff(initial=5.0, maximum=60.0)
 
 
 class NatsServer:
@@ -104,6 +109,10 @@ class Link:
         self._trouble = ""
         # Whether it is we who end it, which is no news.
         self._ending = False
+        # Since when answers that were due are missing.
+        self._unanswered: float | None = None
+        # Servers that were left since one has answered.
+        self._left = 0
         self.js: JetStreamContext
 
     @property
@@ -122,11 +131,39 @@ class Link:
         info: dict[str, object] = getattr(self._client, "_server_info", {})
         return info.get(word)
 
+    @property
+    def trouble(self) -> str:
+        """The last error of the connection; empty when it is good."""
+        return self._trouble
+
+    def answered(self) -> None:
+        """Note that JetStream has answered by way of this server."""
+        self._unanswered = None
+        self._left = 0
+
+    def missed(self, reason: str, *, seconds: float = 0.0) -> None:
+        """Note that JetStream did not answer for ``seconds``; when that goes on, go to another server.
+
+        A server that is frozen, or cut off from the others of its cluster, keeps its connections.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._unanswered is None:
+            self._unanswered = now - seconds
+        is_over = now - self._unanswered >= _UNANSWERED.delay(self._left)
+        if not is_over or not self.is_up or len(self._client.server_pool) == 1:
+            return
+        self._unanswered = None
+        self._left += 1
+        self._trouble = f"it did not answer ({reason}); another server is tried"
+        self._client.leave()
+
     async def __aenter__(self) -> Self:
         try:
             async with asyncio.timeout(_PATIENCE):
                 await self._client.connect(**self._options())
             self._check()
+            # From now on the next server is another one.
+            self._client.options["dont_randomize"] = True
             self.js = self._client.jetstream()  # pyright: ignore[reportUnknownMemberType]  # of nats-py
         except TimeoutError:
             await self.close()
@@ -219,6 +256,7 @@ class Link:
             self.closed.set()
             return
         self._trouble = ""
+        self._unanswered = None
         self._up.set()
         self._told(Change(up=True))
 

@@ -1,44 +1,158 @@
-"""What became of events here, while the process lives: a server that is killed forgets the last of it."""
+"""The outcomes of earlier deliveries: which events were handled here, and how often the group failed to handle others.
+
+The server counts deliveries, and an event that was only prefetched and given back is delivered too. So the bridge
+counts failures itself. They are kept on the server, in a bucket: the next delivery may go to another process.
+"""
 
 from __future__ import annotations
 
-from typing import TypeAlias, TypeVar
+import json
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-__all__ = ["Key", "Memory"]
+from lifecycle.bridges.streams import replicated
+from lifecycle.errors import UnfitServer
+
+if TYPE_CHECKING:
+    from lifecycle.bridges.links import Link
+    from lifecycle.bridges.settings import Settings
+
+__all__ = ["BUCKET", "Failures", "Key", "Memory", "Past"]
+
+_log = logging.getLogger("lifecycle.bridges")
 
 _Value = TypeVar("_Value")
 
-#: A message: its number in the stream, and when it was stored, since a stream that was made anew counts anew.
+#: A message: its number in the stream, and when it was stored, since a stream that was made again counts from 1.
 Key: TypeAlias = tuple[int, str]
 
 #: Events that are remembered, of each kind.
 _MOST = 10_000
 
+#: The bucket, its age limit in seconds, and the most events in it; the oldest go first.
+BUCKET = "FAILURES"
+_STREAM = f"KV_{BUCKET}"
+_KEPT, _MOST_KEPT = 7 * 24 * 3600.0, 1_000_000
+
+#: Seconds for an answer of the server.
+_ANSWER = 2.0
+
+
+class Past(NamedTuple):
+    """How often an event has failed, and the reason of the last failure."""
+
+    failures: int = 0
+    reason: str = ""
+
 
 class Memory:
-    """Which of the last events were handled, and how often the others have failed."""
+    """Which of the last events were handled by this process, and the failures of others; it outlives a connection."""
 
     def __init__(self) -> None:
         # Both in the order in which they were noted; the oldest is forgotten first.
         self._handled: dict[Key, None] = {}
-        self._failures: dict[Key, int] = {}
+        self._failures: dict[Key, Past] = {}
 
-    def attempt(self, key: Key, delivered: int) -> int:
-        """Which attempt this is, where the server says that it was ``delivered`` so often."""
-        return max(delivered, self._failures.get(key, 0) + 1)
+    def past(self, key: Key) -> Past:
+        """Return the failures that this process has noted."""
+        return self._failures.get(key, Past())
 
-    def failed(self, key: Key, attempt: int) -> None:
-        """Its ``attempt`` has failed."""
-        _note(self._failures, key, attempt)
+    def failed(self, key: Key, past: Past) -> None:
+        """Note the failures of an event."""
+        _note(self._failures, key, past)
 
     def handled(self, key: Key) -> None:
-        """It has come to its end."""
+        """Note that an event has come to its end."""
         self._failures.pop(key, None)
         _note(self._handled, key, None)
 
     def was_handled(self, key: Key) -> bool:
-        """Whether it comes again though it has come to its end: what was said of that got lost."""
+        """Whether it is delivered again though it has come to its end: the acknowledgement was lost."""
         return key in self._handled
+
+
+class Failures:
+    """The failures of a group's events, in the bucket ``FAILURES`` and in ``memory``.
+
+    The bucket is made with the first failure. Where the account does not allow one, each process counts alone.
+    """
+
+    def __init__(self, link: Link, settings: Settings, memory: Memory) -> None:
+        self._link = link
+        self._prefix = f"$KV.{BUCKET}.{settings.stream}.{settings.group}"
+        self._memory = memory
+        #: Whether other processes see what is noted.
+        self.is_shared: bool = True
+
+    async def past(self, key: Key, delivered: int) -> Past:
+        """Return the failures of an event that was ``delivered`` so often, this time included."""
+        known = self._memory.past(key)
+        if delivered <= known.failures + 1 or not self.is_shared:
+            return known
+        from nats.errors import Error as NatsError
+        from nats.js.errors import NotFoundError
+
+        try:
+            message = await self._link.js.get_last_msg(_STREAM, self._subject(key))
+        except NotFoundError:
+            return known
+        except (NatsError, TimeoutError, OSError) as error:
+            _log.debug("the failures of event %d cannot be read: %r", key[0], error)
+            return known
+        return max(known, _read(message.data))
+
+    async def note(self, key: Key, past: Past) -> None:
+        """Keep the failures of an event; a server that does not answer has them from this process later."""
+        self._memory.failed(key, past)
+        if not self.is_shared:
+            return
+        from nats.errors import Error as NatsError
+        from nats.js.errors import NoStreamResponseError
+
+        try:
+            try:
+                await self._write(key, past)
+            except NoStreamResponseError:
+                await replicated(self._link, self._make, f"the bucket {BUCKET!r}")
+                await self._write(key, past)
+        except UnfitServer as error:
+            self.is_shared = False
+            _log.warning("%s; this process counts the failures of its events alone", error)
+        except (NatsError, TimeoutError, OSError) as error:
+            _log.debug("the failures of event %d cannot be kept: %r", key[0], error)
+
+    async def _write(self, key: Key, past: Past) -> None:
+        body = json.dumps(past._asdict()).encode()
+        await self._link.js.publish(self._subject(key), body, timeout=_ANSWER)
+
+    async def _make(self, copies: int) -> None:
+        from nats.js.api import StorageType, StreamConfig
+
+        config = StreamConfig(
+            name=_STREAM,
+            subjects=[f"$KV.{BUCKET}.>"],
+            storage=StorageType.FILE,
+            max_age=_KEPT,
+            max_msgs=_MOST_KEPT,
+            max_msgs_per_subject=1,
+            num_replicas=copies,
+            allow_direct=True,
+            allow_rollup_hdrs=True,
+        )
+        await self._link.js.add_stream(config)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
+
+    def _subject(self, key: Key) -> str:
+        number, stored = key
+        return f"{self._prefix}.{number}-{stored}"
+
+
+def _read(data: bytes | None) -> Past:
+    """Return what `Failures.note` wrote; nothing where another program wrote something else."""
+    try:
+        said: Any = json.loads(data or b"")
+        return Past(int(said["failures"]), str(said["reason"]))
+    except (ValueError, KeyError, TypeError):
+        return Past()
 
 
 def _note(notes: dict[Key, _Value], key: Key, value: _Value) -> None:

@@ -129,6 +129,7 @@ class Pull:
         slept = clock() > until + 1.0
         if self._wanted and not slept and clock() - self._heard_at > _SILENCE:
             self._trouble = f"no word from the server for {_SILENCE:g} s"
+            self._link.missed(self._trouble, seconds=_SILENCE)
 
     async def _hear(self, message: Msg) -> None:
         self._heard_at = asyncio.get_running_loop().time()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from lifecycle._bells import within
 from lifecycle.backoff import Backoff
 from lifecycle.bridges.intake import Intake
+from lifecycle.bridges.memories import Failures
 from lifecycle.bridges.pulling import Pull, PullBroken
-from lifecycle.bridges.streams import Group, ensure_consumer, ensure_stream
-from lifecycle.bridges.subjects import filters
+from lifecycle.bridges.streams import Subscriptions, ensure_consumer, ensure_stream
 from lifecycle.errors import BridgeError
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from lifecycle.bridges.intake import Counts
     from lifecycle.bridges.links import Link
     from lifecycle.bridges.memories import Memory
@@ -29,6 +32,9 @@ _log = logging.getLogger("lifecycle.bridges")
 #: Seconds that the last answers have to get out.
 _LAST_WORDS = 4.0
 
+#: Seconds between two looks at the group's consumer, which other members and operators may change.
+_LOOK = 5.0
+
 _BACKOFF = Backoff(initial=0.1, maximum=2.0)
 
 
@@ -38,9 +44,20 @@ class Session:
     def __init__(self, link: Link, settings: Settings, publisher: Publisher, counts: Counts, memory: Memory) -> None:
         self.link = link
         self._settings = settings
-        self._intake = Intake(settings, publisher, counts=counts, memory=memory, freed=self._pull_more)
+        self._subscriptions = Subscriptions(settings)
+        self._intake = Intake(
+            settings,
+            publisher,
+            self._subscriptions,
+            counts=counts,
+            memory=memory,
+            failures=Failures(link, settings, memory),
+            freed=self._pull_more,
+        )
         self._pull = Pull(link, settings.stream, settings.group, self._room)
-        self._alive: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
+        # Until when an operator has paused the consumer, as the server says it.
+        self._paused = ""
         self._ending = asyncio.Event()
 
     @property
@@ -57,9 +74,10 @@ class Session:
         settings = self._settings
         await ensure_stream(self.link, settings.stream, settings.prefix)
         if settings.subscribe:
-            await self._ensure_group()
-            work = self._keep_alive()
-            self._alive = asyncio.get_running_loop().create_task(work, name=f"bridge {settings.group}: in progress")
+            await ensure_consumer(self.link, settings.stream, self._subscriptions)
+            for work in (self._keep_alive(), self._watch()):
+                task = asyncio.get_running_loop().create_task(work, name=f"bridge {settings.group}: in progress")
+                self._background.append(task)
 
     async def run(self, emit: Emit) -> None:
         """Carry messages to the router until `stop`.
@@ -76,7 +94,7 @@ class Session:
             await asyncio.wait([work, closed], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             # Handlers are cancelled next: what they drop is for others.
-            self._intake.ending = True
+            self._intake.end()
             raise
         finally:
             is_over = work.done()
@@ -91,7 +109,7 @@ class Session:
 
     def stop(self) -> None:
         """Take nothing more from the bus, and let `run` return."""
-        self._intake.ending = True
+        self._intake.end()
         self._ending.set()
         self._pull.stop()
 
@@ -111,10 +129,9 @@ class Session:
 
     async def abandon(self) -> None:
         """Close; what was not answered comes again."""
-        tasks = self._intake.abandon()
-        if self._alive is not None:
-            self._alive.cancel()
-            tasks.append(self._alive)
+        tasks = [*self._intake.abandon(), *self._background]
+        for task in self._background:
+            task.cancel()
         if tasks:
             await asyncio.wait(tasks)
         await self.link.close()
@@ -130,10 +147,9 @@ class Session:
                     await self._intake.take(message, emit)
             except _told_by_server() as error:
                 _log.info("the group %r gets nothing (%s); it is set up again", self._settings.group, error)
-                await asyncio.sleep(_BACKOFF.delay(tries))
+                await within(_BACKOFF.delay(tries), self._ending)
                 tries += 1
-                with suppress(*_told_by_server()):
-                    await self._ensure_group()
+                await self._unless_ending(self._recover())
         await self._pull.close()
         await self._give_back_waiting()
 
@@ -142,15 +158,52 @@ class Session:
             await asyncio.sleep(self._settings.ack_wait / 3)
             await self._intake.keep_alive(self._pull.waiting)
 
-    async def _ensure_group(self) -> None:
+    async def _watch(self) -> None:
+        """Keep up with changes of the group's consumer: other members' patterns, and an operator's pause."""
         settings = self._settings
-        group = Group(
-            settings.group,
-            filters(settings.subscribe, settings.prefix),
-            settings.ack_wait,
-            strict=settings.max_in_flight == 1,
-        )
-        await ensure_consumer(self.link, settings.stream, group)
+        while True:
+            await asyncio.sleep(_LOOK)
+            with suppress(*_told_by_server()):
+                info = await self.link.js.consumer_info(settings.stream, settings.group)
+                self._subscriptions.read(info.config)
+                self._note_pause(info.pause_remaining or "" if info.paused else "", info.config.pause_until)
+                if self._subscriptions.is_due():
+                    await ensure_consumer(self.link, settings.stream, self._subscriptions)
+
+    def _note_pause(self, remaining: str, until: str | None) -> None:
+        paused = until or remaining if remaining else ""
+        stream, group = self._settings.stream, self._settings.group
+        if paused and paused != self._paused:
+            _log.warning(
+                "the group %r is paused until %s and gets nothing; resume it with: nats consumer resume %s %s",
+                group,
+                paused,
+                stream,
+                group,
+            )
+        elif self._paused and not paused:
+            _log.info("the group %r is not paused any more", group)
+        self._paused = paused
+
+    async def _recover(self) -> None:
+        """Make what is missing on the server."""
+        settings = self._settings
+        with suppress(*_told_by_server()):
+            if await ensure_stream(self.link, settings.stream, settings.prefix):
+                _log.warning("the stream %r was gone, with its events; it is made again", settings.stream)
+            await ensure_consumer(self.link, settings.stream, self._subscriptions)
+
+    async def _unless_ending(self, work: Coroutine[object, object, None]) -> None:
+        """Do ``work``, but no longer than until `stop`."""
+        loop = asyncio.get_running_loop()
+        task, ending = loop.create_task(work), loop.create_task(self._ending.wait())
+        try:
+            await asyncio.wait([task, ending], return_when=asyncio.FIRST_COMPLETED)
+            is_over = task.done()
+        finally:
+            await _end(task, ending)
+        if is_over:
+            task.result()
 
     async def _give_back_waiting(self) -> None:
         waiting, self._pull.waiting = list(self._pull.waiting), type(self._pull.waiting)()
@@ -163,7 +216,7 @@ class Session:
         self._pull.stir()
 
 
-async def _end(*tasks: asyncio.Task[object]) -> None:
+async def _end(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

@@ -7,21 +7,27 @@ way, shows in that answer, and is refused here before it can lose anything.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import logging
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from lifecycle.errors import UnfitServer
+from lifecycle.bridges.subjects import covers, filters, widest
+from lifecycle.control.patterns import Pattern
+from lifecycle.errors import InvalidPattern, UnfitServer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from nats.js.api import ConsumerConfig, ConsumerInfo, StreamConfig
 
     from lifecycle.bridges.links import Link
+    from lifecycle.bridges.settings import Settings
 
-__all__ = ["COPIES", "Group", "ensure_consumer", "ensure_stream", "patiently"]
+__all__ = ["Group", "Subscriptions", "ensure_consumer", "ensure_stream", "patiently", "replicated"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
@@ -34,7 +40,7 @@ _DEDUPE = 120.0
 _KEPT = 7 * 24 * 3600.0
 
 #: Copies of a stream that is made in a cluster.
-COPIES = 3
+_COPIES = 3
 
 #: Events that a group may have under way in all; one that wants strict order has one.
 _GROUP_PENDING = 10_000
@@ -42,60 +48,104 @@ _GROUP_PENDING = 10_000
 #: Seconds for an answer of the server, and how often it is asked: a cluster that has lost its leader needs a while.
 _ANSWER, _TRIES, _PAUSE = 3.0, 5, 1.0
 
+#: Questions to a cluster without a leader between two warnings.
+_WARN_EVERY = 30
+
+#: JetStream is disabled, which waiting does not change; a cluster has fewer servers than copies were asked for.
+_DISABLED, _NO_PEERS = (10039, 10076), 10005
+
+#: The stream of a consumer does not exist.
+_NO_STREAM = 10059
+
+#: Where the consumer's metadata keep the patterns of all members, each with a stamp that its members renew.
+_PATTERNS = "lifecycle-patterns"
+
+#: Seconds after which the group forgets a pattern that no running member has renewed.
+_FORGOTTEN = 900.0
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What the consumer of a group is to be."""
+    """The settings of a group's consumer."""
 
     name: str
     filters: list[str]
     ack_wait: float
     strict: bool
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-async def ensure_stream(link: Link, name: str, prefix: str) -> None:
-    """See that there is a stream for the subjects of ``prefix``.
+async def ensure_stream(link: Link, name: str, prefix: str) -> bool:
+    """Make the stream for the subjects of ``prefix`` unless there is one, and return whether it was made.
 
     Raises:
-        UnfitServer: when the one of that name is of no use, or none can be made.
+        UnfitServer: when the existing stream cannot be used, or none can be made.
     """
-    from nats.js.errors import APIError
-
     if not (link.said("jetstream") or link.said("cluster")):
         raise UnfitServer(f"{link.server!r} keeps no streams; start nats-server with --jetstream")
-    for copies in (COPIES, 1) if link.said("cluster") else (1,):
+    config, is_new = await replicated(link, partial(_stream, link, name, prefix), f"stream {name!r}")
+    _compare_stream(config, name, prefix)
+    return is_new
+
+
+async def replicated(link: Link, make: Callable[[int], Awaitable[_Answer]], what: str) -> _Answer:
+    """Return the result of ``make`` with three copies in a cluster, or with one if the cluster refuses three.
+
+    Raises:
+        UnfitServer: when the server refuses one copy too.
+    """
+    from nats.js.errors import APIError, ServiceUnavailableError
+
+    for copies in (_COPIES, 1) if link.said("cluster") else (1,):
         try:
-            config = await patiently(partial(_stream, link, name, prefix, copies))
+            return await patiently(link, partial(make, copies))
+        except ServiceUnavailableError:
+            raise
         except APIError as error:
             if copies == 1:
-                raise UnfitServer(f"stream {name!r} cannot be made: {error.description}") from error
-            _log.warning("stream %r gets one copy: %s", name, error.description)
-        else:
-            _compare_stream(config, name, prefix)
-            return
+                raise UnfitServer(f"{what} cannot be made: {error.description}") from None
+            _log.warning("%s gets one copy, which is lost with its server: %s", what, error.description)
+    raise AssertionError("one copy is returned or refused")
 
 
-async def patiently(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-    """What ``ask`` returns, asked several times where there is no leader that could answer."""
-    from nats.js.errors import NoStreamResponseError, ServiceUnavailableError
+async def patiently(link: Link, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """Return the result of ``ask``; it is repeated while there is no leader to answer.
 
-    for left in reversed(range(_TRIES)):
+    A single server gets a few tries. A cluster is waited for: at the first start it has no leader until enough of its
+    servers are up.
+    """
+    from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
+
+    for tries in itertools.count(1):
         try:
-            return await ask()
-        except (TimeoutError, NoStreamResponseError, ServiceUnavailableError):
-            if not left:
+            answer = await ask()
+        except (TimeoutError, NoStreamResponseError, ServiceUnavailableError) as error:
+            reason = getattr(error, "description", None) or "no answer"
+            if getattr(error, "err_code", None) in _DISABLED:
+                raise UnfitServer(f"{link.server!r} keeps no streams: {reason}") from None
+            link.missed(reason)
+            if tries >= _TRIES and not link.said("cluster"):
                 raise
-            await asyncio.sleep(_PAUSE)
+            if tries % _WARN_EVERY == _TRIES:
+                _log.warning("waiting for a leader among the servers of %r: %s", link.server, reason)
+        except APIError as error:
+            link.answered()
+            if error.err_code != _NO_PEERS or tries >= _TRIES:
+                raise
+        else:
+            link.answered()
+            return answer
+        await asyncio.sleep(_PAUSE)
     raise AssertionError("the last try raises or returns")
 
 
-async def _stream(link: Link, name: str, prefix: str, copies: int) -> StreamConfig:
-    """The settings of the stream, which is made if there is none."""
+async def _stream(link: Link, name: str, prefix: str, copies: int) -> tuple[StreamConfig, bool]:
+    """Return the settings of the stream, and whether it had to be made."""
     from nats.js.api import RetentionPolicy, StorageType, StreamConfig
     from nats.js.errors import NotFoundError
 
     try:
-        info = await link.js.stream_info(name)
+        return (await link.js.stream_info(name)).config, False
     except NotFoundError:
         wanted = StreamConfig(
             name=name,
@@ -108,12 +158,10 @@ async def _stream(link: Link, name: str, prefix: str, copies: int) -> StreamConf
             allow_direct=True,
         )
         info = await link.js.add_stream(wanted)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
-    return info.config
+    return info.config, True
 
 
 def _compare_stream(config: StreamConfig, name: str, prefix: str) -> None:
-    from lifecycle.bridges.subjects import covers
-
     wrong = [
         (not any(covers(each, f"{prefix}.>") for each in config.subjects or ()), f"does not take {prefix}.>"),
         (config.retention == "workqueue", "is a work queue, which gives an event to one group only"),
@@ -126,24 +174,145 @@ def _compare_stream(config: StreamConfig, name: str, prefix: str) -> None:
             raise UnfitServer(f"stream {name!r} {what}; change it, or give the bridge another stream")
 
 
-async def ensure_consumer(link: Link, stream: str, group: Group) -> None:
-    """See that the consumer of ``group`` is there and as it is to be; one with old settings is changed.
+class Subscriptions:
+    """The patterns that the members of a group subscribe to together, from which the consumer's filter is made.
+
+    They are kept in the consumer's metadata. A member that starts adds its own. Members that run renew the stamps of
+    theirs; a pattern whose stamp stays the same for a quarter of an hour belongs to no member any more, and is removed.
+    So a member of an older version that restarts takes nothing from those of a newer one.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        #: The group's.
+        self.name: str = settings.group
+        self._settings = settings
+        self._own = {each.text: each for each in settings.subscribe}
+        self._own_filters = filters(settings.subscribe, settings.prefix)
+        # By pattern: its stamp, and when that was first seen here.
+        self._stamps: dict[str, tuple[str, float]] = {}
+        self._others: dict[str, Pattern] = {}
+        # Filters of a consumer that another program made: no pattern explains them.
+        self._strange: dict[str, float] = {}
+
+    def read(self, config: ConsumerConfig) -> None:
+        """Take over what the metadata and the filter of the consumer say."""
+        now = asyncio.get_running_loop().time()
+        stamps = _stamps_of(config)
+        self._stamps = {text: (stamp, self._since(text, stamp, now)) for text, stamp in stamps.items()}
+        others = {text: pattern for text in stamps if text not in self._own and (pattern := _pattern(text))}
+        known = filters([*self._own.values(), *others.values()], self._settings.prefix)
+        strange = {
+            each: self._strange.get(each, now)
+            for each in _filters_of(config)
+            if not any(covers(wide, each) for wide in known)
+        }
+        if others.keys() - self._others.keys() or strange.keys() - self._strange.keys():
+            _log.warning(
+                "the group %r also gets %s, to which this member does not subscribe: such events wait for members "
+                "that do, and after %g minutes without any the group gets them no longer",
+                self._settings.group,
+                ", ".join([*others, *strange]),
+                _FORGOTTEN / 60,
+            )
+        self._others, self._strange = others, strange
+
+    def is_due(self) -> bool:
+        """Whether the consumer has to be written: own stamps are missing or old, or others are out of date."""
+        now = asyncio.get_running_loop().time()
+        renewed = now - _FORGOTTEN / 3
+        own = all(text in self._stamps and self._stamps[text][1] > renewed for text in self._own)
+        return not own or bool(self._out_of_date(now))
+
+    def group(self) -> Group:
+        """Renew the own stamps, remove what is out of date, and return the settings of the consumer."""
+        now = asyncio.get_running_loop().time()
+        if gone := self._out_of_date(now):
+            _log.warning(
+                "the group %r gets %s no longer: for %g minutes no member has subscribed to it",
+                self._settings.group,
+                ", ".join(gone),
+                _FORGOTTEN / 60,
+            )
+        for text in gone:
+            self._others.pop(text, None)
+            self._strange.pop(text, None)
+        stamp = uuid.uuid4().hex[:8]
+        stamps = {text: self._stamps[text][0] for text in self._others} | dict.fromkeys(self._own, stamp)
+        settings = self._settings
+        wanted = filters([*self._own.values(), *self._others.values()], settings.prefix)
+        return Group(
+            settings.group,
+            widest([*wanted, *self._strange]),
+            settings.ack_wait,
+            strict=settings.max_in_flight == 1,
+            metadata={_PATTERNS: json.dumps(stamps, ensure_ascii=False)},
+        )
+
+    def is_elsewhere(self, topic: str) -> bool:
+        """Whether another member may subscribe to ``topic``."""
+        return any(each.matches(topic) for each in self._others.values())
+
+    def is_ours(self, subject: str) -> bool:
+        """Whether the filter that this member needs lets ``subject`` through."""
+        return any(covers(each, subject) for each in self._own_filters)
+
+    def _since(self, text: str, stamp: str, now: float) -> float:
+        last, since = self._stamps.get(text, ("", now))
+        return since if last == stamp else now
+
+    def _out_of_date(self, now: float) -> list[str]:
+        since = {text: self._stamps[text][1] for text in self._others} | self._strange
+        return [text for text, at in since.items() if now - at >= _FORGOTTEN]
+
+
+def _stamps_of(config: ConsumerConfig) -> dict[str, str]:
+    """Return the patterns of all members with their stamps; none where another program wrote something else."""
+    try:
+        said: Any = json.loads((config.metadata or {}).get(_PATTERNS, "{}"))
+    except ValueError:
+        return {}
+    items = cast("dict[object, object]", said).items() if isinstance(said, dict) else ()
+    return {str(text): str(stamp) for text, stamp in items}
+
+
+def _pattern(text: str) -> Pattern | None:
+    try:
+        return Pattern(text)
+    except InvalidPattern:
+        return None
+
+
+def _filters_of(config: ConsumerConfig) -> list[str]:
+    return sorted(config.filter_subjects or ([config.filter_subject] if config.filter_subject else []))
+
+
+async def ensure_consumer(link: Link, stream: str, subscriptions: Subscriptions) -> None:
+    """Make the consumer of the group, or change it to what its members need.
 
     Raises:
         UnfitServer: when the server refuses it, or made it in another way.
     """
-    from nats.js.errors import APIError, ServiceUnavailableError
+    from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
-    async def add() -> ConsumerInfo:
-        return await link.js.add_consumer(stream, _consumer(group), timeout=_ANSWER)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
+    group = subscriptions.name
+
+    async def make() -> tuple[ConsumerInfo, Group]:
+        try:
+            subscriptions.read((await link.js.consumer_info(stream, group, timeout=_ANSWER)).config)
+        except NotFoundError as error:
+            if error.err_code == _NO_STREAM:
+                raise
+        wanted = subscriptions.group()
+        return await link.js.add_consumer(stream, _consumer(wanted), timeout=_ANSWER), wanted  # pyright: ignore[reportUnknownMemberType]  # of nats-py
 
     try:
-        info = await patiently(add)
+        info, wanted = await patiently(link, make)
     except ServiceUnavailableError:
         raise
     except APIError as error:
-        raise UnfitServer(f"the server refuses the group {group.name!r}: {error.description}") from error
-    _compare_consumer(info.config, group)
+        raise UnfitServer(f"the server refuses the group {group!r}: {error.description}") from None
+    _compare_consumer(info.config, wanted)
+    subscriptions.read(info.config)
 
 
 def _consumer(group: Group) -> ConsumerConfig:
@@ -158,19 +327,19 @@ def _consumer(group: Group) -> ConsumerConfig:
         # The bridge counts itself: the server would forget the event where a dead letter is due.
         max_deliver=-1,
         filter_subjects=group.filters,
+        metadata=dict(group.metadata),
         max_ack_pending=1 if group.strict else _GROUP_PENDING,
     )
 
 
 def _compare_consumer(got: ConsumerConfig, group: Group) -> None:
     wanted = _consumer(group)
-    theirs = sorted(got.filter_subjects or ([got.filter_subject] if got.filter_subject else []))
     pairs = {
         "ack_policy": (got.ack_policy, wanted.ack_policy),
         "ack_wait": (got.ack_wait, wanted.ack_wait),
         "max_deliver": (got.max_deliver, wanted.max_deliver),
         "max_ack_pending": (got.max_ack_pending, wanted.max_ack_pending),
-        "filter_subjects": (theirs, group.filters),
+        "filter_subjects": (_filters_of(got), group.filters),
     }
     for setting, (is_now, asked) in pairs.items():
         if is_now != asked:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lifecycle.control.patterns import Segment
 
-__all__ = ["LONGEST", "as_subject", "as_token", "as_topic", "covers", "filters"]
+__all__ = ["LONGEST", "as_subject", "as_token", "as_topic", "covers", "filters", "widest"]
 
 #: Characters of a subject: a server ends the connection of who sends one of 4,096.
 LONGEST = 1024
@@ -72,7 +72,12 @@ def as_topic(subject: str, prefix: str) -> str:
 
 def filters(patterns: Iterable[Pattern], prefix: str) -> list[str]:
     """Subjects that let through whatever one of ``patterns`` matches, none of them a part of another; sorted."""
-    wanted = {subject for pattern in patterns for subject in _filters(pattern.segments, prefix)}
+    return widest(subject for pattern in patterns for subject in _filters(pattern.segments, prefix))
+
+
+def widest(subjects: Iterable[str]) -> list[str]:
+    """Those of ``subjects`` that no other covers, sorted; a server refuses filters that overlap."""
+    wanted = set(subjects)
     return sorted(one for one in wanted if not any(covers(other, one) for other in wanted if other != one))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lifecycle.bridges import memories
-from lifecycle.bridges.memories import Memory
+from lifecycle.bridges.memories import Memory, Past
 
 if TYPE_CHECKING:
     import pytest
@@ -14,14 +14,13 @@ AT = "1792540800000000001"
 KEY = (7, AT)
 
 
-def test_attempts_are_counted_where_the_server_has_begun_anew() -> None:
+def test_failures_are_remembered_until_the_event_is_handled() -> None:
     memory = Memory()
-    assert memory.attempt(KEY, 1) == 1
-    memory.failed(KEY, 1)
-    memory.failed(KEY, 2)
-    assert [memory.attempt(KEY, delivered) for delivered in (1, 3, 7)] == [3, 3, 7]
+    assert memory.past(KEY) == (0, "")
+    memory.failed(KEY, Past(2, "no"))
+    assert memory.past(KEY) == (2, "no")
     memory.handled(KEY)
-    assert memory.attempt(KEY, 1) == 1
+    assert memory.past(KEY) == (0, "")
 
 
 def test_what_was_handled_is_known_again_and_its_number_in_another_stream_is_not() -> None:
@@ -36,6 +35,6 @@ def test_the_oldest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory()
     for number in range(5):
         memory.handled((number, AT))
-        memory.failed((number, AT), 4)
+        memory.failed((number, AT), Past(4, "no"))
     assert [memory.was_handled((number, AT)) for number in range(5)] == [False, False, True, True, True]
-    assert [memory.attempt((number, AT), 1) for number in range(5)] == [1, 1, 5, 5, 5]
+    assert [memory.past((number, AT)).failures for number in range(5)] == [0, 0, 4, 4, 4]

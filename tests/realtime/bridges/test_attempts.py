@@ -1,0 +1,222 @@
+"""Attempts: failures of handlers make dead letters; restarts, prefetching and the crashes of others do not."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lifecycle.backoff import Backoff
+from lifecycle.bridges import BusEvent, NatsBridge
+from lifecycle.control import Event, Router
+from lifecycle.testing import running
+from tests.nats_servers import LIMIT, NatsProcess
+from tests.realtime.bridges.boxes import Box, by_hand
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    MakeBridge = Callable[..., NatsBridge]
+
+ROOT = Path(__file__).parents[3]
+
+#: A member of a group that the event "pill" kills; the others are written down.
+KILLED_BY_A_PILL = """
+import asyncio, os, signal, sys
+from lifecycle import Router, run
+from lifecycle.bridges import NatsBridge
+
+url, stream, prefix = sys.argv[1:]
+router = Router()
+router.add_source(
+    NatsBridge(url, stream=stream, prefix=prefix, group="there", subscribe=("job/*",), ack_wait=1.0, max_deliver=2)
+)
+
+@router.on("job/*")
+async def handle(event):
+    if event.data == "pill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    print(event.data, flush=True)
+
+run(router)
+"""
+
+
+async def deliver(server: NatsProcess, receiver: NatsBridge, times: int) -> None:
+    """Have all events of the group delivered so often, and given back each time without a handler."""
+    async with by_hand(server) as js:
+        subscription = await js.pull_subscribe_bind("there", receiver._settings.stream)
+        count = (await js.consumer_info(receiver._settings.stream, "there")).num_pending or 0
+        for _ in range(times):
+            left = count
+            while left:
+                messages = await subscription.fetch(left, timeout=LIMIT)
+                left -= len(messages)
+                for message in messages:
+                    await message.nak()
+        await subscription.unsubscribe()
+
+
+async def set_up(here: Router, receiver: NatsBridge, *data: object) -> None:
+    """Make the group, and send events to it that none of its members has seen."""
+    group = Router()
+    group.add_source(receiver)
+    async with running(group):
+        pass
+    for each in data:
+        await (await here.emit(Event("job/x", each)))
+
+
+async def test_events_that_were_only_given_back_by_stopped_members_are_never_dead_letters(bridge: MakeBridge) -> None:
+    here = Router()
+    here.add_source(bridge(group="here", publish=("job/*",)))
+
+    async with running(here):
+        for number in range(5):
+            await (await here.emit(Event("job/x", number)))
+        for _ in range(5):
+            there, began = Router(), asyncio.Event()
+            receiver = bridge(group="there", subscribe=("job/*",), max_deliver=2)
+            there.add_source(receiver)
+
+            async def for_ever(event: BusEvent, began: asyncio.Event = began) -> None:
+                began.set()
+                await asyncio.Event().wait()
+
+            there.handle("job/*", for_ever)
+            task = asyncio.create_task(there.run())
+            await began.wait()
+            await until(lambda receiver=receiver: receiver.state().in_flight == 5)  # type: ignore[misc]
+            task.cancel()
+            await asyncio.wait([task])
+        last = Router()
+        last.add_source(bridge(group="there", subscribe=("job/*",), max_deliver=2))
+        last.handle("job/*", box := Box())
+        async with running(last):
+            events = await box.wait(5)
+    assert sorted(event.data for event in events) == [0, 1, 2, 3, 4]
+    assert {event.attempt for event in events} == {1}
+
+
+async def test_failures_are_counted_over_all_processes_of_a_group(bridge: MakeBridge) -> None:
+    """A bridge remembers its own failures; those of other bridges are kept on the server."""
+    here = Router()
+    here.add_source(bridge(group="here", publish=("job/*",), subscribe=("dead/**",)))
+    here.handle("dead/**", dead := Box())
+    attempts: list[int] = []
+    async with running(here):
+        await (await here.emit(Event("job/x")))
+        for number in range(1, 4):
+            there = Router()
+            there.add_source(bridge(group="there", subscribe=("job/*",), max_deliver=3))
+
+            @there.on("job/*")
+            async def fail(event: BusEvent) -> None:
+                attempts.append(event.attempt)
+                if len(attempts) > event.attempt:
+                    await asyncio.Event().wait()
+                raise ValueError(f"no {event.attempt}")
+
+            task = asyncio.create_task(there.run())
+            await until(lambda number=number: len(attempts) > number or dead.events)  # type: ignore[misc]
+            task.cancel()
+            await asyncio.wait([task])
+        [letter] = await dead.wait(1)
+    assert sorted(set(attempts)) == [1, 2, 3]
+    assert letter.headers["dead-reason"] == "ValueError: no 3"
+    assert letter.headers["dead-attempts"] == "3"
+
+
+async def test_an_event_that_kills_its_process_is_a_dead_letter_and_those_prefetched_with_it_are_not(
+    bridge: MakeBridge, server: NatsProcess
+) -> None:
+    here = Router()
+    receiver = bridge(group="there", subscribe=("job/*",), ack_wait=1.0)
+    here.add_source(bridge(group="here", publish=("job/*",), subscribe=("dead/**",)))
+    here.handle("dead/**", dead := Box())
+    innocent = [f"innocent {number}" for number in range(10)]
+    async with running(here):
+        await set_up(here, receiver, "pill", *innocent)
+        await deliver(server, receiver, 21)
+        settings = receiver._settings
+        arguments = [server.url, settings.stream, settings.prefix]
+        handled: list[str] = []
+        crashes = 0
+        while len(handled) < len(innocent):
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", KILLED_BY_A_PILL, *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+            )
+            assert process.stdout is not None
+            while line := await asyncio.wait_for(process.stdout.readline(), LIMIT):
+                handled.append(line.decode().strip())
+                if len(handled) == len(innocent):
+                    process.terminate()
+            crashes += await process.wait() != 0
+        [letter] = await dead.wait(1)
+    assert sorted(handled) == innocent
+    assert letter.data == "pill"
+    assert "stopped or died while it was handled alone" in letter.headers["dead-reason"]
+    assert crashes == 2
+
+
+async def test_a_stop_while_a_suspicious_event_is_handled_alone_is_not_a_failure(
+    bridge: MakeBridge, server: NatsProcess
+) -> None:
+    here, there = Router(), Router()
+    here.add_source(bridge(group="here", publish=("job/*",)))
+    receiver = bridge(group="there", subscribe=("job/*",), max_deliver=1)
+    there.add_source(receiver)
+    began = asyncio.Event()
+
+    @there.on("job/*")
+    async def for_ever(event: BusEvent) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async with running(here):
+        await set_up(here, bridge(group="there", subscribe=("job/*",)), 0)
+        await deliver(server, receiver, 21)
+        task = asyncio.create_task(there.run())
+        await began.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        last = Router()
+        last.add_source(bridge(group="there", subscribe=("job/*",), max_deliver=1))
+        last.handle("job/*", box := Box())
+        async with running(last):
+            [event] = await box.wait(1)
+    assert event.attempt == 1
+
+
+async def test_where_no_bucket_can_be_made_failures_are_counted_by_each_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = "accounts { A: { jetstream: { max_streams: 1 }, users: [{ user: me, password: pw }] } }"
+    with NatsProcess(tmp_path, settings=limits) as server:
+        url = server.url.replace("//", "//me:pw@")
+        router = Router()
+        router.add_source(
+            NatsBridge(
+                url,
+                group="g",
+                publish=("job/*",),
+                subscribe=("job/*", "dead/**"),
+                max_deliver=2,
+                backoff=Backoff(initial=0.05, maximum=0.1),
+            )
+        )
+        router.handle("dead/**", dead := Box())
+        router.handle("job/*", broken)
+        async with running(router):
+            await (await router.emit(Event("job/x")))
+            [letter] = await dead.wait(1)
+    assert letter.headers["dead-attempts"] == "2"
+    assert [record.message for record in caplog.records if "counts the failures of its events alone" in record.message]
+
+
+async def broken(event: BusEvent) -> None:
+    raise ValueError("no")
