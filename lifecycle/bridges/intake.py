@@ -51,7 +51,7 @@ _SUSPECT = 20
 _UNWANTED = 20
 
 #: Pauses until an event that this member does not subscribe to is delivered again, to another one if there is.
-_ELSEWHERE = Backoff(initial=0.2, maximum=30.0)
+_ELSEWHERE = Backoff(initial=0.2, maximum=10.0)
 
 #: Words in an address without domain and account.
 _WORDS = 9

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from nats.js.errors import ServiceUnavailableError
 
-from lifecycle.bridges import Leader, NatsBridge, NotPublished
+from lifecycle.bridges import Leader, NatsBridge, NotPublished, links, streams
 from lifecycle.bridges.lease_keys import STREAM
 from lifecycle.control import Event, Router
 from lifecycle.testing import running
@@ -27,19 +27,25 @@ BEFORE, AFTER = 50, 50
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[dict[str, NatsProcess]]:
-    """By their names."""
+def site(tmp_path: Path) -> Iterator[dict[str, NatsProcess]]:
+    """Three servers of one cluster by their names, which are not started."""
     ports = [free_port() for _ in range(3)]
     routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
-    with ExitStack() as stack:
-        servers: dict[str, NatsProcess] = {}
-        for number, port in enumerate(ports):
-            settings = (
-                f"server_name: n{number}\ncluster {{ name: all, listen: '127.0.0.1:{port}', routes: [{routes}] }}"
-            )
-            server = NatsProcess(tmp_path / f"n{number}", settings=settings)
-            servers[f"n{number}"] = stack.enter_context(server)
-        yield servers
+    servers: dict[str, NatsProcess] = {}
+    for number, port in enumerate(ports):
+        settings = f"server_name: n{number}\ncluster {{ name: all, listen: '127.0.0.1:{port}', routes: [{routes}] }}"
+        servers[f"n{number}"] = NatsProcess(tmp_path / f"n{number}", settings=settings)
+    yield servers
+    for server in servers.values():
+        server.kill()
+
+
+@pytest.fixture
+def cluster(site: dict[str, NatsProcess]) -> dict[str, NatsProcess]:
+    """The same, started."""
+    for server in site.values():
+        server.start()
+    return dict(site)
 
 
 @pytest.mark.timeout(240)
@@ -74,6 +80,61 @@ async def test_a_cluster_that_loses_its_leader_stalls_and_loses_nothing(cluster:
         assert await leader.get("last/run") == b"after the kill"
         assert told.topics == ["leader/cron/gained"]
     assert sent == set(range(BEFORE + AFTER))
+
+
+@pytest.mark.timeout(240)
+async def test_a_first_start_waits_until_enough_servers_are_up(
+    site: dict[str, NatsProcess], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two of three that have never met do not elect a leader."""
+    monkeypatch.setattr(streams, "_TRIES", 1)
+    monkeypatch.setattr(streams, "_PAUSE", 0.1)
+    *first, last = site.values()
+    for server in first:
+        await asyncio.to_thread(server.start)
+    router = Router()
+    router.add_source(NatsBridge(",".join(server.url for server in first), group="here", publish=("job/*",)))
+    task = asyncio.create_task(router.run())
+    await until(lambda: "waiting for a leader" in caplog.text or task.done())
+    assert not task.done()
+    await asyncio.to_thread(last.start)
+    await asyncio.wait([task, starting := asyncio.create_task(router.wait_running())], return_when="FIRST_COMPLETED")
+    assert starting.done()
+    await (await router.emit(Event("job/x")))
+    assert (await leads(site, "EVENTS")) in site
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@pytest.mark.timeout(240)
+async def test_a_bridge_and_a_leader_whose_server_is_frozen_go_to_another(
+    cluster: dict[str, NatsProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connections stay open; the client would ask it for half a minute."""
+    monkeypatch.setattr(links, "_PING", 600)
+    await formed(cluster)
+    router = Router()
+    # The others are known from this one.
+    frozen = next(iter(cluster.values()))
+    both = NatsBridge(frozen.url, group="here", publish=("job/*",), subscribe=("job/*",))
+    leader = Leader("cron", frozen.url, lease=6.0)
+    router.add_source(both)
+    router.add_source(leader)
+    router.handle("job/*", box := Box())
+    router.handle("leader/**", told := Box())
+    async with running(router):
+        await told.wait(1)
+        await insist(router, 0)
+        await box.wait(1)
+        frozen.freeze()
+        try:
+            await insist(router, 1)
+            await box.wait(2)
+            assert leader._candidate is not None
+            client = leader._candidate.link.client
+            await until(lambda: client.connected_url and client.connected_url.port != frozen.port and leader.token)
+        finally:
+            frozen.thaw()
 
 
 async def formed(cluster: dict[str, NatsProcess]) -> None:

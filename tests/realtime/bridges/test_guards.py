@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.bridges import NatsBridge, NatsServer, UnfitServer
+from lifecycle.bridges import NatsBridge, NatsServer, UnfitServer, sessions, streams
 from lifecycle.control import Event, Router
 from lifecycle.errors import SourceFailed
 from lifecycle.testing import running
-from tests.nats_servers import NatsProcess
+from tests.nats_servers import LIMIT, NatsProcess
 from tests.realtime.bridges.boxes import Box, by_hand
 from tests.realtime.bridges.credentials import credentials
 
@@ -75,23 +75,31 @@ async def test_subjects_that_another_stream_has_are_said_to_be(bridge: MakeBridg
         await js.delete_stream("THEIRS")
 
 
-async def test_a_group_with_old_settings_gets_the_new_ones(bridge: MakeBridge, server: NatsProcess) -> None:
-    """Bound to as it is, it would go on with the old ones and say nothing."""
+async def test_a_group_with_old_settings_gets_the_new_ones(
+    bridge: MakeBridge, server: NatsProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new patterns are added; the old ones go when no member has them."""
     router = Router()
     router.add_source(bridge(group="g", subscribe=("old/*",), ack_wait=7.0))
     async with running(router):
         pass
+    monkeypatch.setattr(sessions, "_LOOK", 0.05)
     router = Router()
     mine = bridge(group="g", subscribe=("new/*", "newer/**"), publish=("new/*",), ack_wait=9.0)
     router.add_source(mine)
     router.handle("new/*", box := Box())
+    stream, prefix = mine._settings.stream, mine._settings.prefix
+    new = [f"{prefix}.new.*", f"{prefix}.newer", f"{prefix}.newer.>"]
     async with running(router), by_hand(server) as js:
         await (await router.emit(Event("new/x")))
         await box.wait(1)
-        config = (await js.consumer_info(mine._settings.stream, "g")).config
-    prefix = mine._settings.prefix
-    assert sorted(config.filter_subjects or ()) == [f"{prefix}.new.*", f"{prefix}.newer", f"{prefix}.newer.>"]
-    assert config.ack_wait == 9.0
+        config = (await js.consumer_info(stream, "g")).config
+        assert config.filter_subjects == [*new, f"{prefix}.old.*"]
+        assert config.ack_wait == 9.0
+        monkeypatch.setattr(streams, "_FORGOTTEN", 0.2)
+        async with asyncio.timeout(LIMIT):
+            while (await js.consumer_info(stream, "g")).config.filter_subjects != new:
+                await asyncio.sleep(0.01)
 
 
 async def test_a_group_that_cannot_be_changed_is_refused(bridge: MakeBridge, server: NatsProcess) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +12,7 @@ from lifecycle.backoff import Backoff
 from lifecycle.bridges import BridgeError, BusEvent, NatsBridge, NotPublished, links, publishing, sessions
 from lifecycle.control import Event, HealthEvent, Router
 from lifecycle.testing import running
+from tests.nats_servers import LIMIT
 from tests.realtime.bridges.boxes import Box, by_hand
 from tests.waiting import until
 
@@ -63,6 +64,78 @@ async def test_what_the_bus_does_not_take_in_time_fails_and_the_emitter_has_it_s
         with pytest.raises(NotPublished, match=r"within 0.2 s"):
             await (await here.emit(Event("job/x")))
     assert local.events == []
+
+
+async def test_the_time_limit_of_every_event_begins_when_it_is_sent(
+    own_server: NatsProcess, own_bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when those before it have been given up: one after the other would take a minute here."""
+    monkeypatch.setattr(publishing, "PATIENCE", 1.0)
+    here = Router()
+    sender = own_bridge(group="here", publish=("job/*",), max_in_flight=2)
+    here.add_source(sender)
+    async with running(here):
+        await asyncio.to_thread(own_server.kill)
+        await until(lambda: not sender.state().up)
+        deliveries = [await here.emit(Event("job/x", number)) for number in range(120)]
+        async with asyncio.timeout(LIMIT):
+            outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {NotPublished}
+    assert "there is no connection" in str(outcomes[0])
+
+
+async def test_a_bridge_that_only_publishes_makes_a_deleted_stream_again(
+    own_server: NatsProcess, own_bridge: MakeBridge, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = Router()
+    sender = own_bridge(group="here", publish=("job/*",))
+    here.add_source(sender)
+    stream = sender._settings.stream
+    async with running(here), by_hand(own_server) as js:
+        await js.delete_stream(stream)
+        await (await here.emit(Event("job/x")))
+        assert (await js.stream_info(stream)).state.messages == 1
+    assert f"the stream '{stream}' was gone" in caplog.text
+
+
+async def test_a_bridge_that_subscribes_makes_a_deleted_stream_and_its_group_again(
+    own_server: NatsProcess, own_bridge: MakeBridge
+) -> None:
+    there = Router()
+    receiver = own_bridge(group="there", subscribe=("job/*",), publish=("job/*",))
+    there.add_source(receiver)
+    there.handle("job/*", box := Box())
+    async with running(there), by_hand(own_server) as js:
+        await js.delete_stream(receiver._settings.stream)
+        await (await there.emit(Event("job/x")))
+        await box.wait(1)
+    assert [source.failures for source in there.sources()] == [0]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"max_msgs": 1, "discard": "new"}, "the server refuses it: maximum messages exceeded"),
+        ({"subjects": ["elsewhere"]}, r"does not take ev\d+\.>; change it"),
+    ],
+)
+async def test_an_event_that_is_not_taken_in_time_fails_with_the_reason_of_the_server(
+    own_server: NatsProcess,
+    own_bridge: MakeBridge,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    reason: str,
+) -> None:
+    monkeypatch.setattr(publishing, "PATIENCE", 1.0)
+    here = Router()
+    sender = own_bridge(group="here", publish=("job/*",))
+    here.add_source(sender)
+    async with running(here), by_hand(own_server) as js:
+        await (await here.emit(Event("job/x")))
+        config = (await js.stream_info(sender._settings.stream)).config
+        await js.update_stream(config.evolve(**change))
+        with pytest.raises(NotPublished, match=reason):
+            await (await here.emit(Event("job/x")))
 
 
 async def test_a_client_that_is_closed_for_good_is_replaced(own_bridge: MakeBridge) -> None:

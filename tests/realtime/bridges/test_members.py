@@ -1,0 +1,127 @@
+"""Members of one group with different patterns, as during a rolling deployment, and a group that is paused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.backoff import Backoff
+from lifecycle.bridges import intake, sessions, streams
+from lifecycle.control import Event, Router
+from lifecycle.testing import running
+from tests.realtime.bridges.boxes import Box, answered, by_hand
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.bridges import NatsBridge
+    from tests.nats_servers import NatsProcess
+
+    MakeBridge = Callable[..., NatsBridge]
+
+COUNT = 20
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events that were given back come again at once."""
+    monkeypatch.setattr(intake, "_ELSEWHERE", Backoff(initial=0.01, maximum=0.02))
+
+
+def member(receiver: NatsBridge) -> tuple[Router, Box]:
+    router, box = Router(), Box()
+    router.add_source(receiver)
+    router.handle("**", lambda event: None if event.topic.startswith("health/") else box(event))
+    return router, box
+
+
+async def send(here: Router, topic: str) -> None:
+    for number in range(COUNT):
+        await (await here.emit(Event(topic, number)))
+
+
+async def test_a_member_gives_back_events_to_which_only_newer_members_subscribe(
+    bridge: MakeBridge, server: NatsProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, _ = member(bridge(group="here", publish=("**",)))
+    old, old_box = member(receiver := bridge(group="g", subscribe=("a/*",)))
+    new, new_box = member(bridge(group="g", subscribe=("a/*", "b/*")))
+    async with running(here), running(old), running(new), by_hand(server) as js:
+        await send(here, "b/x")
+        await new_box.wait(COUNT)
+        await answered(js, receiver)
+    assert {event.data for event in new_box.events} == set(range(COUNT))
+    assert old_box.events == []
+
+
+async def test_an_old_member_that_restarts_last_takes_nothing_from_newer_ones(
+    bridge: MakeBridge, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, _ = member(bridge(group="here", publish=("**",)))
+    new, box = member(bridge(group="g", subscribe=("a/*", "b/*")))
+    old, _ = member(bridge(group="g", subscribe=("a/*",)))
+    async with running(here):
+        async with running(new):
+            pass
+        async with running(old):
+            await send(here, "b/x")
+        async with running(new):
+            await box.wait(COUNT)
+    assert {event.data for event in box.events} == set(range(COUNT))
+    warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len([text for text in warned if text.startswith("the group 'g' also gets b/*")]) == 1
+
+
+async def test_patterns_that_share_a_filter_are_told_apart(bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subject has no words for ``fo*``: each member gets the events of the other too."""
+    monkeypatch.setattr(sessions, "_LOOK", 0.01)
+    here, _ = member(bridge(group="here", publish=("**",)))
+    one, one_box = member(first := bridge(group="g", subscribe=("fo*",)))
+    two, two_box = member(bridge(group="g", subscribe=("ba*",)))
+    async with running(here), running(one), running(two):
+        assert first._session is not None
+        subscriptions = first._session._subscriptions
+        await until(lambda: subscriptions.is_elsewhere("bar"))
+        for topic in ("foo", "bar", "neither"):
+            await send(here, topic)
+        await one_box.wait(COUNT)
+        await two_box.wait(COUNT)
+    assert set(one_box.topics) == {"foo"}
+    assert set(two_box.topics) == {"bar"}
+
+
+async def test_events_to_which_no_member_subscribes_any_more_become_dead_letters(
+    bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, dead = member(bridge(group="here", publish=("a/*", "b/*"), subscribe=("dead/**",)))
+    new, _ = member(bridge(group="g", subscribe=("a/*", "b/*")))
+    old, _ = member(bridge(group="g", subscribe=("a/*",)))
+    monkeypatch.setattr(sessions, "_LOOK", 0.05)
+    monkeypatch.setattr(intake, "_UNWANTED", 2)
+    async with running(here):
+        async with running(new):
+            pass
+        async with running(old):
+            await (await here.emit(Event("b/x", 7)))
+            monkeypatch.setattr(streams, "_FORGOTTEN", 0.2)
+            # The first is the event that goes out.
+            [_, letter] = await dead.wait(2)
+    assert (letter.topic, letter.data) == ("dead/b/x", 7)
+    assert letter.headers["dead-reason"] == "no member of the group subscribes to it any more"
+    assert "the group 'g' gets b/* no longer" in caplog.text
+
+
+async def test_a_group_that_an_operator_paused_is_reported(
+    bridge: MakeBridge, server: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sessions, "_LOOK", 0.01)
+    there, _ = member(receiver := bridge(group="g", subscribe=("a/*",)))
+    stream = receiver._settings.stream
+    async with running(there), by_hand(server) as js:
+        until_then = (datetime.now(UTC) + timedelta(hours=1)).isoformat().replace("+00:00", "Z")
+        await js.pause_consumer(stream, "g", until_then)
+        await until(lambda: f"nats consumer resume {stream} g" in caplog.text)
+    assert "the group 'g' is paused until" in caplog.text
