@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
-from lifecycle._bells import Bell
+from lifecycle._bells import Bell, within
 from lifecycle._naming import reason_of
-from lifecycle.errors import FlowError
+from lifecycle.backoff import Backoff
+from lifecycle.errors import ClaimLost, FlowError
+from lifecycle.flows.owners import GONE
+from lifecycle.flows.requests import AT_REST, FOLLOW
 from lifecycle.flows.tables import ENDS, EngineState, FlowState
 
 if TYPE_CHECKING:
@@ -25,14 +29,24 @@ __all__ = ["Drive"]
 
 _log = logging.getLogger("lifecycle.flows")
 
+#: How often the store is asked about a flow that another process has, which should ring when it comes to rest.
+_LOOK = Backoff(initial=0.1, maximum=5.0)
+
 
 class Drive:
     """A flow, its engine if there is one, and the task that drives it if one does."""
 
-    def __init__(self, plan: Plan, row: FlowRow, repository: Repository, driven: Callable[[Any], None]) -> None:
+    def __init__(
+        self, plan: Plan, row: FlowRow, repository: Repository, driven: Callable[[Any], None], *, same: bool = False
+    ) -> None:
         self.id: str = row.id
         self.name: str = plan.name
         self._plan, self._row, self._repository = plan, row, repository
+        # Whether a flow that is stored under this id must have been given the same values.
+        self._same = same
+        # Set to look again at a flow that another process has; and whether another process waits for this one.
+        self._news = asyncio.Event()
+        self._followed = False
         # Told when it begins to be driven, and when it is no more.
         self._driven = driven
         self._engine: Engine | None = None
@@ -56,6 +70,11 @@ class Drive:
         return FlowState(self._row.state) if self._engine is None else self._engine.flow.state
 
     @property
+    def given(self) -> str:
+        """The values that it was given, encoded."""
+        return self._row.store
+
+    @property
     def running(self) -> bool:
         """Whether something is done, or about to be."""
         return self._driver is not None and not self._driver.done()
@@ -69,6 +88,11 @@ class Drive:
     def stopped(self) -> bool:
         """Whether something stopped it that was no failure of a task; it can be resumed."""
         return not self.running and self._error is not None
+
+    @property
+    def refused(self) -> bool:
+        """Whether it was stopped before the store had it, or because it is not what the store has."""
+        return self.stopped and not self._stored
 
     def drive(self, *, anew: bool = False) -> None:
         """Begin, or go on, in the background; ``anew`` also where the flow has come to an end before."""
@@ -93,6 +117,13 @@ class Drive:
             self._driver = None
             self._driven(self)
             self._ring()
+            if self._followed:
+                self._followed = False
+                self._repository.owners.ring(f"{AT_REST} {self.id}")
+
+    def be_followed(self) -> None:
+        """Ring for others when it comes to rest."""
+        self._followed = True
 
     async def _ready(self, *, anew: bool) -> Engine | None:
         """The engine, if there is anything for it to do; where it has to be, the flow is taken."""
@@ -100,13 +131,43 @@ class Drive:
             # What is in memory may be ahead of what is stored.
             self._engine, self._error = None, None
         if self._engine is None or not self._mine:
-            snapshot, self._mine = await self._repository.open(self._row)
+            snapshot, self._mine = await self._repository.open(self._row, same=self._same)
             self._stored = True
             self._bell.ring()
             if not self._mine and (anew or snapshot.flow.state not in ENDS):
-                snapshot, self._mine = await self._repository.take(snapshot), True
+                snapshot = await self._take(snapshot, anew=anew)
             self._use(snapshot)
         return self._engine if self._mine else None
+
+    async def _take(self, snapshot: Snapshot, *, anew: bool) -> Snapshot:
+        """Take the flow; while a live process elsewhere has it, wait for its end, or until this is suspended."""
+        repository, owners, tries = self._repository, self._repository.owners, 0
+        silences = [owners.listen(news, self._news.set) for news in (f"{AT_REST} {self.id}", GONE)]
+        try:
+            while True:
+                self._news.clear()
+                # If it is the flow of a job, the next process that claims the job goes on with it.
+                if not (
+                    await repository.is_elsewhere(snapshot.flow) or (tries and await repository.is_posted(self.id))
+                ):
+                    with suppress(ClaimLost):
+                        taken = await repository.take(snapshot)
+                        self._mine = True
+                        return taken
+                elif self._asked is not None:
+                    return snapshot
+                else:
+                    owners.ring(f"{FOLLOW} {self.id}")
+                    await within(_LOOK.delay(tries), self._news)
+                    tries += 1
+                snapshot = await repository.store.load(self.id)
+                if snapshot.flow.state in ENDS and not anew:
+                    return snapshot
+                self._row = self._row._replace(state=snapshot.flow.state)
+                self._bell.ring()
+        finally:
+            for silence in silences:
+                silence()
 
     def adopt(self, snapshot: Snapshot) -> None:
         """Go on from there: the flow was taken for this run."""

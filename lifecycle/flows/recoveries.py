@@ -44,7 +44,7 @@ class Recovery:
         self._known[flow.name] = flow
 
     async def recover(self, *flows: Item) -> list[Run]:
-        """Go on with what is unfinished of ``flows``, unless it is that of a job, or somebody else runs it.
+        """Go on with what is unfinished of ``flows``, unless it is that of a job, or its owner lives elsewhere.
 
         Raises:
             FlowError: for a flow that cannot be carried out.
@@ -60,7 +60,10 @@ class Recovery:
         return runs
 
     async def _is_left(self, row: FlowRow) -> bool:
-        return row.id not in self._roster and not await self._repository.is_run_elsewhere(row)
+        if row.state == FlowState.PENDING and row.error:
+            # Its job was discarded before it began.
+            return False
+        return row.id not in self._roster and not await self._repository.is_elsewhere(row)
 
     def look(self) -> None:
         """Recover, in the background, what is known: somebody else has made something of it unfinished again."""

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lifecycle.errors import ClaimLost, FlowError
+from lifecycle.errors import FlowError
 from lifecycle.flows.engines import Engine
 from lifecycle.flows.failures import Failure
 from lifecycle.flows.outboxes import SENT
 from lifecycle.flows.plans.compiling import compile_flow
 from lifecycle.flows.records import Snapshot
-from lifecycle.flows.tables import AtomState, FlowState
+from lifecycle.flows.tables import ENDS, AtomState
 
 if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Repository"]
 
-#: States of a flow that somebody runs, or that somebody ran when he died.
-_RUNS = (FlowState.PENDING, FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
 _FAILED = (AtomState.FAILURE, AtomState.REVERT_FAILURE)
 
 
@@ -54,11 +52,11 @@ class Repository:
             raise FlowError(f"{flow!r} was given for the flow {name!r}; a flow is known by its name: keep it")
         return plan
 
-    async def open(self, row: FlowRow) -> tuple[Snapshot, bool]:
+    async def open(self, row: FlowRow, *, same: bool = False) -> tuple[Snapshot, bool]:
         """What is kept of the flow ``row``, and whether it is new, and so ours.
 
         Raises:
-            FlowError: where the id is that of another flow.
+            FlowError: if the id is that of another flow, or with ``same`` if the flow was given other values.
         """
         mine = row._replace(epoch=1, owner=self.owners.token)
         if not row.epoch and await self.store.create(mine):
@@ -68,26 +66,36 @@ class Repository:
             raise FlowError(
                 f"the id {row.id!r} is that of a flow {snapshot.flow.name!r}, not {row.name!r}; give another id"
             )
+        if same:
+            self.check_values(row.id, row.store, snapshot.flow.store)
         return snapshot, False
+
+    def check_values(self, id: str, given: str, kept: str) -> None:  # noqa: A002  # what it is
+        """Refuse values other than those that the flow ``id`` has; both are encoded.
+
+        Raises:
+            FlowError: if they differ.
+        """
+        if given != kept and self.codec.decode(given) != self.codec.decode(kept):
+            raise FlowError(f"flow {id!r} was started with other values: {kept}, not {given}; give another id")
 
     async def take(self, snapshot: Snapshot) -> Snapshot:
         """Take what was looked at.
 
         Raises:
-            ClaimLost: where somebody else runs it, or was quicker.
+            ClaimLost: if another process was quicker.
         """
         flow = snapshot.flow
-        if await self.is_run_elsewhere(flow):
-            raise ClaimLost(
-                f"flow {flow.id!r} is {flow.state} and run by another who has the store open ({flow.owner}); wait for "
-                "it, or suspend it there"
-            )
         return await self.store.take(flow.id, self.owners.token, seen=flow.epoch)
 
-    async def is_run_elsewhere(self, flow: FlowRow) -> bool:
-        """Whether somebody else who lives is at work on it."""
+    async def is_elsewhere(self, flow: FlowRow) -> bool:
+        """Whether it is unfinished, and in the hands of another owner that lives."""
         mine = flow.owner in ("", self.owners.token)
-        return not mine and flow.state in _RUNS and await self.owners.lives(flow.owner)
+        return not mine and flow.state not in ENDS and await self.owners.lives(flow.owner)
+
+    async def is_posted(self, id: str) -> bool:  # noqa: A002  # what it is
+        """Whether it is the flow of a job that is not complete."""
+        return bool(await self.store.jobs(self.owners).unfinished([id]))
 
     def engine(self, plan: Plan, snapshot: Snapshot, sender: object) -> Engine:
         """An engine for what is ours.

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from lifecycle.flows.owners import Owners
     from lifecycle.flows.runs import Run
 
-__all__ = ["RECOVER", "RESUME", "RESUMED", "SUSPEND", "Requests"]
+__all__ = ["AT_REST", "FOLLOW", "RECOVER", "RESUME", "RESUMED", "SUSPEND", "Requests"]
 
-#: Of a flow, by its id.
-SUSPEND, RESUME = "suspend", "resume"
+#: Of a flow, by its id: to suspend it, to go on, and to ring `AT_REST` when it comes to rest.
+SUSPEND, RESUME, FOLLOW = "suspend", "resume", "follow"
+#: Rung for a flow that is followed.
+AT_REST = "at rest"
 #: Of an owner, by its token: to look for what is unfinished.
 RECOVER = "recover"
 #: Rung by flows that were suspended and go on.
@@ -28,8 +30,8 @@ class Requests:
 
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
-        # What ends our listening: for each flow by its id, and for ourselves.
-        self._silences: dict[str, list[Callable[[], None]]] = {}
+        # The runs by their ids, each with what ends our listening for it; and the same for ourselves.
+        self._heard: dict[str, tuple[Run, list[Callable[[], None]]]] = {}
         self._own: Callable[[], None] | None = None
 
     def open(self, recover: Callable[[], object]) -> None:
@@ -41,30 +43,36 @@ class Requests:
         if self._own is not None:
             self._own()
             self._own = None
-        for silences in self._silences.values():
-            for silence in silences:
-                silence()
-        self._silences.clear()
+        for run, _ in list(self._heard.values()):
+            self.forget(run)
 
     def ask(self, what: str, whom: str) -> None:
         """Ask whoever runs the flow ``whom``, us too, to `SUSPEND` or to `RESUME` it, or the owner to `RECOVER`."""
         self._owners.ring(f"{what} {whom}")
 
     def hear(self, run: Run) -> None:
-        """Do from now on what is asked for ``run``."""
-        if run.id in self._silences:
-            return
+        """Do from now on what is asked for ``run``, and no more for another run of the same flow."""
+        if run.id in self._heard:
+            known = self._heard[run.id][0]
+            if known is run:
+                return
+            self.forget(known)
 
         def resume() -> None:
             if not run.running and not run.ended:
                 run.drive()
 
-        self._silences[run.id] = [
+        silences = [
+            self._owners.listen(f"{FOLLOW} {run.id}", run.be_followed),
             self._owners.listen(f"{SUSPEND} {run.id}", run.suspend),
             self._owners.listen(f"{RESUME} {run.id}", resume),
         ]
+        self._heard[run.id] = (run, silences)
 
     def forget(self, run: Run) -> None:
         """Nothing more can be asked for it."""
-        for silence in self._silences.pop(run.id, ()):
-            silence()
+        known, silences = self._heard.get(run.id, (None, ()))
+        if known is run:
+            del self._heard[run.id]
+            for silence in silences:
+                silence()

@@ -41,9 +41,9 @@ class Roster:
         """The run of that id, if it is known here."""
         return self._runs.get(id)
 
-    def begin(self, plan: Plan, row: FlowRow) -> Run:
-        """A run of a flow that is to be taken, under way."""
-        self._runs[row.id] = run = Run(plan, row, self._repository, self._driven)
+    def begin(self, plan: Plan, row: FlowRow, *, same: bool = False) -> Run:
+        """A run of a flow that is to be taken, under way; with ``same`` a stored one must have the same values."""
+        self._runs[row.id] = run = Run(plan, row, self._repository, self._driven, same=same)
         run.drive()
         return run
 
@@ -71,5 +71,6 @@ class Roster:
             self._requests.hear(run)
 
     def _drop(self, run: Run) -> None:
-        self._unfinished.pop(run.id, None)
+        if self._unfinished.get(run.id) is run:
+            del self._unfinished[run.id]
         self._requests.forget(run)

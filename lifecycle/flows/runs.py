@@ -120,6 +120,7 @@ class Run(Drive):
         """
         if self.running:
             self._asked = (cancel_after,)
+            self._news.set()
         if self._engine is not None:
             self._engine.suspend(cancel_after=cancel_after)
         return _Rest(self)

@@ -154,28 +154,39 @@ class Flows:
         lose it any more.
 
         The same id again is the same run: one that is finished is not run again, one that a crash interrupted goes on,
-        one that was reset begins; and the values that it was given first count.
+        one that was reset begins. If a live process elsewhere has it, also suspended, this run waits for that process
+        and has its outcome. Values can be left out if this `Flows` has the run; values that differ are refused, here or
+        when the run is awaited.
 
         Raises:
             MissingDependencies: for what a task would not be given; nothing has begun.
             AmbiguousDependency: for what several tasks of a graph provide and another asks for.
-            FlowError: for a flow that cannot be carried out, a value that nobody asks for or that cannot be kept, and
-                an id that is that of another flow.
+            FlowError: for a flow that cannot be carried out, a value that nobody asks for or that cannot be kept, an id
+                that is that of another flow, and values other than those that the flow of that id has.
             TypeError: for what is neither flow nor task, and an id that is no text.
         """
+        return self._start(flow, id, store, same=True)
+
+    def repeat(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is
+        """Like `start` for the flow of an event with that id: if the event comes again, its first values count."""
+        return self._start(flow, id, store, same=False)
+
+    def _start(self, flow: Item, id: str | None, store: dict[str, Any], *, same: bool) -> Run:  # noqa: A002  # what it is
         self.check_open()
         plan = compile_flow(flow)
         self._recovery.know(flow)
         known = self._roster.get(id or "")
-        if known is not None:
+        if known is not None and not known.refused:
             if known.name != plan.name:
                 raise FlowError(f"the id {id!r} is that of a flow {known.name!r}, not {plan.name!r}; give another id")
+            if same and store:
+                self._repository.check_values(known.id, self.codec.encode(store), known.given)
             if known.stopped or known.state is FlowState.PENDING:  # which is after a reset, if it does not run
                 known.drive()
             return known
         _check_values(plan, store)
-        row = FlowRow(id_for(id), plan.name, store=self._repository.codec.encode(store))
-        return self._roster.begin(plan, row)
+        row = FlowRow(id_for(id), plan.name, store=self.codec.encode(store))
+        return self._roster.begin(plan, row, same=same and bool(store))
 
     def asks(self, flow: Item) -> frozenset[str]:
         """The names that ``flow`` has to be given, or can be, when it is started: tasks ask for them, and none gives.
@@ -205,7 +216,7 @@ class Flows:
     async def recover(self, *flows: Item) -> list[Run]:
         """Go on with what is unfinished of ``flows``, known by their names: suspended, or left by a crash.
 
-        What somebody else runs who has the store open is left to him, as a job is to who claims it.
+        A flow whose owner lives is left to it, also suspended, and so is the flow of a job.
 
         Raises:
             FlowError: for a flow that cannot be carried out.
@@ -232,7 +243,7 @@ class Flows:
             self.suspended = False
             self.owners.ring(RESUMED)
         for run in self.runs:
-            if run.state is FlowState.SUSPENDED:
+            if not (run.running or run.stopped):
                 await run.resume()
 
     def outbox(self, *, max_attempts: int = 100) -> Outbox:

@@ -77,7 +77,9 @@ class FlowHandler:
         Raises:
             FlowError: for values that cannot be kept, or are not enough; `JournalError` where nothing can be stored.
         """
-        return await self._flows.start(self._flow, id=_id(event), **self._values(event)).stored()
+        # An event that comes again is the same, though a field of it may differ, such as the time.
+        start = getattr(self._flows, "repeat", self._flows.start)
+        return await cast("Flowing", start(self._flow, id=_id(event), **self._values(event))).stored()
 
     def _values(self, event: Topical) -> dict[str, Any]:
         if not self._asked:

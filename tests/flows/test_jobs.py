@@ -10,7 +10,7 @@ import pytest
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.errors import ClaimLost, FlowError, InvalidState
-from lifecycle.flows import AtomRow, Batch, Board, FlowRow, Flows, JobState, Priority
+from lifecycle.flows import AtomRow, Batch, Board, FlowRow, Flows, JobState, Priority, linear, task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -342,8 +342,8 @@ def finished(flow: FlowRow, state: str = "SUCCESS") -> Batch:
     return Batch(flow.id, flow.epoch, state, flow.seq + 1, 0.0, [AtomRow("a", "task", "SUCCESS")], [])
 
 
-async def adopted(board: Board, job: Job) -> FlowRow:
-    row = FlowRow(job.id, job.flow, "RUNNING", epoch=1, owner=job.row.token)
+async def adopted(board: Board, job: Job, state: str = "RUNNING") -> FlowRow:
+    row = FlowRow(job.id, job.flow, state, epoch=1, owner=job.row.token)
     return (await board.store.adopt(job.row, row, now=board.now())).flow
 
 
@@ -357,18 +357,20 @@ async def test_a_late_write_is_refused_after_the_claim_has_expired(board: Board,
     assert (await board.flows.store.load("a")).flow.state == "RUNNING"
 
 
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
 @pytest.mark.parametrize("way", ["expiry", "abandon", "trash"])
-async def test_a_discarded_job_ends_its_flow(flows: Flows, clock: Clock, way: str) -> None:
+async def test_a_discarded_job_ends_its_flow(flows: Flows, clock: Clock, way: str, state: str) -> None:
     board = Board(flows, max_attempts=1)
     job = await board.claim(await board.post("vm", id="a"), lease=5.0)
-    flow = await adopted(board, job)
+    flow = await adopted(board, job, state)
     if way == "expiry":
         await clock.advance(5)
     else:
         await getattr(board, way)(job, error="no room")
     assert (await board.get("a")).outcome == "trashed"
     found = (await flows.store.load("a")).flow
-    assert (found.state, found.owner) == ("FAILURE", "")
+    assert (found.state, found.owner) == ("FAILURE" if state == "RUNNING" else "PENDING", "")
+    assert await flows.recover(linear("vm", task(lambda: 1, name="a"))) == []
     assert found.error.startswith("its job was discarded: ")
     with pytest.raises(ClaimLost):
         await flows.store.commit(finished(flow))

@@ -86,7 +86,7 @@ async def test_a_job_is_done_by_the_flow_that_it_was_posted_for(board: Board) ->
     async with working(board, GROW):
         job = await board.post("grow", id="one", size=5)
         assert await job == "SUCCESS"
-        run = board.flows.start(GROW, id="one", size=0)
+        run = board.flows.start(GROW, id="one", size=5)
         assert await run == {"double": 10}
     assert board.flows.runs == ()
 

@@ -1,47 +1,165 @@
-"""A flow that somebody runs is left to him as long as he lives."""
+"""A flow belongs to the process that runs it, as long as that process lives; the others wait for it."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.flows import ClaimLost, Flows, linear, task
+from lifecycle.errors import FlowError
+from lifecycle.flows import Board, Flows, FlowState, linear, task
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Callable
+
+    from lifecycle.flows import Flow, Store
+
+LIMIT = 30.0
 
 
-async def test_what_one_runs_another_can_neither_start_nor_recover(tmp_path: Path) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
+class Gate:
+    """A task that waits until it may end."""
 
-    async def work() -> str:
-        begun.set()
-        await go_on.wait()
-        return "done"
+    def __init__(self) -> None:
+        self.begun, self.open = asyncio.Event(), asyncio.Event()
+        self.calls = 0
 
-    flow = linear("f", task(work, name="a"))
-    path = tmp_path / "flows.db"
-    async with Flows(path) as flows, Flows(path) as others:
-        run = flows.start(flow, id="one")
-        await begun.wait()
-        assert await others.recover(flow) == []
-        with pytest.raises(ClaimLost, match="'one' is RUNNING and run by another who has the store open"):
-            await others.start(flow, id="one")
-        go_on.set()
-        assert await run == {"a": "done"}
-        assert await others.start(flow, id="one") == {"a": "done"}
+    async def work(self, size: int) -> int:
+        self.calls += 1
+        self.begun.set()
+        await self.open.wait()
+        return size
+
+    def flow(self) -> Flow:
+        return linear("f", task(self.work, name="a"), task(lambda a: a + 1, name="b"))
 
 
-async def test_what_one_has_suspended_another_may_go_on_with(tmp_path: Path) -> None:
-    flow = linear("f", task(lambda: 1, name="a"))
-    path = tmp_path / "flows.db"
-    async with Flows(path) as flows, Flows(path) as others:
-        run = flows.start(flow, id="one")
-        await run.suspend()
-        (other,) = await others.recover(flow)
-        assert await other == {"a": 1}
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def others(make_store: Callable[[], Store], request: pytest.FixtureRequest) -> Callable[[], Flows]:
+    """Each call opens the store as another process would."""
+    if request.node.callspec.params["make_store"] == "memory":
+        pytest.skip("no other process shares it")
+    return lambda: Flows(store=make_store(), stop_timeout=0.0)
+
+
+pytestmark = pytest.mark.parametrize(
+    "make_store", ["sqlite", pytest.param("postgres", marks=pytest.mark.engine("postgres"))], indirect=True
+)
+
+
+async def test_a_second_process_that_starts_an_id_waits_for_the_outcome(
+    others: Callable[[], Flows], gate: Gate
+) -> None:
+    flow = gate.flow()
+    async with others() as first, others() as second, asyncio.timeout(LIMIT):
+        run = first.start(flow, id="one", size=1)
+        await gate.begun.wait()
+        assert await second.recover(flow) == []
+        same = asyncio.ensure_future(second.start(flow, id="one", size=1).stored())
+        waiting = await same
+        await until(lambda: waiting.state == FlowState.RUNNING)
+        gate.open.set()
+        assert await waiting == await run == {"a": 1, "b": 2}
+        assert (waiting.state, second.runs) == (FlowState.SUCCESS, ())
+    assert gate.calls == 1
+
+
+async def test_a_flow_that_its_owner_holds_suspended_is_left_to_it(others: Callable[[], Flows], gate: Gate) -> None:
+    flow = gate.flow()
+    async with others() as first, others() as second, asyncio.timeout(LIMIT):
+        run = first.start(flow, id="one", size=1)
+        await gate.begun.wait()
+        gate.open.set()
+        assert await run.suspend() == FlowState.SUSPENDED
+        assert await second.recover(flow) == []
+        waiting = second.start(flow, id="one", size=1)
+        await until(lambda: waiting.state == FlowState.SUSPENDED)
         await run.resume()
-        with pytest.raises(ClaimLost, match="'one' was taken by somebody else"):
-            await run
+        assert await waiting == await run == {"a": 1, "b": 2}
+    assert gate.calls == 1
+
+
+async def test_a_process_that_waits_for_a_flow_takes_it_over_when_its_owner_is_gone(
+    others: Callable[[], Flows], gate: Gate
+) -> None:
+    flow = gate.flow()
+    async with others() as second, asyncio.timeout(LIMIT):
+        async with others() as first:
+            first.start(flow, id="one", size=1)
+            await gate.begun.wait()
+            waiting = await second.start(flow, id="one", size=1).stored()
+        gate.open.set()
+        assert await waiting == {"a": 1, "b": 2}
+    assert gate.calls == 2
+
+
+async def test_a_process_that_waits_for_a_flow_can_be_suspended_and_go_on(
+    others: Callable[[], Flows], gate: Gate
+) -> None:
+    flow = gate.flow()
+    async with others() as first, others() as second, asyncio.timeout(LIMIT):
+        run = first.start(flow, id="one", size=1)
+        await gate.begun.wait()
+        waiting = await second.start(flow, id="one", size=1).stored()
+        await second.suspend()
+        assert not waiting.running
+        gate.open.set()
+        await run
+        await second.resume()
+        assert await waiting == {"a": 1, "b": 2}
+
+
+async def test_other_values_for_an_id_that_exists_are_refused(others: Callable[[], Flows], gate: Gate) -> None:
+    flow = gate.flow()
+    gate.open.set()
+    async with others() as first, others() as second, asyncio.timeout(LIMIT):
+        run = first.start(flow, id="one", size=1)
+        with pytest.raises(FlowError, match=r"'one' was started with other values: .*1.*, not .*2.*; give another id"):
+            first.start(flow, id="one", size=2)
+        assert first.start(flow, id="one", size=1) is run
+        assert first.start(flow, id="one") is run
+        await run
+        with pytest.raises(FlowError, match="was started with other values"):
+            await second.start(flow, id="one", size=2)
+        with pytest.raises(FlowError, match="was started with other values"):
+            await second.start(flow, id="one", size=3).stored()
+        assert await second.start(flow, id="one", size=1) == {"a": 1, "b": 2}
+    async with others() as third:
+        assert await third.start(flow, id="one", size=1) == {"a": 1, "b": 2}
+
+
+@asynccontextmanager
+async def working(flows: Flows, flow: Flow) -> AsyncIterator[None]:
+    work = asyncio.create_task(Board(flows).work({"f": flow}))
+    try:
+        yield
+    finally:
+        work.cancel()
+        with suppress(asyncio.CancelledError):
+            await work
+
+
+async def test_a_process_that_starts_the_flow_of_a_job_waits_for_the_board_that_does_it(
+    others: Callable[[], Flows], gate: Gate
+) -> None:
+    flow = gate.flow()
+    async with others() as second, asyncio.timeout(LIMIT):
+        async with others() as first:
+            await Board(first).post("f", id="one", size=1)
+            async with working(first, flow):
+                await gate.begun.wait()
+                waiting = await second.start(flow, id="one", size=1).stored()
+            # The job was given back, and is the next board's.
+        gate.open.set()
+        async with others() as third, working(third, flow):
+            assert await waiting == {"a": 1, "b": 2}
+        assert (await Board(second).get("one")).outcome == "SUCCESS"
+    assert gate.calls == 2

@@ -79,7 +79,7 @@ async def test_the_flow_is_stored_when_the_handler_returns_and_goes_on_after_it(
             await (await router.emit(hook("d-1")))
             [row] = await flows.store.flows()
         assert row.id == "d-1"
-        await flows.start(DEPLOY, id="d-1", body="x")
+        await flows.start(DEPLOY, id="d-1", body="main")
 
 
 async def test_a_flow_that_cannot_be_stored_is_the_handlers_error(clock: Clock) -> None:

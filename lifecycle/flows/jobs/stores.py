@@ -5,7 +5,8 @@ first ends the claims that are over, so that no caller sees one.
 
 The flow of a job is the flow with the job's id and the name that the job was posted for. The end of a claim without a
 word from its owner raises the epoch of that flow in the same transaction, so that a late write of the owner is refused.
-A job that is discarded ends its flow as FAILURE in the same transaction, unless the flow is at its end.
+A job that is discarded ends its flow as FAILURE in the same transaction, unless the flow is at its end. A flow that has
+not begun stays PENDING, with an error, and is not recovered.
 """
 
 from __future__ import annotations

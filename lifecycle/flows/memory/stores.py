@@ -145,8 +145,9 @@ class MemoryStore:
         return flow.state
 
     def discard(self, id: str, error: str, *, name: str, at: float) -> None:  # noqa: A002  # what it is
-        """End the flow of that id and name as FAILURE, unless it is at its end."""
+        """End the flow of that id and name as FAILURE, or leave it PENDING with an error; not if it is at its end."""
         flow = self._flows.get(id)
         if flow is not None and flow.name == name and flow.state not in ENDS:
-            ended = flow._replace(state=FlowState.FAILURE, error=error, at=at, epoch=flow.epoch + 1, owner="")
+            state = flow.state if flow.state == FlowState.PENDING else FlowState.FAILURE
+            ended = flow._replace(state=state, error=error, at=at, epoch=flow.epoch + 1, owner="")
             self._flows[id] = ended

@@ -38,7 +38,8 @@ WITH over AS (
     FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until <= %(now)s FOR UPDATE SKIP LOCKED
 ), fenced AS (
     UPDATE lifecycle_flows f SET epoch = f.epoch + 1, owner = '', stamp = 0,
-        state = CASE WHEN o.last AND f.state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED') THEN 'FAILURE' ELSE f.state END,
+        state = CASE WHEN o.last AND f.state NOT IN ('PENDING', 'SUCCESS', 'FAILURE', 'REVERTED')
+            THEN 'FAILURE' ELSE f.state END,
         error = CASE WHEN o.last AND f.state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED')
             THEN 'its job was discarded: ' || o.words ELSE f.error END
     FROM over o WHERE f.id = o.id AND f.name = o.flow RETURNING o.number, f.state
@@ -74,8 +75,8 @@ RETURNING id, flow
 """  # noqa: S608  # the same
 _DISCARD = f"""
 WITH written AS ({_SWAP}), discarded AS (
-    UPDATE lifecycle_flows f SET state = 'FAILURE', error = %(words)s, at = %(ended)s, epoch = f.epoch + 1, owner = '',
-        stamp = 0
+    UPDATE lifecycle_flows f SET state = CASE f.state WHEN 'PENDING' THEN f.state ELSE 'FAILURE' END,
+        error = %(words)s, at = %(ended)s, epoch = f.epoch + 1, owner = '', stamp = 0
     FROM written w WHERE f.id = w.id AND f.name = w.flow AND f.state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED')
 ) SELECT 1 FROM written
 """  # noqa: S608  # the same

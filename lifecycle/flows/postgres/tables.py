@@ -110,8 +110,9 @@ TABLES = Schema(
             "CREATE INDEX lifecycle_outbox_free ON lifecycle_outbox (until, number) WHERE NOT dead",
             "CREATE INDEX lifecycle_outbox_dead ON lifecycle_outbox (number) WHERE dead",
             # A flow whose job was discarded could be left unfinished before, and was done again.
-            """UPDATE lifecycle_flows f SET state = 'FAILURE', epoch = f.epoch + 1, owner = '', stamp = 0,
-                error = 'its job was discarded' FROM lifecycle_jobs j
+            """UPDATE lifecycle_flows f
+                SET state = CASE f.state WHEN 'PENDING' THEN f.state ELSE 'FAILURE' END,
+                    epoch = f.epoch + 1, owner = '', stamp = 0, error = 'its job was discarded' FROM lifecycle_jobs j
                 WHERE f.state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED')
                 AND j.id = f.id AND j.flow = f.name AND j.outcome = 'trashed'""",
         ),

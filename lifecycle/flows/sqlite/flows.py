@@ -94,7 +94,8 @@ _INSERT_CHANGE = (
 )
 _FENCE = "UPDATE lifecycle_flows SET epoch = epoch + 1, owner = ? WHERE id = ?"
 _DISCARD = (
-    "UPDATE lifecycle_flows SET state = 'FAILURE', error = ?, at = ?, epoch = epoch + 1, owner = ''"
+    "UPDATE lifecycle_flows SET state = CASE state WHEN 'PENDING' THEN state ELSE 'FAILURE' END,"
+    " error = ?, at = ?, epoch = epoch + 1, owner = ''"
     " WHERE id = ? AND name = ? AND state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED')"
 )
 _SELECT_CHANGES = (
@@ -151,7 +152,7 @@ def fence(db: sqlite3.Connection, id: str, owner: str, *, name: str) -> str:  # 
 
 
 def discard(db: sqlite3.Connection, id: str, error: str, *, name: str, at: float) -> None:  # noqa: A002  # what it is
-    """End the flow of that id and name as FAILURE, unless it is at its end."""
+    """End the flow of that id and name as FAILURE, or leave it PENDING with an error; not if it is at its end."""
     db.execute(_DISCARD, (error, at, id, name))
 
 

@@ -56,7 +56,8 @@ JOB_TABLES = Schema(
         (
             # A flow whose job was discarded could be left unfinished before, and was done again.
             """UPDATE lifecycle_flows
-                SET state = 'FAILURE', epoch = epoch + 1, owner = '', error = 'its job was discarded'
+                SET state = CASE state WHEN 'PENDING' THEN state ELSE 'FAILURE' END,
+                    epoch = epoch + 1, owner = '', error = 'its job was discarded'
                 WHERE state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED') AND EXISTS (SELECT 1 FROM lifecycle_jobs j
                     WHERE j.id = lifecycle_flows.id AND j.flow = lifecycle_flows.name AND j.outcome = 'trashed')""",
         ),
