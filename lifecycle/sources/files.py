@@ -36,6 +36,9 @@ class FileWatchSource:
     it was given (links are not resolved). Several changes to a file within one ``step`` are one event of what came of
     them; a file that came and went again causes none. Directories cause no events, the files in them do.
 
+    A name that is not UTF-8 is skipped, which is logged once. While such a file is being written to, other changes may
+    be told a second late.
+
     Args:
         paths: What to watch, at least one.
         recursive: Whether directories are watched with all below them, also those made later.
@@ -46,6 +49,8 @@ class FileWatchSource:
             path that was named in ``paths`` is never ignored.
         filter: Called with the change and the path; the event is sent if it returns true.
         step: Seconds to wait for more changes before they are reported; rounded to milliseconds.
+        follow_links: Whether links to directories outside of ``paths`` are followed too. Links to files, and to
+            directories at or below one of ``paths``, always are.
         poll: Seconds between looks at all files, for file systems that report nothing (NFS, WSL, some container
             mounts); ``None`` relies on the system's reports.
 
@@ -62,6 +67,7 @@ class FileWatchSource:
         ignore: Iterable[str] = DEFAULT_IGNORES,
         filter: _Filter | None = None,  # noqa: A002  # the public names fix this one
         step: float = 0.05,
+        follow_links: bool = False,
         poll: float | None = None,
     ) -> None:
         if not paths:
@@ -76,6 +82,7 @@ class FileWatchSource:
         self._step = step
         self._poll = poll
         self._recursive = recursive
+        self._follow_links = follow_links
         self._rules = Rules(include, ignore)
         # What is known of the files; kept when the source fails, so that a restart tells what happened meanwhile.
         self._tree: Tree | None = None
@@ -85,6 +92,11 @@ class FileWatchSource:
 
     def __repr__(self) -> str:
         return f"FileWatchSource({', '.join(repr(str(path)) for path in self.paths)})"
+
+    @property
+    def skipped(self) -> int:
+        """How many names in the watched directories are skipped now because they are not UTF-8."""
+        return 0 if self._tree is None else self._tree.skipped
 
     async def __aenter__(self) -> Self:
         """Set up the watches: every change after this is told.
@@ -143,7 +155,8 @@ class FileWatchSource:
             if not may_read(str(watched)):
                 told = "this process may not read the directory, so it cannot watch it; change its mode, or its owner"
                 raise PermissionError(errno.EACCES, told, str(watched))
-        tree = Tree([str(path) for path in self.paths], self._rules, recursive=self._recursive)
+        roots = [str(path) for path in self.paths]
+        tree = Tree(roots, self._rules, recursive=self._recursive, follow_links=self._follow_links)
         tree.compare()
         return tree
 

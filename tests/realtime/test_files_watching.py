@@ -279,7 +279,7 @@ async def test_a_link_within_a_tree_to_a_directory_outside_is_followed_also_when
     for directory in (root, one, two):
         directory.mkdir()
     (root / "inner").symlink_to(one)
-    async with watching(root) as seen:
+    async with watching(root, follow_links=True) as seen:
         (one / "file").write_text("x")
         await seen.told("added", root / "inner" / "file")
         link(root / "inner", str(two))
@@ -305,7 +305,7 @@ async def test_links_made_later_and_links_that_lead_nowhere_yet_are_followed(tmp
     root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
     root.mkdir()
     (root / "broken").symlink_to(elsewhere / "file")
-    async with watching(root) as seen:
+    async with watching(root, follow_links=True) as seen:
         (root / "later").symlink_to(elsewhere)
         (root / "sentinel").write_text("x")
         await seen.told("added", root / "sentinel")
@@ -317,6 +317,62 @@ async def test_links_made_later_and_links_that_lead_nowhere_yet_are_followed(tmp
         (elsewhere / "file").write_text("longer")
         await seen.told("modified", root / "later" / "file")
         await seen.told("modified", root / "broken")
+
+
+def watches() -> int:
+    """How many directories this process watches through inotify."""
+    infos = list(Path("/proc/self/fdinfo").iterdir())
+    return sum(info.read_text().count("inotify wd:") for info in infos if info.exists())
+
+
+@pytest.mark.parametrize("name", ["way-out", "node_modules"])
+@pytest.mark.parametrize("when", ["before", "later"])
+async def test_a_link_to_a_directory_outside_is_not_followed(tmp_path: Path, when: str, name: str) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    (root / "inner" / "deep").mkdir(parents=True)
+    for number in range(200):
+        (outside / str(number)).mkdir(parents=True)
+    if when == "before":
+        (root / "inner" / name).symlink_to(outside)
+    async with watching(root) as seen:
+        if when == "later":
+            (root / "inner" / name).symlink_to(outside)
+            # A directory that is new as well makes the source look again at what it watches.
+            (root / "new").mkdir()
+        (outside / "7" / "file").write_text("x")
+        for number, place in enumerate((root, root / "inner", root / "inner" / "deep")):
+            (place / "made").mkdir()
+            for file in (place / f"file {number}", place / "made" / f"file {number}"):
+                file.write_text("x")
+                await seen.told("added", file)
+        assert watches() < 50
+        told = {path for _, path in seen.pairs}
+        assert not any(path.is_relative_to(root / "inner" / name) or path.is_relative_to(outside) for path in told)
+
+
+async def test_a_link_to_a_directory_that_is_watched_too_is_followed(tmp_path: Path) -> None:
+    root, other = tmp_path / "root", tmp_path / "other"
+    root.mkdir()
+    other.mkdir()
+    (root / "link").symlink_to(other)
+    async with watching(root, other) as seen:
+        (other / "file").write_text("x")
+        await seen.told("added", root / "link" / "file")
+        await seen.told("added", other / "file")
+
+
+async def test_a_link_that_is_swapped_to_lead_outside_loses_its_files(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    (root / "one").mkdir(parents=True)
+    outside.mkdir()
+    for directory in (root / "one", outside):
+        (directory / "file").write_text("x")
+    (root / "link").symlink_to("one")
+    async with watching(root) as seen:
+        link(root / "link", str(outside))
+        await seen.told("deleted", root / "link" / "file")
+        link(root / "link", "one")
+        await seen.told("added", root / "link" / "file")
 
 
 async def test_links_in_a_circle_are_no_harm(tmp_path: Path) -> None:
@@ -419,13 +475,28 @@ async def test_a_path_that_does_not_exist_fails_the_start_and_is_named(tmp_path:
     assert isinstance(failed.value.__cause__, FileNotFoundError)
 
 
-async def test_a_name_that_is_no_text_is_told_of_and_stops_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [{}, {"poll": 0.05}], ids=["watched", "polled"])
+async def test_a_name_that_is_not_utf_8_is_skipped_counted_and_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
+) -> None:
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe"))
-    async with watching(tmp_path) as seen:
-        odd.write_text("x")
-        await seen.told("added", odd)
-        (tmp_path / "even").write_text("x")
-        await seen.told("added", tmp_path / "even")
+    router, seen = Router(), Seen()
+    source = FileWatchSource(tmp_path, **settings)
+    router.handle("file/*", seen)
+    router.add_source(source)
+    async with running(router):
+        for number in range(2):
+            # Each write breaks the watches; what else changes is told all the same.
+            odd.write_text(str(number))
+            (tmp_path / f"even {number}").write_text("x")
+            await seen.told("added", tmp_path / f"even {number}")
+        assert source.skipped == 1
+        assert router.sources()[0].failures == 0
+        odd.rename(tmp_path / "renamed")
+        await seen.told("added", tmp_path / "renamed")
+        assert source.skipped == 0
+    assert all("even" in path.name or path.name == "renamed" for _, path in seen.pairs)
+    assert [record.levelname for record in caplog.records if "UTF-8" in record.message] == ["WARNING"]
 
 
 async def test_a_source_that_failed_tells_after_its_restart_what_happened_meanwhile(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from lifecycle.sources._files.watches import Watch, WatchBroken
+from lifecycle.sources._files.watches import NameNotText, Watch, WatchBroken
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +28,8 @@ _AGAIN = (0.02, 0.1, 0.5, 2.0)
 # The kernel's queue overflows, unsaid, at 16,384 reports: after so many hints, and so many seconds, all is compared.
 _MANY = 2048
 _MOMENT = 1.0
+# The time between two looks, in multiples of what one takes.
+_SHARE = 5
 # How often watches are opened in a row when what they are for keeps changing.
 _ATTEMPTS = 5
 
@@ -82,6 +84,8 @@ class Watched:
         self._hints = 0
         # Whether the watches were opened anew and nothing has come from them yet.
         self._unproven = False
+        # Not before then are they opened again for a name that is not UTF-8.
+        self._next_open = 0.0
 
     async def open(self) -> None:
         """Open the watches, then compare: from here on nothing is missed.
@@ -104,6 +108,9 @@ class Watched:
         now = asyncio.get_running_loop().time
         try:
             reports = await self._watch.next(self._patience(now()))
+        except NameNotText:
+            await self._reopen()
+            return self._tree.take_changes()
         except WatchBroken as error:
             await self._mend(error)
             return self._tree.take_changes()
@@ -150,6 +157,18 @@ class Watched:
         await self.close()
         self._unproven = True
         await self.open()
+
+    async def _reopen(self) -> None:
+        """Open the watches again after a name that is not UTF-8, and compare.
+
+        If such names keep coming, this looks every second, or less often where a look takes long.
+        """
+        now = asyncio.get_running_loop().time
+        await self.close()
+        await asyncio.sleep(self._next_open - now())
+        began = now()
+        await self.open()
+        self._next_open = now() + max(_MOMENT, _SHARE * (now() - began))
 
     def _misses_something(self) -> bool:
         return self._watch is None or self._watch.cover != self._tree.cover()

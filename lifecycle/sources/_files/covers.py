@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lifecycle.sources._files.links import entries_on_the_way
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Container, Iterable, Iterator
 
     from lifecycle.sources._files.folders import Folders
 
@@ -40,8 +40,11 @@ def cover_flat(folders: Folders, roots: Iterable[str]) -> Cover:
 
 
 def cover_all(folders: Folders, roots: Iterable[str], unreadable: Collection[str]) -> Cover:
-    """For the watched directories with all below them; no watch meets one of those that are ``unreadable``."""
-    deep, whole = _around(folders, unreadable)
+    """For the watched directories with all below them.
+
+    No watch meets one of those that are ``unreadable``, nor a link that is not to be followed: awatch follows each.
+    """
+    deep, whole = _around(folders, {*unreadable, *folders.ways_out()})
     single = {each for each in _entries(folders, roots) if not any(_is_below(each, other) for other in deep)}
     flat = whole | {each for each in map(os.path.dirname, single) if may_read(each)}
     return Cover(frozenset(deep), frozenset(flat), frozenset(whole), frozenset(single))
@@ -56,18 +59,19 @@ def outermost(folders: Folders) -> set[str]:
 
 def _entries(folders: Folders, roots: Iterable[str]) -> set[str]:
     """What decides where the watched paths and the links below them lead."""
-    ways = [*roots, *(folder.prefix + name for folder, name in folders.links())]
+    links = [folder.prefix + name for folder, name in folders.links() if name not in folder.leaving]
+    ways = [*roots, *links]
     return {entry for way in ways for entry in entries_on_the_way(way)}
 
 
-def _around(folders: Folders, unreadable: Collection[str]) -> tuple[set[str], set[str]]:
-    """What to watch with all below it, and what by itself."""
+def _around(folders: Folders, holes: Collection[str]) -> tuple[set[str], set[str]]:
+    """What to watch with all below it, and what by itself, so that no watch on a whole tree meets one of ``holes``."""
     deep, whole, pending = set[str](), set[str](), list(outermost(folders))
     while pending:
         each = pending.pop()
-        if each in unreadable:
+        if each in holes:
             continue
-        if not any(_is_below(other, each) for other in unreadable):
+        if not any(_is_below(other, each) for other in holes):
             deep.add(each)
         else:
             whole.add(each)
@@ -86,8 +90,10 @@ def may_read(directory: str) -> bool:
     return os.access(directory, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-def unreadable_below(directories: Iterable[str]) -> set[str]:
+def unreadable_below(directories: Iterable[str], but: Container[str]) -> set[str]:
     """All directories at or below ``directories`` that may not be read, links followed as `awatch` does.
+
+    What is in ``but`` is left out.
 
     It gives up a whole tree for one of them; told to ignore them, it passes over every directory that comes after the
     first, and over every other error too. So they are looked for, and watched around.
@@ -101,7 +107,7 @@ def unreadable_below(directories: Iterable[str]) -> set[str]:
             identity = os.stat(directory)
             if (identity.st_dev, identity.st_ino) not in entered:
                 entered.add((identity.st_dev, identity.st_ino))
-                pending.extend(_inner(directory))
+                pending.extend(inner for inner in _inner(directory) if inner not in but)
         except PermissionError:
             found.add(directory)
         except OSError:

@@ -9,6 +9,10 @@ Nothing here looks at the disk: what is there is told by `tree`.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
 
 __all__ = ["Folder", "Folders"]
 
@@ -16,7 +20,19 @@ __all__ = ["Folder", "Folders"]
 class Folder:
     """A directory that is known, with its files' marks."""
 
-    __slots__ = ("below", "files", "folders", "identity", "links", "parent", "path", "prefix", "real")
+    __slots__ = (
+        "below",
+        "files",
+        "folders",
+        "identity",
+        "leaving",
+        "links",
+        "odd",
+        "parent",
+        "path",
+        "prefix",
+        "real",
+    )
 
     def __init__(
         self, path: str, real: str, below: str, *, identity: tuple[int, int] = (0, 0), parent: Folder | None = None
@@ -34,6 +50,10 @@ class Folder:
         self.folders: dict[str, Folder] = {}
         #: The names that are links, whatever they lead to.
         self.links: set[str] = set()
+        #: Those among them, ignored ones too, that lead to a directory outside and are not followed.
+        self.leaving: set[str] = set()
+        #: How many names in it are not UTF-8, and skipped.
+        self.odd: int = 0
 
     def leads_back(self, real: str) -> bool:
         """Whether a link from here to ``real`` would go in a circle."""
@@ -52,10 +72,14 @@ class Folders:
         self.top = Folder("", "", "")
         #: Whether a link was made or swapped since this was last set back.
         self.shifted = False
+        #: The real paths below which links may lead.
+        self.within: tuple[str, ...] = ("/",)
         # By the real path of their directory; two when links lead to one directory in two ways.
         self._homes: dict[str, list[Folder]] = {}
         # Those with links in them, also broken ones: what a link leads to changes without a hint.
         self._linked: set[Folder] = set()
+        # Those with links in them that are not followed.
+        self._left: set[Folder] = set()
 
     def at(self, real: str) -> list[Folder]:
         """Those whose directory is ``real``."""
@@ -89,6 +113,32 @@ class Folders:
             if not folder.links:
                 self._linked.remove(folder)
 
+    def leaves(self, folder: Folder, name: str, *, link: bool) -> bool:
+        """Note and return whether the entry, which is or leads to a directory, is a link that is not to be followed."""
+        leaving = link and not _is_within(os.path.realpath(folder.prefix + name), self.within)
+        self._note_leaving(folder, name, leaving=leaving)
+        return leaving
+
+    def forget_links(self, folder: Folder, present: Container[str]) -> None:
+        """Only the entries in ``present`` are still there."""
+        for name in [each for each in folder.leaving if each not in present]:
+            self._note_leaving(folder, name, leaving=False)
+
+    def ways_out(self) -> set[str]:
+        """The links that are not followed, by the real paths of their directories."""
+        return {os.path.join(folder.real, name) for folder in self._left for name in folder.leaving}
+
+    def skipped(self) -> int:
+        """How many names in all known directories are skipped because they are not UTF-8."""
+        return sum(folder.odd for folders in self._homes.values() for folder in folders)
+
+    def _note_leaving(self, folder: Folder, name: str, *, leaving: bool) -> None:
+        if leaving is (name in folder.leaving):
+            return
+        self.shifted = True
+        (folder.leaving.add if leaving else folder.leaving.discard)(name)
+        (self._left.add if folder.leaving else self._left.discard)(folder)
+
     def enter(self, folder: Folder, name: str, identity: tuple[int, int]) -> bool:
         """Know the directory that the entry is or leads to; whether it was not known as that."""
         is_root, link = folder is self.top, name in folder.links
@@ -121,5 +171,11 @@ class Folders:
             if not self._homes[left.real]:
                 del self._homes[left.real]
             left.links.clear()
+            left.leaving.clear()
             self._linked.discard(left)
+            self._left.discard(left)
         return gone
+
+
+def _is_within(real: str, roots: Iterable[str]) -> bool:
+    return any(f"{real.rstrip('/')}/".startswith(f"{root.rstrip('/')}/") for root in roots)

@@ -7,10 +7,11 @@ one call at a time.
 """
 
 # The system and watchfiles speak text, and a Path for each file costs more than the look at it.
-# ruff: noqa: PTH114, PTH116, PTH118
+# ruff: noqa: PTH112, PTH114, PTH116, PTH118
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -29,13 +30,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Tree"]
 
+_log = logging.getLogger("lifecycle.sources")
+
 
 class Tree:
-    """The files below the watched directories ``roots``, and those of the ``roots`` that are files themselves."""
+    """The files below the watched directories ``roots``, and those of the ``roots`` that are files themselves.
 
-    def __init__(self, roots: Iterable[str], rules: Rules, *, recursive: bool) -> None:
+    Links to directories that are not below a root are followed only with ``follow_links``.
+    """
+
+    def __init__(self, roots: Iterable[str], rules: Rules, *, recursive: bool, follow_links: bool = False) -> None:
         self._rules = rules
         self._recursive = recursive
+        self._follow_links = follow_links
         self._folders = Folders()
         # The roots are its entries, which no rule applies to.
         self._top = self._folders.top
@@ -44,6 +51,12 @@ class Tree:
         self._born: set[str] = set()
         # As far as they are known: nobody looks for them until a watch meets one.
         self._unreadable: set[str] = set()
+        self._has_told_of_odd_names = False
+
+    @property
+    def skipped(self) -> int:
+        """How many names are skipped because they are not UTF-8."""
+        return self._folders.skipped()
 
     def compare(self) -> None:
         """Look at everything; also the first look, which finds everything added."""
@@ -96,18 +109,22 @@ class Tree:
 
     def look_for_unreadable(self) -> None:
         """Find the directories that cannot be watched, also those that are ignored; from now on `cover` avoids them."""
-        self._unreadable = unreadable_below(outermost(self._folders))
+        self._unreadable = unreadable_below(outermost(self._folders), self._folders.ways_out())
 
     # -- looking ------------------------------------------------------------------------------------------------
 
     def _look_at_roots(self, hinted: Mapping[str, bool], *, deep: bool = False) -> None:
-        for path in self._roots:
-            self._look(self._top, path, modified=hinted.get(os.path.realpath(path), False), deep=deep)
+        reals = {path: os.path.realpath(path) for path in self._roots}
+        if not self._follow_links:
+            self._folders.within = tuple(reals.values())
+        for path, real in reals.items():
+            self._look(self._top, path, modified=hinted.get(real, False), deep=deep)
 
     def _look(self, folder: Folder, name: str, *, modified: bool = False, deep: bool = False) -> None:
         """Look at one entry; ``deep`` also reads a directory that is there as it was."""
         path = folder.prefix + name
         if self._skips(folder, name):
+            self._look_at_ignored(folder, name, link=os.path.islink(path))
             return
         self._folders.note_link(folder, name, link=folder is not self._top and os.path.islink(path))
         try:
@@ -129,11 +146,14 @@ class Tree:
             entries = _entries(folder.path)
             if entries is None:
                 continue
+            self._leave_out_odd(folder, entries)
             for name in [each for each in (*folder.files, *folder.folders, *folder.links) if each not in entries]:
                 self._folders.note_link(folder, name, link=False)
                 self._gone(folder, name)
+            self._folders.forget_links(folder, entries)
             for name, entry in entries.items():
                 if self._skips(folder, name):
+                    self._look_at_ignored(folder, name, link=entry.is_symlink())
                     continue
                 self._folders.note_link(folder, name, link=entry.is_symlink())
                 try:
@@ -148,6 +168,9 @@ class Tree:
         """Note what is there now; whether it is a directory that was not known."""
         if stat.S_ISDIR(found.st_mode):
             self._marks.gone(folder, name)
+            if self._folders.leaves(folder, name, link=name in folder.links):
+                self._leave(folder, name)
+                return False
             may_enter = self._recursive or folder is self._top
             return may_enter and self._folders.enter(folder, name, (found.st_dev, found.st_ino))
         self._leave(folder, name)
@@ -157,7 +180,24 @@ class Tree:
             self._marks.seen(folder, name, mark_of(found), modified=modified)
         return False
 
+    def _look_at_ignored(self, folder: Folder, name: str, *, link: bool) -> None:
+        """An ignored entry does not count, but the watch on its directory would follow a link to another directory."""
+        if link or name in folder.leaving:
+            self._folders.leaves(folder, name, link=link and os.path.isdir(folder.prefix + name))
+
+    def _leave_out_odd(self, folder: Folder, entries: dict[str, os.DirEntry[str]]) -> None:
+        """Take the names out of ``entries`` that are not UTF-8: the watch cannot report them."""
+        odd = [name for name in entries if not name.isascii() and not _is_text(name)]
+        folder.odd = len(odd)
+        for name in odd:
+            del entries[name]
+        if odd and not self._has_told_of_odd_names:
+            self._has_told_of_odd_names = True
+            told = "the name %r in %s is not UTF-8: it is skipped, and so is every other one (said once); rename it"
+            _log.warning(told, odd[0], folder.path)
+
     def _gone(self, folder: Folder, name: str) -> None:
+        self._folders.leaves(folder, name, link=False)
         self._marks.gone(folder, name)
         self._leave(folder, name)
 
@@ -170,6 +210,14 @@ class Tree:
 
     def _skips(self, folder: Folder, name: str) -> bool:
         return folder is not self._top and self._rules.skips(name, folder.below + name)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _entries(path: str) -> dict[str, os.DirEntry[str]] | None:

@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
     from lifecycle.sources._files.covers import Cover
 
-__all__ = ["Watch", "WatchBroken"]
+__all__ = ["NameNotText", "Watch", "WatchBroken"]
 
 # Changes that go on and on are reported after so many steps, or so many seconds, whatever is longer.
 _LONGEST_BATCH = 4
 _SHORTEST_BATCH_MS = 50
 # The step for what lies around watched directories: the directories themselves, and links on the way to them.
 _UNHURRIED_MS = 50
+
+# The beginning of the error with which watchfiles ends.
+_UNDECODABLE = "Unable to decode path"
 
 _LIMITS = {
     "os error 24": "max_user_instances",
@@ -39,6 +42,10 @@ _LIMITS = {
 
 class WatchBroken(OSError):
     """The watches are gone or incomplete; open new ones, and compare."""
+
+
+class NameNotText(WatchBroken):
+    """Something happened to a file whose name is not UTF-8; these watches report nothing more."""
 
 
 class Watch:
@@ -134,6 +141,8 @@ def _explained(error: Exception) -> OSError:
     for sign, limit in _LIMITS.items():
         if sign in text.lower():
             return OSError(errno.ENOSPC, _advice(limit))
+    if _UNDECODABLE in text:
+        return NameNotText(text)
     return error if isinstance(error, PermissionError) else WatchBroken(text)
 
 
