@@ -17,6 +17,7 @@ from __future__ import annotations
 import inspect
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ref
 
 from blinker import ANY, Signal
 
@@ -84,10 +85,10 @@ class Hook(Signal):
     def __init__(self, name: str, doc: str) -> None:
         super().__init__(doc)
         self.name = name
-        # Whether all of its receivers are held strongly and called for every sender, and then they: looking them up for
-        # each announcement costs more than most of them do.
-        self._is_plain = True
+        # All receivers, while each is held strongly and called for every sender: looking them up for each announcement
+        # costs more than most of them do. And how many there were when this was decided.
         self._plain: tuple[Callable[..., object], ...] = ()
+        self._decided_for = 0
 
     def connect(self, receiver: _Receiver, sender: Any = ANY, weak: bool = False) -> _Receiver:
         """Call ``receiver(sender, **arguments)`` at every announcement; usable as a decorator.
@@ -97,7 +98,6 @@ class Hook(Signal):
         """
         if inspect.iscoroutinefunction(receiver):
             raise TypeError(f"{receiver!r} is async, and hooks.{self.name} does not wait; connect a plain function")
-        self._is_plain = (self._is_plain or not self.receivers) and sender is ANY and not weak
         super().connect(receiver, sender, weak)
         self._gather()
         return receiver
@@ -108,13 +108,24 @@ class Hook(Signal):
         self._gather()
 
     def _gather(self) -> None:
-        self._plain = tuple(self.receivers.values()) if self._is_plain else ()
+        receivers = tuple(self.receivers.values())
+        is_plain = not any(isinstance(each, ref) for each in receivers)
+        for_all_senders = sum(1 for _ in self.receivers_for(ANY))
+        self._plain = receivers if is_plain and for_all_senders == len(receivers) else ()
+        self._decided_for = len(receivers)
+
+    def _look_up(self, sender: Any) -> tuple[Callable[..., object], ...]:
+        """The receivers for ``sender`` where not all are alike, or were not when this was decided."""
+        if len(self.receivers) != self._decided_for:
+            # One that was held weakly is gone.
+            self._gather()
+        return self._plain or tuple(self.receivers_for(sender))
 
     def announce(self, sender: Any, **arguments: Any) -> None:
         """Call every receiver, logging what they raise; returns at once where there is none."""
         if not self.receivers:
             return
-        for receiver in self._plain or tuple(self.receivers_for(sender)):
+        for receiver in self._plain or self._look_up(sender):
             try:
                 receiver(sender, **arguments)
             except Exception:  # noqa: BLE001  # a receiver's error stays its own

@@ -90,6 +90,43 @@ def test_receivers_are_held_strongly_unless_asked_otherwise() -> None:
     assert seen == ["strong"]
 
 
+class Counting(hooks.Hook):
+    """A hook that counts how often its receivers are looked up for a sender."""
+
+    look_ups = 0
+
+    def receivers_for(self, sender: Any) -> Any:
+        self.look_ups += 1
+        return super().receivers_for(sender)
+
+
+@pytest.mark.parametrize("how", ["disconnected", "collected", "one sender"])
+def test_receivers_are_not_looked_up_once_the_last_special_one_is_gone(how: str) -> None:
+    hook, seen = Counting("tried", "For this test."), list[object]()
+
+    def special(_sender: object) -> None:
+        seen.append("special")
+
+    hook.connect(seen.append)
+    if how == "one sender":
+        hook.connect(special, sender=hook)
+    else:
+        hook.connect(special, weak=True)
+    hook.announce(hook)
+    assert sorted(map(str, seen)) == sorted([str(hook), "special"])
+    if how == "collected":
+        del special
+        gc.collect()
+    else:
+        hook.disconnect(special)
+    hook.announce("settles")
+    before = hook.look_ups
+    for number in range(3):
+        hook.announce(number)
+    assert hook.look_ups == before
+    assert seen[-3:] == [0, 1, 2]
+
+
 def test_an_async_receiver_is_refused() -> None:
     async def receiver(sender: object) -> None: ...
 
