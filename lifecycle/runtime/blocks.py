@@ -75,8 +75,8 @@ class _Block:
         assert life is not None, "only a block that was entered is interrupted"
         if self._body.cancel() and life.is_embedded and life.outer is None:
             _log.error(
-                "the lifetime stops (%s), and the program that runs this event loop was not told: it goes on without "
-                "the workers, routers and tasks of the lifetime; stop it too",
+                "the lifetime stops (%s), but not the program that runs this event loop: that program continues "
+                "without the workers, routers and tasks of the lifetime; stop it too",
                 life.reason,
             )
 

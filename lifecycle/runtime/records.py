@@ -76,5 +76,5 @@ class LifetimeState:
     #: Names of the workers that were started under it and have not ended.
     workers: tuple[str, ...]
     #: Whether another program runs the event loop and gets the signals: a stop ends what is under this lifetime, and
-    #: that program goes on.
+    #: that program continues.
     embedded: bool = False

@@ -191,7 +191,7 @@ async def test_the_end_of_an_inner_lifetime_leaves_the_outer_one_alone(clock: Cl
         await clock.advance(1)
 
 
-async def test_a_stop_that_the_program_around_it_does_not_learn_of_is_logged_as_an_error(
+async def test_a_stop_that_does_not_reach_the_program_around_the_lifetime_is_logged_as_an_error(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with lifetime(signals=False) as life:
@@ -200,7 +200,7 @@ async def test_a_stop_that_the_program_around_it_does_not_learn_of_is_logged_as_
         await asyncio.Event().wait()
     [record] = caplog.records
     assert record.levelname == "ERROR"
-    assert "the lifetime stops (cancel), and the program that runs this event loop was not told" in record.message
+    assert "the lifetime stops (cancel), but not the program that runs this event loop" in record.message
 
 
 async def test_other_ends_of_a_lifetime_are_no_errors(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

@@ -52,7 +52,7 @@ def stop(request: Request) -> int:
         patience = _MOMENT if embedded else _PATIENCE
         if not ends_within(patience):
             why = "another program runs its event loop" if embedded else f"it has not ended within {patience:g} s"
-            error = f"its lifetime has ended, but its process (pid {client.program.pid}) goes on: {why}"
+            error = f"its lifetime has ended, but its process (pid {client.program.pid}) still runs: {why}"
             return told(client, request, {**outcome, "outcome": "failed", "error": error})
     if request.json:
         show_json(outcome)

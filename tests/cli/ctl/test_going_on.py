@@ -107,7 +107,7 @@ def test_a_process_that_does_not_end_is_not_waited_for_indefinitely(
     with speaker(sockets / "app.sock", told({"nodes": {"lifetime": life}}), answer(json.dumps(done)), stopping):
         assert main(["ctl", "stop", *options]) == 1
     shown = capsys.readouterr()
-    expected = f"its lifetime has ended, but its process (pid {os.getpid()}) goes on: it has not ended within 0.01 s"
+    expected = f"its lifetime has ended, but its process (pid {os.getpid()}) still runs: it has not ended within 0.01 s"
     if options:
         assert json.loads(shown.out)["error"] == expected
     else:

@@ -383,15 +383,18 @@ asyncio.run(framework())
 """
 
 
-def test_a_stop_of_a_lifetime_inside_another_program_says_that_the_program_goes_on(env: Env, here: Ask) -> None:
+def test_a_stop_of_a_lifetime_inside_another_program_reports_that_the_program_continues(env: Env, here: Ask) -> None:
     with started(env, "-c", EMBEDDED) as program:
         status, out, err = here("stop")
         assert status == 1
-        assert out == "this lifetime ends; the program that runs its event loop goes on without it, so stop that too\n"
+        assert (
+            out
+            == "this lifetime ends; the program that runs its event loop continues without it, so stop that program too\n"
+        )
         pid = program.process.pid
-        assert f"its lifetime has ended, but its process (pid {pid}) goes on: another program runs its" in err
+        assert f"its lifetime has ended, but its process (pid {pid}) still runs: another program runs its" in err
         program.until("serving")
-        assert "the lifetime stops (cancel), and the program that runs this event loop was not told" in program.text
+        assert "the lifetime stops (cancel), but not the program that runs this event loop" in program.text
         assert program.process.poll() is None
 
 
