@@ -88,9 +88,7 @@ class Actions:
     async def _shut_down(self, order: Topical) -> None:
         """As the program wants it, or at once where it does not say."""
         if self._lifetime.state().embedded:
-            reply(
-                "this lifetime ends; the program that runs its event loop continues without it, so stop that program too"
-            )
+            reply("this lifetime ends; the program that runs its event loop continues, so stop that program too")
         if is_made_for(self._router, order.topic):
             with suppress(NotHandled):
                 await self._router.dispatch(order)

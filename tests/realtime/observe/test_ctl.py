@@ -387,10 +387,7 @@ def test_a_stop_of_a_lifetime_inside_another_program_reports_that_the_program_co
     with started(env, "-c", EMBEDDED) as program:
         status, out, err = here("stop")
         assert status == 1
-        assert (
-            out
-            == "this lifetime ends; the program that runs its event loop continues without it, so stop that program too\n"
-        )
+        assert out == "this lifetime ends; the program that runs its event loop continues, so stop that program too\n"
         pid = program.process.pid
         assert f"its lifetime has ended, but its process (pid {pid}) still runs: another program runs its" in err
         program.until("serving")
