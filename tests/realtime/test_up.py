@@ -345,3 +345,103 @@ class TestPolicies:
         assert "b finished after" in text
         assert "waiting for a change" in text
         assert len(pids(text)) == 3
+
+
+#: Says that it listens as soon as the file ``go`` is there, and lives.
+LISTENS = "echo booting; while ! test -e go; do sleep 0.02; done; echo listening; exec sleep 600"
+
+
+class TestOrder:
+    def test_one_that_is_after_no_other_waits_for_no_other(self, tables: Callable[..., Running], here: Path) -> None:
+        program = tables(f"""
+            [up]
+            db = {{ command = "{LISTENS}", ready = "line:listening" }}
+            api = {{ command = "{LIVES}", after = ["db"] }}
+            web = "{LIVES}"
+        """)
+        program.until("web    | up")
+        assert "ready: db" not in program.text
+        (here / "go").touch()
+        program.until("ready: db")
+        program.until("api    | up")
+        program.stop()
+
+    def test_one_that_is_after_a_job_waits_for_its_success(self, tables: Callable[..., Running]) -> None:
+        program = tables("""
+            [up]
+            web = { command = "test -e done && echo found || echo missing; exec sleep 600", after = ["migrate"] }
+            migrate = { command = "sleep 0.2; touch done", restart = "never" }
+        """)
+        program.until("web     | found")
+        text = program.stop()
+        assert text.index("migrate finished") < text.index("started web")
+
+    def test_a_job_that_fails_stops_all_if_others_are_after_it(self, tables: Callable[..., Running]) -> None:
+        text = tables(f"""
+            [up]
+            migrate = {{ command = "exit 3", restart = "never" }}
+            web = {{ command = "{LIVES}", after = ["migrate"] }}
+            api = {{ command = "{LIVES}", after = ["web"] }}
+        """).rest(3)
+        assert re.search(r"migrate exited with status 3 after [\d.]+ s; stopping the others\n", text)
+        assert "web      not started\n" in text
+        assert "api      not started\n" in text
+
+    def test_a_watched_job_that_fails_is_waited_for_until_a_change_makes_it_succeed(
+        self, tables: Callable[..., Running], here: Path
+    ) -> None:
+        (here / "source").write_text("1")
+        program = tables(f"""
+            [up]
+            build = {{ command = "exit $(cat source)", restart = "never", watch = ["source"] }}
+            web = {{ command = "{LIVES}", after = ["build"] }}
+        """)
+        program.until("; waiting for a change")
+        assert "started web" not in program.text
+        (here / "source").write_text("0")
+        program.until("restarting build")
+        program.until("web    | up")
+        program.stop()
+
+    def test_a_change_does_not_wait_for_the_restart_of_another(
+        self, tables: Callable[..., Running], here: Path
+    ) -> None:
+        for name in ("go", "a.txt", "b.txt"):
+            (here / name).touch()
+        program = tables(f"""
+            [up]
+            db = {{ command = "{LISTENS}", ready = "line:listening", watch = ["a.txt"] }}
+            web = {{ command = "{LIVES}", watch = ["b.txt"] }}
+        """)
+        for _ in range(2):
+            program.until("(pid ")
+        (here / "go").unlink()
+        (here / "a.txt").write_text("new")
+        program.until("db     | booting")
+        (here / "b.txt").write_text("new")
+        program.until("restarting web")
+        program.until("started web")
+        (here / "go").touch()
+        program.until("ready: db")
+        program.stop()
+
+    def test_a_change_that_concerns_several_restarts_them_in_their_order(
+        self, tables: Callable[..., Running], here: Path
+    ) -> None:
+        for name in ("go", "source"):
+            (here / name).touch()
+        program = tables(f"""
+            [up]
+            web = {{ command = "{LIVES}", watch = ["source"], after = ["db"] }}
+            db = {{ command = "{LISTENS}", ready = "line:listening", watch = ["source"] }}
+        """)
+        program.until("web    | up")
+        (here / "go").unlink()
+        (here / "source").write_text("new")
+        program.until("db     | booting")
+        (here / "go").touch()
+        program.until("restart 1)")
+        program.until("restart 1)")
+        text = program.stop()
+        restarted = re.findall(r"(?:ready:|started) (\w+) \(pid \d+, restart 1\)", text)
+        assert restarted == ["db", "web"]

@@ -10,16 +10,14 @@ from lifecycle.cli.watch.rules import PathRules, absolute, own_output
 from lifecycle.cli.watch.settings import Settings
 from lifecycle.cli.watch.words import changed
 from lifecycle.control import Debounce, Router, merge_files
-from lifecycle.errors import InvalidTransition, WorkerFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from lifecycle.cli.messages import Voice
     from lifecycle.cli.up.processes import Process
     from lifecycle.control import FileBatch
     from lifecycle.events import Change
-    from lifecycle.workers import Supervisor
 
 __all__ = ["watching"]
 
@@ -29,19 +27,25 @@ _LONGEST_WAIT: Final = 2.0
 
 
 def watching(
-    processes: Sequence[Process], supervisor: Supervisor, voice: Voice, *, logs: Sequence[int] = ()
+    processes: Sequence[Process],
+    restart: Callable[[Sequence[str]], None],
+    voice: Voice,
+    *,
+    logs: Sequence[int] = (),
 ) -> Router | None:
-    """A router that restarts processes of ``supervisor``; None where nothing is watched."""
+    """A router that has processes restarted by ``restart``, which does not wait; None if no process watches files."""
     watches = [_Watch(each, logs) for each in processes if each.watch]
     if not watches:
         return None
     from lifecycle.sources import FileWatchSource
 
     async def files(batch: FileBatch) -> None:
+        concerned: list[str] = []
         for watch in watches:
             if changes := watch.of_interest(batch):
                 voice.say(f"{changed(changes, watch.rules.name)}; restarting {watch.name}")
-                await _restart(supervisor, watch.name, voice)
+                concerned.append(watch.name)
+        restart(concerned)
 
     router = Router("up")
     router.handle("file/*", files, debounce=Debounce(_QUIET, max_wait=_LONGEST_WAIT, merge=merge_files))
@@ -65,13 +69,3 @@ class _Watch:
             for path, change in batch.changes.items()
             if any(path.is_relative_to(root) for root in self.paths) and self.rules.action(path) != "ignore"
         }
-
-
-async def _restart(supervisor: Supervisor, name: str, voice: Voice) -> None:
-    try:
-        await supervisor.restart(name)
-    except WorkerFailed:
-        # Why is told where all ends are.
-        voice.say(f"{name} waits for the next change")
-    except InvalidTransition:
-        voice.say(f"{name} is not restarted: everything is being stopped")

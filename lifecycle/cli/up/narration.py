@@ -8,7 +8,7 @@ from lifecycle.cli.up.outcomes import how
 from lifecycle.workers.status import FINAL, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from lifecycle.cli.messages import Voice
     from lifecycle.cli.up.processes import Process
@@ -19,11 +19,14 @@ __all__ = ["Narrator"]
 
 
 class Narrator:
-    """Tells of ``processes``."""
+    """Tells of ``processes``; ``stops_all`` says whether all are stopped because one has ended."""
 
-    def __init__(self, processes: Sequence[Process], voice: Voice) -> None:
+    def __init__(
+        self, processes: Sequence[Process], voice: Voice, stops_all: Callable[[Process, WorkerState], bool]
+    ) -> None:
         self._processes = {each.name: each for each in processes}
         self._voice = voice
+        self._stops_all = stops_all
 
     def tell(self, event: StatusEvent) -> None:
         """Say what is news; restarts and what is given up are in the library's log."""
@@ -64,7 +67,8 @@ class Narrator:
             # Only at first is that the end of all.
             self._voice.bad(told + self._others(stop=not state.restarts))
         elif not process.comes_back(failed=state.error is not None):
-            then = "; waiting for a change" if process.watch else self._others(stop=process.essential)
+            stop = self._stops_all(process, state)
+            then = "; waiting for a change" if process.watch else self._others(stop=stop)
             (self._voice.good if state.error is None else self._voice.bad)(told + then)
 
     def _others(self, *, stop: bool) -> str:

@@ -37,7 +37,7 @@ class Process:
     #: When it counts as started, as `ProcessWorker` has it.
     ready: str | None = None
     start_timeout: float = 30.0
-    #: Those that start before it.
+    #: Those that have to be up before it starts; a job has to have succeeded.
     after: tuple[str, ...] = ()
     #: None: its end is the end of all, unless it is watched.
     restart: Policy | None = None
@@ -60,6 +60,11 @@ class Process:
     def essential(self) -> bool:
         """Whether nothing goes on once it has ended."""
         return self.restart is None and not self.watch
+
+    @property
+    def is_job(self) -> bool:
+        """Whether those after it wait for its success, and not for its start."""
+        return self.restart == "never" and self.ready is None
 
     def comes_back(self, *, failed: bool) -> bool:
         """Whether its policy starts it again once it has ended, unless it is given up."""

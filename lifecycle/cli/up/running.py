@@ -19,13 +19,14 @@ from lifecycle.cli.up.narration import Narrator
 from lifecycle.cli.up.outcomes import Outcome, exit_status, summary
 from lifecycle.cli.up.processes import selected
 from lifecycle.cli.up.screens import Screen
-from lifecycle.errors import SourceFailed, WorkerFailed
+from lifecycle.errors import InvalidTransition, SourceFailed, WorkerFailed
 from lifecycle.workers import ProcessWorker, Spec, Supervisor
-from lifecycle.workers.status import FINAL
+from lifecycle.workers.status import AT_WORK, FINAL, Status
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
+    from lifecycle.cli.messages import Voice
     from lifecycle.cli.up.processes import Process
     from lifecycle.cli.values import LogFormat
     from lifecycle.events import StatusEvent
@@ -56,6 +57,134 @@ def up(
         return program.run()
 
 
+class _Starts:
+    """Starts and restarts ``processes``, the children of ``supervisor``: each once those that it is after are up.
+
+    A process is up when it has started and is ready, a job when it has succeeded. Processes that are not after one
+    another start at the same time. If a first start fails, or a job without which others cannot start, all is stopped.
+    ``settled`` is called when a start has come to its end.
+    """
+
+    def __init__(
+        self, processes: Sequence[Process], supervisor: Supervisor, voice: Voice, settled: Callable[[], None]
+    ) -> None:
+        self._processes = {each.name: each for each in processes}
+        self._supervisor = supervisor
+        self._voice = voice
+        self._settled = settled
+        self._ancestors = {each.name: self._ancestors_of(each) for each in processes}
+        # Those that are to be started, those that are being started, those that were up at least once, those that are.
+        self._due: set[str] = set(self._processes)
+        self._busy: dict[str, asyncio.Task[None]] = {}
+        self._begun: set[str] = set()
+        self._up: set[str] = set()
+        self._open = False
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a process is being started, or will be."""
+        return bool(self._due or self._busy)
+
+    def begin(self) -> None:
+        """Start all processes, now that the supervisor runs."""
+        self._open = True
+        self._advance()
+
+    def restart(self, names: Iterable[str]) -> None:
+        """Restart the processes ``names``; a start of theirs that goes on is given up."""
+        for name in names:
+            self._due.add(name)
+            if (start := self._busy.pop(name, None)) is not None:
+                start.cancel()
+        self._advance()
+
+    def stops_all(self, process: Process, state: WorkerState) -> bool:
+        """Whether nothing goes on once ``process`` has ended as ``state`` says."""
+        if process.essential:
+            return True
+        failed_job = process.is_job and state.status is not Status.FINISHED and not process.watch
+        return failed_job and any(process.name in self._ancestors[name] for name in self._due - self._begun)
+
+    async def close(self) -> None:
+        """Start nothing any more."""
+        self._open = False
+        starts = [*self._busy.values()]
+        for start in starts:
+            start.cancel()
+        await asyncio.gather(*starts, return_exceptions=True)
+
+    def _advance(self) -> None:
+        for name, process in self._processes.items():
+            if self._open and name in self._due and self._may_start(process):
+                self._due.discard(name)
+                self._busy[name] = asyncio.create_task(self._start(process), name=f"start of {name}")
+
+    def _may_start(self, process: Process) -> bool:
+        if any(name in self._due or name in self._busy for name in self._ancestors[process.name]):
+            return False
+        return process.name in self._begun or all(name in self._up for name in self._needs(process))
+
+    async def _start(self, process: Process) -> None:
+        name = process.name
+        self._up.discard(name)
+        try:
+            await self._supervisor.restart(name)
+            if not process.is_job or await self._succeeds(name):
+                self._up.add(name)
+            elif self.stops_all(process, self._state(name)):
+                self._supervisor.ask_to_stop()
+        except WorkerFailed:
+            # The reason is told where all ends are.
+            if name not in self._begun:
+                self._supervisor.ask_to_stop()
+            elif self._supervisor.status in AT_WORK:
+                self._voice.say(f"{name} waits for the next change")
+        except InvalidTransition:
+            if name in self._begun:
+                self._voice.say(f"{name} is not restarted: everything is being stopped")
+        self._begun.add(name)
+        del self._busy[name]
+        if name not in self._up:
+            self._give_up_restarts(name)
+        self._advance()
+        self._settled()
+
+    async def _succeeds(self, name: str) -> bool:
+        """Whether the job ``name``, which has started, succeeds."""
+        changes = self._supervisor.watch()
+        if (state := self._state(name)).status in FINAL:
+            return state.status is Status.FINISHED
+        async for event in changes:
+            if event.component == name and event.new in FINAL:
+                return event.new == Status.FINISHED
+        return False
+
+    def _give_up_restarts(self, failed: str) -> None:
+        """Those that run, and were to be restarted after ``failed``, stay as they are."""
+        for name in sorted(self._due & self._begun):
+            if failed in self._ancestors[name]:
+                self._due.discard(name)
+                self._voice.say(f"{name} is not restarted, since {failed} failed")
+
+    def _state(self, name: str) -> WorkerState:
+        return next(each for each in self._supervisor.workers() if each.name == name)
+
+    def _needs(self, process: Process) -> list[str]:
+        """Those that it is after; of those that run here."""
+        return [name for name in process.after if name in self._processes]
+
+    def _ancestors_of(self, process: Process) -> set[str]:
+        """Those that it is after, those that these are after, and so on."""
+        found: set[str] = set()
+        left = self._needs(process)
+        while left:
+            name = left.pop()
+            if name not in found:
+                found.add(name)
+                left += self._needs(self._processes[name])
+        return found
+
+
 class _Program:
     """The processes of one `lifecycle up`."""
 
@@ -71,6 +200,7 @@ class _Program:
             # Where nobody needs another, one that takes its time keeps nobody else running.
             stop_order="reverse" if any(each.after for each in processes) else "parallel",
         )
+        self._starts = _Starts(processes, self._supervisor, screen.voice, self._end_if_over)
         self._outcomes: list[Outcome] = []
 
     def run(self) -> int:
@@ -79,7 +209,7 @@ class _Program:
         from lifecycle.runtime import run
 
         steered = Steered(named_after("up", self._directory), self._screen.voice)
-        router = watching(self._processes, self._supervisor, self._screen.voice, logs=self._screen.logs)
+        router = watching(self._processes, self._starts.restart, self._screen.voice, logs=self._screen.logs)
         if router is not None:
             # SIGHUP where there is no terminal: it ends us as it does where nothing is watched.
             router.handle("lifecycle/reload", lambda _: _shut_down())
@@ -97,28 +227,32 @@ class _Program:
         return exit_status(self._outcomes)
 
     async def _live(self) -> None:
+        for process in self._processes:
+            # The supervisor starts its children one after the other; we start them by what they are after.
+            await self._supervisor.stop_child(process.name)
         telling = asyncio.create_task(self._tell(self._supervisor.watch()), name="narrator")
         try:
-            # What cannot start is told of as any end is.
             with suppress(WorkerFailed):
                 await self._supervisor.start()
+                self._starts.begin()
             await self._supervisor.wait()
         finally:
+            await self._starts.close()
             await self._supervisor.stop()
             await telling
             self._outcomes = [await self._outcome(each.name) for each in self._processes]
 
     async def _tell(self, events: AsyncIterator[StatusEvent]) -> None:
-        narrator = Narrator(self._processes, self._screen.voice)
+        narrator = Narrator(self._processes, self._screen.voice, self._starts.stops_all)
         async for event in events:
             if self._screen.read:
                 narrator.tell(event)
-            if self._is_over():
-                await self._supervisor.stop()
+            self._end_if_over()
 
-    def _is_over(self) -> bool:
-        """Whether nothing runs, and nothing will start any more."""
-        return all(map(self._has_ended, self._supervisor.workers(), self._processes))
+    def _end_if_over(self) -> None:
+        """Stop if nothing runs, and nothing will start any more."""
+        if not self._starts.at_work and all(map(self._has_ended, self._supervisor.workers(), self._processes)):
+            self._supervisor.ask_to_stop()
 
     @staticmethod
     def _has_ended(state: WorkerState, process: Process) -> bool:

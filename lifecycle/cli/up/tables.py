@@ -28,7 +28,7 @@ KEYS: Final = (
     Option("env-file", "F", "KEY=VALUE lines for this process, besides those of .env", values.path),
     Option("ready", "WHEN", "when it counts as started, such as port:8000", values.ready),
     Option("start-timeout", "S", "how long it has for that (30)", values.interval, number=True),
-    Option("after", "NAME", "start when these have started", lambda text: (text,), many=True),
+    Option("after", "NAME", "start when these have started; a job has to succeed", lambda text: (text,), many=True),
     Option("restart", "POLICY", "start it again never, on-failure or always", values.policy),
     Option(
         "backoff",
