@@ -74,7 +74,7 @@ class NatsBridge:
 
     Events that match ``subscribe`` come from the bus, as `BusEvent`, each to one member of ``group``: to whichever
     process with that group has room. What was handled is acknowledged, and nothing before; what failed, or was not
-    handled, is delivered again after ``backoff``, and after ``max_deliver`` times it is put under ``dead/<topic>``.
+    handled, is delivered again after ``backoff``, and after ``max_deliver`` failures it is put under ``dead/<topic>``.
 
     Events that match ``publish`` go to the bus before they go to their routes here: awaiting the `Delivery` tells that
     both have them. Those that match ``subscribe`` too go to the bus alone, and come back to one member of the group.
@@ -88,9 +88,11 @@ class NatsBridge:
         subscribe: patterns of what comes.
         publish: patterns of what goes.
         max_in_flight: how many events of the bus this process has at a time, and how many of ours are on their way.
-            With 1 the whole group has one at a time, in strict order, failures included.
+            Up to 1,024 more of each pattern wait for a place, within their thirty seconds. With 1 the whole group has
+            one at a time, in strict order, failures included.
         ack_wait: seconds after which another member gets what a dead one had; a long handler is no reason.
-        max_deliver: how often an event is tried.
+        max_deliver: how often the handlers of an event may fail, in all processes of the group together. Deliveries
+            that no handler failed do not count, such as those to a process that stops or is killed.
         backoff: how long after a failure; its figures for restarts have no meaning here.
         sync: wait until the server confirms that an event is done: slower, and fewer duplicates when it is killed.
 

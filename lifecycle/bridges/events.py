@@ -32,7 +32,7 @@ class BusEvent(Event):
     type: str = ""
     #: When it was sent, aware; None where the sender did not say.
     time: datetime | None = None
-    #: 1, and more where it is delivered again.
+    #: 1, and one more for each time that its handlers have failed.
     attempt: int = 1
     #: What else came with it, names in lower case: ``traceparent``, the ``dead-reason`` of a dead letter.
     headers: Mapping[str, str] = field(default_factory=lambda: _NONE, hash=False)

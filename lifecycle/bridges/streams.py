@@ -193,18 +193,21 @@ class Subscriptions:
         self._others: dict[str, Pattern] = {}
         # Filters of a consumer that another program made: no pattern explains them.
         self._strange: dict[str, float] = {}
+        # The filter of the consumer; empty for everything.
+        self._got: list[str] = []
 
     def read(self, config: ConsumerConfig) -> None:
         """Take over what the metadata and the filter of the consumer say."""
         now = asyncio.get_running_loop().time()
         stamps = _stamps_of(config)
         self._stamps = {text: (stamp, self._since(text, stamp, now)) for text, stamp in stamps.items()}
+        self._got = _filters_of(config)
         others = {text: pattern for text in stamps if text not in self._own and (pattern := _pattern(text))}
+        # An operator may have removed a pattern from the filter.
+        others = {text: pattern for text, pattern in others.items() if self._is_got(pattern)}
         known = filters([*self._own.values(), *others.values()], self._settings.prefix)
         strange = {
-            each: self._strange.get(each, now)
-            for each in _filters_of(config)
-            if not any(covers(wide, each) for wide in known)
+            each: self._strange.get(each, now) for each in self._got if not any(covers(wide, each) for wide in known)
         }
         if others.keys() - self._others.keys() or strange.keys() - self._strange.keys():
             _log.warning(
@@ -220,7 +223,10 @@ class Subscriptions:
         """Whether the consumer has to be written: own stamps are missing or old, or others are out of date."""
         now = asyncio.get_running_loop().time()
         renewed = now - _FORGOTTEN / 3
-        own = all(text in self._stamps and self._stamps[text][1] > renewed for text in self._own)
+        own = all(
+            text in self._stamps and self._stamps[text][1] > renewed and self._is_got(pattern)
+            for text, pattern in self._own.items()
+        )
         return not own or bool(self._out_of_date(now))
 
     def group(self) -> Group:
@@ -255,6 +261,11 @@ class Subscriptions:
     def is_ours(self, subject: str) -> bool:
         """Whether the filter that this member needs lets ``subject`` through."""
         return any(covers(each, subject) for each in self._own_filters)
+
+    def _is_got(self, pattern: Pattern) -> bool:
+        """Whether the group gets all that ``pattern`` matches."""
+        wanted = filters([pattern], self._settings.prefix)
+        return not self._got or all(any(covers(wide, each) for wide in self._got) for each in wanted)
 
     def _since(self, text: str, stamp: str, now: float) -> float:
         last, since = self._stamps.get(text, ("", now))

@@ -19,7 +19,7 @@ LEGAL = re.compile(r"ev(\.[A-Za-z0-9_=-]+)+").fullmatch
 SEGMENTS = st.text(st.sampled_from("ab./=*>?ü \n\0😀A0-_"), max_size=4) | st.text(max_size=6)
 TOPICS = st.lists(SEGMENTS.map(lambda text: text.replace("/", "")), min_size=1, max_size=5).map("/".join).filter(bool)
 PIECES = st.sampled_from(["a", "b", "ab", "*", "**", "a*", "?", "[ab]", "", "ü", "\\*", "*b", "a.b"])
-PATTERNS = st.lists(PIECES, min_size=1, max_size=5).map("/".join).filter(bool)
+PATTERNS = st.lists(PIECES, min_size=1, max_size=5).map(lambda pieces: "/".join(pieces).strip("/")).filter(bool)
 SMALL_TOPICS = st.lists(st.sampled_from(["a", "b", "ab", "", "ü", "*", "a.b"]), min_size=1, max_size=5).map("/".join)
 
 

@@ -93,6 +93,26 @@ async def test_patterns_that_share_a_filter_are_told_apart(bridge: MakeBridge, m
     assert set(two_box.topics) == {"bar"}
 
 
+async def test_a_pattern_that_an_operator_removes_from_the_filter_is_gone(
+    bridge: MakeBridge, server: NatsProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_LOOK", 0.01)
+    new, _ = member(bridge(group="g", subscribe=("a/*", "b/*")))
+    old, _ = member(receiver := bridge(group="g", subscribe=("a/*",)))
+    stream, prefix = receiver._settings.stream, receiver._settings.prefix
+    async with running(new):
+        pass
+    async with running(old), by_hand(server) as js:
+        assert receiver._session is not None
+        subscriptions = receiver._session._subscriptions
+        assert subscriptions.is_elsewhere("b/x")
+        config = (await js.consumer_info(stream, "g")).config
+        await js.add_consumer(stream, config.evolve(filter_subjects=[f"{prefix}.a.*"], filter_subject=None))
+        await until(lambda: not subscriptions.is_elsewhere("b/x"))
+    async with running(old), by_hand(server) as js:
+        assert (await js.consumer_info(stream, "g")).config.filter_subjects == [f"{prefix}.a.*"]
+
+
 async def test_events_to_which_no_member_subscribes_any_more_become_dead_letters(
     bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
