@@ -11,7 +11,7 @@ import pytest
 
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Board, FlowRow, Flows, PostgresStore, linear, send, task
-from lifecycle.flows.postgres.connectors import check_version
+from lifecycle.flows.postgres.connectors import Connector, check_version, sql
 from tests import postgres
 
 if TYPE_CHECKING:
@@ -136,17 +136,27 @@ async def test_two_schemas_know_nothing_of_each_other(server: postgres.Postgres)
         assert await others.store.flows() == []
 
 
-async def test_a_table_that_is_gone_is_said_to_be_and_made_when_the_flows_are_entered_again(
-    server: postgres.Postgres,
-) -> None:
+async def test_a_missing_table_is_reported_with_the_way_out(server: postgres.Postgres) -> None:
     url = server.url()
     async with Flows(url) as flows:
         with psycopg.connect(url) as db:
             db.execute("DROP TABLE lifecycle_jobs, lifecycle_schemas")
-        with pytest.raises(JournalError, match="a table of ours is gone"):
+        with pytest.raises(JournalError, match="a table is missing; restore it, or give the URL a schema of its own"):
             await Board(flows).post("one")
     with pytest.raises(JournalError, match="is called as a table of ours"):
         await opened(url)
+
+
+async def test_a_connection_that_is_lost_between_statements_is_reported_once(
+    server: postgres.Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    connector = Connector(server.url())
+    with connector.connect() as db:
+        with psycopg.connect(server.url()) as other:
+            other.execute("SELECT pg_terminate_backend(%s)", (db.info.backend_pid,))
+        with pytest.raises(psycopg.OperationalError):
+            connector.carry_out(db, [sql(f"SELECT {number}") for number in range(100)])
+    assert caplog.messages == []
 
 
 # -- what is asked of it -----------------------------------------------------------------------------------------------

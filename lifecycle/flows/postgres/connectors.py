@@ -54,7 +54,7 @@ _CLOSED_DOORS = {
 _TROUBLES = {
     "25006": "nothing can be written there; if it is a standby, name all hosts and ?target_session_attrs=read-write",
     "42501": "the server does not let us; give the role of the URL the right to (CREATE on the schema)",
-    "42P01": "a table of ours is gone; enter the flows again, and it is made",
+    "42P01": "a table is missing; restore it, or give the URL a schema of its own (?options=-csearch_path%3Dname)",
     "42703": "a table has other columns than ours; give the URL a schema of its own (?options=-csearch_path%3Dname)",
     "53100": "the server's disk is full; make room",
     "53200": "the server is out of memory; give it more",
@@ -147,11 +147,7 @@ class Connector:
 
     def carry_out(self, db: psycopg.Connection[Row], statements: Sequence[Statement]) -> list[Row]:
         """What the last of ``statements`` gives; they are committed together, and go there and come back once."""
-        if len(statements) == 1:
-            cursor = db.execute(*statements[0])
-        else:
-            with db.pipeline():
-                *_, cursor = [db.execute(*each) for each in statements]
+        cursor = db.execute(*statements[0]) if len(statements) == 1 else _together(db, statements)
         return cursor.fetchall() if cursor.description else []
 
     def told(self, db: psycopg.Connection[Row], error: BaseException) -> BaseException:
@@ -170,6 +166,27 @@ class Connector:
         if state in _UNSAYABLE or (isinstance(error, psycopg.DataError) and not state):
             return _unsayable(error)
         return JournalError(f"{self}: {_said(error, _TROUBLES.get(state, 'the server refuses it'))}")
+
+
+def _together(db: psycopg.Connection[Row], statements: Sequence[Statement]) -> psycopg.Cursor[Row]:
+    """Carry out ``statements`` in one pipeline, and return the cursor of the last."""
+    import psycopg
+
+    failure: psycopg.Error | None = None
+    cursors: list[psycopg.Cursor[Row]] = []
+    try:
+        with db.pipeline():
+            try:
+                cursors.extend(db.execute(*each) for each in statements)
+            except psycopg.Error as error:
+                # A pipeline that is left by an error logs the next one, which says the same.
+                failure = error
+    except psycopg.Error:
+        if failure is None:
+            raise
+    if failure is not None:
+        raise failure
+    return cursors[-1]
 
 
 def check_version(place: str, version: int) -> None:
