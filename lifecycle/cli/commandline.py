@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lifecycle.cli.ctl.verbs import add_ctl
-from lifecycle.cli.failures import UsageError
+from lifecycle.cli.failures import CliError, UsageError
 from lifecycle.cli.parsers import CommandParser, typed
 from lifecycle.cli.stores.commandline import add_flows, add_inbox
 
@@ -249,11 +249,15 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         from importlib.metadata import PackageNotFoundError, version
 
-        from lifecycle.cli.messages import put
+        from lifecycle.cli.messages import give, voice
 
         try:
             found = version("lifecycle-control")
         except PackageNotFoundError:
             found = "unknown (lifecycle-control is not installed; this is a copy of its source)"
-        put(sys.stdout, f"lifecycle {found}\n")
+        try:
+            give(sys.stdout, f"lifecycle {found}\n")
+        except CliError as error:
+            voice().bad(str(error))
+            parser.exit(error.status)
         parser.exit(0)

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import TYPE_CHECKING, TextIO
 
+from lifecycle.cli.failures import CliError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["PREFIX", "Voice", "at_terminal", "brief", "colourful", "painted", "put", "signal_name", "voice"]
+__all__ = ["PREFIX", "Voice", "at_terminal", "brief", "colourful", "give", "painted", "put", "signal_name", "voice"]
 
 #: Before each line, where nobody speaks for us by another name.
 PREFIX = "[lifecycle]"
@@ -30,6 +32,34 @@ def put(stream: TextIO | None, text: str) -> bool:
     Where ``stream`` was closed when we were started (None), or its reader has gone, there is nobody to tell; later
     calls succeed.
     """
+    try:
+        return _put(stream, text)
+    except OSError:
+        # There may be room again later; a full disk is no reason to end what runs.
+        return True
+
+
+def give(stream: TextIO | None, text: str) -> bool:
+    """Write ``text``, which is what a command was asked for, as `put` does.
+
+    Raises:
+        CliError: when the disk is full.
+    """
+    try:
+        return _put(stream, text)
+    except OSError as error:
+        if stream is not None:
+            # As in `_put`.
+            _to_nowhere(stream)
+        raise CliError(f"the output cannot be written: {error.strerror}") from None
+
+
+def _put(stream: TextIO | None, text: str) -> bool:
+    """As `put`, but for a full disk.
+
+    Raises:
+        OSError: when the disk is full.
+    """
     if stream is None:
         return True
     try:
@@ -39,11 +69,10 @@ def put(stream: TextIO | None, text: str) -> bool:
         # A program that shares our terminal left it so; what was not taken stays in the buffer.
         return True
     except UnicodeEncodeError:
-        return put(stream, text.encode(stream.encoding, "replace").decode(stream.encoding))
+        return _put(stream, text.encode(stream.encoding, "replace").decode(stream.encoding))
     except OSError as error:
         if error.errno in _FULL:
-            # There may be room again later; a full disk is no reason to end what runs.
-            return True
+            raise
         # Python keeps what it could not write, and would fail with it at exit.
         _to_nowhere(stream)
         return False

@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 from lifecycle._naming import reason_of
 from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
-from lifecycle.cli.messages import put
+from lifecycle.cli.messages import give
 from lifecycle.cli.variables import secret_in
 from lifecycle.sources.signatures import GitHub, GitLab, Hmac, Slack, StandardWebhooks, Stripe
 
@@ -74,7 +74,7 @@ def send(url: str, *, scheme: str, secret_env: str, data: str, options: Mapping[
     except (ValueError, ImportError) as error:
         raise UsageError(f"--scheme {scheme} with the secret in {secret_env}: {error}") from None
     answer = _post(target, body, headers)
-    put(sys.stdout, str(answer))
+    give(sys.stdout, str(answer))
     return DONE if 200 <= answer.status < 300 else FAILED  # noqa: PLR2004  # what HTTP calls a success
 
 

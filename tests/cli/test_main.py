@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from lifecycle.cli import main
 from lifecycle.cli.commandline import parse
 from lifecycle.cli.messages import Voice, colourful
+from lifecycle.flows import Flows, linear, task
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"asyncio", "aiohttp", "watchfiles", "prompt_toolkit", "blinker", "dotenv", "pathspec", "rich", "http"}
@@ -54,6 +57,34 @@ def test_the_version_of_a_source_that_is_not_installed_is_unknown() -> None:
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout == "lifecycle unknown (lifecycle-control is not installed; this is a copy of its source)\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["--version"], ["ctl", "ps", "--json"], ["flows", "list", "app.db"], ["flows", "show", "app.db", "--json"]],
+    ids=" ".join,
+)
+def test_output_that_a_full_disk_does_not_take_is_a_failure(argv: list[str], tmp_path: Path) -> None:
+    async def made() -> None:
+        async with Flows(tmp_path / "app.db") as flows:
+            await flows.start(linear("f", task(lambda: None, name="t", provides=None)), id="f")
+
+    asyncio.run(made())
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "lifecycle", *argv],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=20,
+            cwd=tmp_path,
+            env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+        )
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "[lifecycle] the output cannot be written: No space left on device\n",
+    )
 
 
 @pytest.mark.parametrize("argv", [[], ["wacth"], ["watch", "--nope", "--", "true"], ["run"]])

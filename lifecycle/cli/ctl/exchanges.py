@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import select
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.failures import CliError
@@ -27,6 +28,8 @@ _PIECE: Final = 65_536
 _OK: Final = 200
 #: Bytes of a head: what is longer comes from no program of ours.
 _LONGEST_HEAD: Final = 65_536
+#: Bytes of an answer; a state with ten thousand workers has a tenth of it.
+_LARGEST: Final = 64 * 1024 * 1024
 #: Seconds for what has come already.
 _AT_ONCE: Final = 0.01
 
@@ -46,6 +49,7 @@ class Exchange:
 
     def __init__(self, program: Program, target: str, body: object = None, *, timeout: float | None = None) -> None:
         self._program = program
+        self._until: float | None = None
         try:
             self._socket = program.connect(timeout)
         except OSError as error:
@@ -79,19 +83,27 @@ class Exchange:
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
 
-    def body(self) -> bytes:
-        """The whole answer.
+    def body(self, *, until: float | None = None, most: int = _LARGEST) -> bytes:
+        """The whole answer, of at most ``most`` bytes; after ``until``, by the monotonic clock, nothing is waited for.
 
         Raises:
-            CliError: for one that refuses; the text is the program's.
+            CliError: for one that refuses, with the program's text, or that is too long.
             GoneError: when it does not come, or not whole.
         """
+        self._until = until
         length, begun = self.head()
-        pieces = [begun, *iter(self.receive, b"")]
-        whole = b"".join(pieces)
+        whole = self._rest(begun, most)
         if length is not None and len(whole) < length:
             raise GoneError("the program ended before it had answered")
         return whole
+
+    def _rest(self, begun: bytes, most: int) -> bytes:
+        whole = bytearray(begun)
+        while piece := self.receive():
+            whole += piece
+            if len(whole) > most:
+                raise CliError(f"{harmless(self._program.name)} answers more than {most} bytes")
+        return bytes(whole)
 
     def head(self) -> tuple[int | None, bytes]:
         """How long the answer will be, if that was said, and what has come of it already.
@@ -109,7 +121,7 @@ class Exchange:
         head, _, begun = received.partition(_END_OF_HEAD)
         status, length = _read_head(head)
         if status != _OK:
-            raise CliError(_refusal(status, b"".join([begun, *iter(self.receive, b"")])))
+            raise CliError(_refusal(status, self._rest(begun, _LARGEST)))
         return length, begun
 
     def receive(self) -> bytes:
@@ -119,6 +131,8 @@ class Exchange:
             GoneError: when it is not there in time, or the connection was cut.
         """
         try:
+            if self._until is not None and monotonic() > self._until:
+                self._socket.settimeout(0)
             return self._socket.recv(_PIECE)
         except OSError as error:
             raise _gone(self._program, error) from error
@@ -132,7 +146,7 @@ def decoded(body: bytes) -> Any:
     """
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise CliError(f"the program answered what is no JSON: {body[:80]!r}") from None
 
 
@@ -159,7 +173,7 @@ def _read_head(head: bytes) -> tuple[int, int | None]:
 def _refusal(status: int, body: bytes) -> str:
     try:
         answer: Any = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if isinstance(answer, dict) and isinstance(text := answer.get("error"), str):  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # what JSON has
         return harmless(text, "\n")

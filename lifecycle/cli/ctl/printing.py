@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from lifecycle.cli.failures import CliError
 from lifecycle.cli.listing import columns, harmless
-from lifecycle.cli.messages import at_terminal, colourful, painted, put
+from lifecycle.cli.messages import at_terminal, colourful, give, painted, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -77,20 +78,24 @@ def show(sheet: Sheet) -> bool:
     """Print it; False if nobody reads any more."""
     screen = console()
     if screen is None:
-        return put(sys.stdout, sheet.plain())
+        return give(sys.stdout, sheet.plain())
     with screen.capture() as drawn:
         screen.print(sheet.rich())
-    return put(sys.stdout, drawn.get())
+    return give(sys.stdout, drawn.get())
 
 
 def show_json(value: Any, *, line: bool = False) -> bool:
     """Print it for programs, in one line if it is one of many; False if nobody reads any more."""
-    return put(sys.stdout, json.dumps(value, indent=None if line else 2) + "\n")
+    try:
+        text = json.dumps(value, indent=None if line else 2)
+    except RecursionError:
+        raise CliError("the answer of the program is nested too deeply") from None
+    return give(sys.stdout, f"{text}\n")
 
 
 def show_text(text: str) -> bool:
     """Print what the program has written; False if nobody reads any more."""
-    return put(sys.stdout, harmless(text.rstrip("\n"), "\n\t") + "\n" if text else "")
+    return give(sys.stdout, harmless(text.rstrip("\n"), "\n\t") + "\n" if text else "")
 
 
 def show_output(messages: Iterable[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from math import isfinite
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,8 @@ __all__ = ["ps"]
 
 #: Seconds after which those that have not answered are shown as that.
 _PATIENCE: Final = 5.0
+#: Bytes of an answer: a description of a program has some hundred.
+_LARGEST: Final = 64 * 1024
 
 
 def ps(request: Request) -> int:
@@ -57,10 +60,13 @@ def _asked(programs: list[Program]) -> list[tuple[Program, dict[str, Any]]]:
 def _answer(exchange: Exchange, until: float) -> dict[str, Any]:
     exchange.wait_for(max(0.0, until - monotonic()))
     try:
-        answer: dict[str, Any] = decoded(exchange.body())
+        answer: Any = decoded(exchange.body(until=until, most=_LARGEST))
     except CliError as error:
         return {"error": str(error)}
-    return answer
+    if not isinstance(answer, dict):
+        return {"error": "it answered what is no description of a program"}
+    fields: dict[str, Any] = answer  # pyright: ignore[reportUnknownVariableType]  # of JSON
+    return {name: value for name, value in fields.items() if not isinstance(value, (dict, list))}
 
 
 def _row(program: Program, answer: dict[str, Any]) -> tuple[str, ...]:
@@ -68,4 +74,4 @@ def _row(program: Program, answer: dict[str, Any]) -> tuple[str, ...]:
     if "error" in answer:
         return program.name, str(pid or ""), "no answer"
     since = answer.get("started_at")
-    return program.name, str(pid), ago(since) if since else ""
+    return program.name, str(pid), ago(since) if isinstance(since, (int, float)) and isfinite(since) and since else ""

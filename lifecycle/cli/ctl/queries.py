@@ -10,7 +10,7 @@ from lifecycle.cli.ctl.clients import choose
 from lifecycle.cli.ctl.entries import entry_line
 from lifecycle.cli.ctl.printing import Sheet, show, show_json, show_text
 from lifecycle.cli.failures import DONE
-from lifecycle.cli.messages import put, voice
+from lifecycle.cli.messages import give, voice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ def trace(request: Request) -> int:
 
 
 def _trace(answer: Any) -> None:
-    put(sys.stdout, "".join(f"{entry_line(node, depth=node['depth'], whole=True)}\n" for node in answer["nodes"]))
+    give(sys.stdout, "".join(f"{entry_line(node, depth=node['depth'], whole=True)}\n" for node in answer["nodes"]))
 
 
 def diagram(request: Request) -> int:

@@ -12,7 +12,7 @@ from lifecycle.cli.ctl.printing import Sheet, console, live, show, show_json
 from lifecycle.cli.ctl.trees import Tree
 from lifecycle.cli.failures import DONE, FAILED
 from lifecycle.cli.listing import harmless
-from lifecycle.cli.messages import put, voice
+from lifecycle.cli.messages import give, voice
 
 if TYPE_CHECKING:
     from lifecycle.cli.ctl.clients import Client
@@ -67,7 +67,7 @@ def _as_it_changes(stream: Stream, name: str) -> bool:
                 draw(sheet(tree, name))
         return True
     said = {name: _told(node) for name, node in tree.update([stream.first()]).items()}
-    return show(sheet(tree, name)) and all(put(sys.stdout, _lines(message, said)) for message in stream)
+    return show(sheet(tree, name)) and all(give(sys.stdout, _lines(message, said)) for message in stream)
 
 
 def _lines(message: Any, said: dict[str, str]) -> str:

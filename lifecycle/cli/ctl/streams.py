@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import select
 from collections import deque
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from lifecycle.cli.ctl.exchanges import GoneError, decoded
+from lifecycle.cli.failures import CliError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from lifecycle.cli.ctl.exchanges import Exchange
 
 __all__ = ["Messages", "Stream"]
+
+#: Bytes of a message.
+_LONGEST: Final = 64 * 1024 * 1024
 
 
 class Messages:
@@ -28,9 +32,11 @@ class Messages:
         """The objects that end in ``piece``.
 
         Raises:
-            CliError: for what is no JSON.
+            CliError: for what is no JSON, and for one without end.
         """
         *whole, self._rest = (self._rest + piece.replace(b"\r", b"")).split(b"\n\n")
+        if len(self._rest) > _LONGEST:
+            raise CliError(f"the program sends a message of more than {_LONGEST} bytes")
         return [decoded(data) for message in whole if (data := _data(message))]
 
 

@@ -10,7 +10,7 @@ from lifecycle.cli.ctl.clients import choose
 from lifecycle.cli.ctl.entries import UNDER_WAY, entry_line
 from lifecycle.cli.ctl.printing import show_json, width
 from lifecycle.cli.failures import DONE, FAILED
-from lifecycle.cli.messages import put, voice
+from lifecycle.cli.messages import give, voice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ def tail(request: Request) -> int:
         if request.json:
             lines = (show_json(message, line=True) for message in _all(stream, past))
         else:
-            lines = (put(sys.stdout, f"{_line(message)}\n") for message in _settled(stream, past))
+            lines = (give(sys.stdout, f"{_line(message)}\n") for message in _settled(stream, past))
         if not all(lines) or stream.unread:
             return DONE
     voice().warn(f"{client.name} has ended")

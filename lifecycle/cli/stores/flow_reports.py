@@ -63,13 +63,13 @@ def listed_as_json(rows: Sequence[tuple[FlowRow, str]]) -> str:
 
 def dead(letters: Sequence[tuple[str, str, str, int, str]]) -> str:
     """Format the dead letters, one per line: kind, id, name of the flow or topic, attempts and last error."""
-    rows = [(kind, id, name, str(attempts), short(error)) for kind, id, name, attempts, error in letters]  # noqa: A001  # what it is
+    rows = [(kind, id, name, str(attempts), short(masked(error))) for kind, id, name, attempts, error in letters]  # noqa: A001  # what it is
     return columns([_DEAD, *(tuple(map(harmless, row)) for row in rows)])
 
 
 def dead_as_json(letters: Sequence[tuple[str, str, str, int, str]]) -> str:
     """Format the same for programs."""
-    return _json([dict(zip(_DEAD, letter, strict=True)) for letter in letters])
+    return _json([masked_values(dict(zip(_DEAD, letter, strict=True))) for letter in letters])
 
 
 def _record(row: FlowRow, runner: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
 from lifecycle.cli.listing import several
-from lifecycle.cli.messages import put, voice
+from lifecycle.cli.messages import give, voice
 from lifecycle.cli.stores.files import check_file
 from lifecycle.cli.stores.flow_reports import (
     dead,
@@ -113,7 +113,7 @@ async def _list(chosen: _Selection) -> int:
     """A line a flow, the oldest first."""
     rows = [(row, await chosen.runner(row)) for row in await chosen.rows()]
     if rows or chosen.json:
-        put(sys.stdout, listed_as_json(rows) if chosen.json else listed(rows))
+        give(sys.stdout, listed_as_json(rows) if chosen.json else listed(rows))
     else:
         voice().say("there are no flows")
     return DONE
@@ -122,14 +122,14 @@ async def _list(chosen: _Selection) -> int:
 async def _show(chosen: _Selection) -> int:
     """All that is known of each."""
     shown = [(*await _read(chosen, row.id), await chosen.runner(row)) for row in await chosen.rows()]
-    put(sys.stdout, described(shown, json=chosen.json))
+    give(sys.stdout, described(shown, json=chosen.json))
     return DONE
 
 
 async def _diagram(chosen: _Selection) -> int:
     """One flow with its tasks, or of several each as a node, for Mermaid."""
     snapshots = [(await _read(chosen, row.id))[0] for row in await chosen.rows()]
-    put(sys.stdout, picture(snapshots, chosen.flow))
+    give(sys.stdout, picture(snapshots, chosen.flow))
     return DONE
 
 
@@ -197,7 +197,7 @@ async def _dead(chosen: _Selection) -> int:
         *(("event", row.id, row.topic, row.failures, row.error) for row in await store.outbox().dead()),
     ]
     if letters or chosen.json:
-        put(sys.stdout, dead_as_json(letters) if chosen.json else dead(letters))
+        give(sys.stdout, dead_as_json(letters) if chosen.json else dead(letters))
     else:
         voice().say("there are no dead letters")
     return DONE

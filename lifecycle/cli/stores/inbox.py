@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lifecycle._masking import HIDDEN, is_secret, masked
 from lifecycle.cli.failures import DONE, CliError, UsageError
 from lifecycle.cli.listing import ago, columns, harmless, moment, several, short
-from lifecycle.cli.messages import put, voice
+from lifecycle.cli.messages import give, voice
 from lifecycle.cli.stores.files import check_file
 from lifecycle.errors import JournalError
 from lifecycle.journal import QUEUES, FileLock
@@ -91,7 +91,7 @@ def _list(carry_out: Callable[[Work], Any], _letters: Sequence[str]) -> None:
     entries: list[Entry] = carry_out(LETTERS.entries)
     rows = [_COLUMNS, *map(_row, entries)]
     if entries:
-        put(sys.stdout, columns(rows))
+        give(sys.stdout, columns(rows))
     else:
         voice().say("nothing waits, and there are no dead letters")
 
@@ -102,7 +102,7 @@ def _show(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
         entry: Entry | None = carry_out(partial(LETTERS.get, number=number))
         if entry is None:
             raise CliError(f"there is no letter {number} any more")
-        put(sys.stdout, _described(entry))
+        give(sys.stdout, _described(entry))
 
 
 def _replay(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:

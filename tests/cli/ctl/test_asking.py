@@ -7,7 +7,8 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+import threading
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -121,6 +122,58 @@ def test_who_does_not_answer_keeps_nobody(
             )
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (answer("[" * 500_000, length=500_000), "more than 65536 bytes"),
+        (answer("[" * 60_000), "no JSON"),
+        (answer('{"deep": ' + "[" * 900 + "]" * 900 + "}"), ""),
+        (answer("[]"), "no description of a program"),
+        (answer('{"name": "' + "x" * 100_000 + '"}'), "more than 65536 bytes"),
+        (answer('{"started_at": 1e999, "pid": {}}'), ""),
+        (answer('{"error": "no"}', status=500), "no"),
+    ],
+    ids=["deep and long", "deep", "less deep", "list", "long", "odd values", "refusal"],
+)
+def test_ps_survives_whatever_one_program_answers(
+    sockets: Path, capsys: pytest.CaptureFixture[str], given: bytes, told: str
+) -> None:
+    with speaker(sockets / "good.sock", PROGRAM), speaker(sockets / "odd.sock", given):
+        status, out, _ = said(capsys, "ps")
+        assert status == 0
+        assert [line.split()[0] for line in out.splitlines()] == ["name", "good", "odd"]
+        good, odd = json.loads(said(capsys, "ps", "--json")[1])
+    assert good["status"] == "running"
+    assert told in odd.get("error", "")
+
+
+def test_an_answer_that_comes_bit_by_bit_is_not_waited_for(
+    sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "_PATIENCE", 0.2)
+    ended = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        # The first connection only looks whether there is a program.
+        for _ in range(2):
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n" if connection.recv(65_536) else b"")
+                while not ended.wait(0.02):
+                    connection.sendall(b" ")
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(sockets / "slow.sock"))
+        listener.listen()
+        dripping = threading.Thread(target=drip, args=(listener,))
+        dripping.start()
+        try:
+            assert "no answer" in said(capsys, "ps")[1]
+        finally:
+            ended.set()
+            dripping.join()
+
+
 def test_many_that_do_not_answer_are_waited_for_together(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +202,7 @@ def test_many_that_do_not_answer_are_waited_for_together(
         (b"HTTP/1.0 200 OK\r\nConte", "the program ended before it had answered"),
         (answer("[", length=20), "the program ended before it had answered"),
         (answer("[} "), "the program answered what is no JSON: b'[} '"),
+        (answer("[" * 100_000), "the program answered what is no JSON: b'[[["),
         (answer(b"\xff\xfe"), "the program answered what is no JSON"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "what listens there is no program of this library: it answered 'SSH-2.0-OpenSSH'"),
         (b"HTTP/1.0 abc\r\n\r\n", "what listens there is no program of this library"),
@@ -157,7 +211,7 @@ def test_many_that_do_not_answer_are_waited_for_together(
         (answer("", status=503), "the program refused, with status 503"),
         (b"x" * 200_000, "the program ended before it had answered"),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_an_answer_that_is_none_is_a_failure_in_one_line(
     sockets: Path, capsys: pytest.CaptureFixture[str], given: bytes, told: str
