@@ -61,9 +61,10 @@ class ProcessWorker(BaseWorker):
         stdio: another way to set up its streams, in place of ``output``; see `lifecycle.workers.stdio`.
         contain: how its processes are held together: ``"group"``, its process group alone; ``"guard"``, also a guard,
             one small process for all workers, that finds the others by descent and by a cookie in the environment,
-            and ends all when this program is gone; ``"cgroup"`` and ``"pidns"`` (a pid namespace), which nothing
-            leaves. What was asked for and cannot be had fails the start. ``"auto"`` is a cgroup where one may be made,
-            else a guard, else, where there is no Linux, the group. `state` shows what it is.
+            and ends all when this program is gone; ``"cgroup"``, which holds all that does not move itself out of it,
+            and ``"pidns"`` (a pid namespace), which nothing leaves. What was asked for and cannot be had fails the
+            start. ``"auto"`` is a cgroup where one may be made, else a guard, else, where there is no Linux, the
+            group. `state` shows what it is.
         detached: whether it may outlive us, and leave behind what it likes, unless it is stopped.
         inherit: open descriptors, from 3 on, that it has under the same numbers, such as a listening socket; they
             have to stay open here until it has been started.

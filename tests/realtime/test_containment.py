@@ -504,6 +504,19 @@ async def test_a_cgroup_is_there_for_the_life_of_its_worker() -> None:
     assert not place.exists()
 
 
+async def test_a_daemon_that_moves_itself_out_of_the_cgroup_ends_with_its_worker(
+    doomed: Callable[[int], int],
+) -> None:
+    above = cgroups._own()
+    heard = Heard()
+    leave = f"open('{above}/cgroup.procs', 'w').write('0'); print"
+    worker = python(DAEMON.replace("print", leave, 1) + "time.sleep(1000)", output=heard, contain="cgroup")
+    await begin(worker)
+    daemon = doomed(await heard.number())
+    await worker.stop()
+    assert ended(daemon, 0)
+
+
 async def _removal_that_is_held_up_by(late: subprocess.Popen[bytes], clock: Clock) -> asyncio.Task[bool]:
     """The removal of a cgroup whose first member was killed, and which ``late`` then entered."""
     while True:

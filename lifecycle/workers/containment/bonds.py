@@ -104,10 +104,12 @@ class Bond:
 
     @property
     def _enclosed(self) -> bool:
-        """Whether all that comes of it is in its cgroup for certain."""
-        return self._cgroup is not None and (
-            self._wanted is Level.CGROUP or (self._move is not None and self._move.complete)
-        )
+        """Whether its cgroup is trusted to hold all that comes of it, so that there is no need to look elsewhere.
+
+        Not for ``"cgroup"``, which is asked for where workers are not trusted: a process of our user can move itself
+        into the cgroup above.
+        """
+        return self._cgroup is not None and self._move is not None and self._move.complete
 
     def look(self, pid: int) -> None:
         """Remember who descends from ``pid``: when that has ended, nobody can tell any more."""

@@ -1,4 +1,4 @@
-"""A cgroup (version 2) for each worker: whatever its processes do, they stay in it, and are killed at once.
+"""A cgroup (version 2) for each worker: its processes stay in it unless they move themselves, and are killed at once.
 
 They are made below our own cgroup, where that is allowed: as root, under systemd's ``Delegate=yes``, or in a scope of
 `systemd-run --user --scope`. A process goes in before it becomes the command, or, which costs its start nothing, is

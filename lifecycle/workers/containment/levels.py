@@ -16,9 +16,9 @@ class Level(StrEnum):
     GROUP = "group"
     #: And a guard, which kills group, descendants and whoever carries the worker's cookie when this program is gone.
     GUARD = "guard"
-    #: And a cgroup (version 2), which nothing leaves.
+    #: And a cgroup (version 2), which only a process leaves that writes to the cgroup above, as our user and root can.
     CGROUP = "cgroup"
-    #: And a pid namespace, which nothing leaves either.
+    #: And a pid namespace, which nothing leaves.
     PIDNS = "pidns"
     #: It may outlive us.
     DETACHED = "detached"
