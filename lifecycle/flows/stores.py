@@ -82,7 +82,7 @@ class Store(Protocol):
         ...
 
     def time(self) -> float:
-        """What all who have this store open take for the time, in seconds since the epoch."""
+        """Seconds since the epoch, by one clock for all that have this store open; no step of a clock moves it."""
         ...
 
     def outbox(self) -> OutboxStore:

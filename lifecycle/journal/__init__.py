@@ -10,6 +10,7 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "lifecycle.errors": "JournalError",
+        ".clocks": "SteadyClock",
         ".locks": "FileLock",
         ".queues": "QUEUES Entry Queue",
         ".schemas": "Schema",

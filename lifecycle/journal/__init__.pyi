@@ -1,4 +1,5 @@
 from lifecycle.errors import JournalError as JournalError
+from lifecycle.journal.clocks import SteadyClock as SteadyClock
 from lifecycle.journal.locks import FileLock as FileLock
 from lifecycle.journal.queues import QUEUES as QUEUES
 from lifecycle.journal.queues import Entry as Entry

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lifecycle.errors import JournalError
+from lifecycle.journal.clocks import SteadyClock
 from lifecycle.journal.schemas import migrate
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Database:
         self._durable = durable
         self._db: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
+        self.clock: SteadyClock = SteadyClock()
         # Whether a work is being done, which may not end the transaction of all.
         self._working = False
         # The file and its log, each with its device and inode; and the words for it once one of them was deleted.
@@ -102,10 +104,23 @@ class Database:
         for schema in self._schemas:
             migrate(db, schema)
         db.execute(_COMMIT)
+        self._agree_on_the_time(db)
         db.set_authorizer(self._authorize)
         self._lost = ""
         files = () if self._path == _MEMORY else (self._place, f"{self._place}-wal")
         self._files = {each: found for each in files if (found := _identity(each)) is not None}
+
+    def _agree_on_the_time(self, db: sqlite3.Connection) -> None:
+        try:
+            db.execute(_BEGIN)
+            self.clock.agree(db)
+            db.execute(_COMMIT)
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as error:
+            # The file is damaged here; the rest of it may be in order, and is refused when it is used if not.
+            _log.warning("the journal %s has no common clock: %s", self._path, error)
+            self._roll_back(db)
 
     def _authorize(self, action: int, *_: str | None) -> int:
         forbidden = self._working and action == sqlite3.SQLITE_TRANSACTION
@@ -180,6 +195,11 @@ class Database:
 
         Where all together cannot be, each is done alone: so a work may be called twice, and only the second counts.
         """
+        if self.clock.is_to_be_noted:
+            return self._carry_out([*works, self.clock.note])[:-1]
+        return self._carry_out(works)
+
+    def _carry_out(self, works: Sequence[Work]) -> list[Outcome]:
         outcomes: list[Outcome] | None = None
         if len(works) > 1:
             with suppress(sqlite3.Error, _TransactionLost):

@@ -149,6 +149,10 @@ class Journal:
             self._loop.call_soon(self._go_on)
         return await outcome
 
+    def time(self) -> float:
+        """Seconds since the epoch by the `SteadyClock` of the file."""
+        return self._database.clock.time()
+
     async def read(self, fn: Callable[[sqlite3.Connection], _T]) -> _T:
         """What ``fn`` returns, which must only read: what was committed before this was called, at one moment.
 

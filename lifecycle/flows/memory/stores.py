@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from lifecycle.flows.memory.jobs import MemoryJobs
@@ -11,6 +10,7 @@ from lifecycle.flows.owners import Owners
 from lifecycle.flows.records import Snapshot
 from lifecycle.flows.stores import lost, unknown
 from lifecycle.flows.tables import ENDS, FlowState
+from lifecycle.journal import SteadyClock
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,6 +31,7 @@ class MemoryStore:
         self._changes: dict[str, list[Change]] = {}
         self._jobs = MemoryJobs(self)
         self._outbox = MemoryOutbox()
+        self._clock = SteadyClock()
 
     def __repr__(self) -> str:
         return f"<MemoryStore: {len(self._flows)} flows>"
@@ -121,8 +122,8 @@ class MemoryStore:
         return Owners()
 
     def time(self) -> float:
-        """The system's, in seconds since the epoch."""
-        return time.time()
+        """Seconds since the epoch; setting the system's clock does not move them."""
+        return self._clock.time()
 
     def outbox(self) -> MemoryOutbox:
         """What tasks have sent and nobody has delivered yet."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.flows.owners import Owners
@@ -100,8 +99,8 @@ class SQLiteStore:
         return Owners(None if path == ":memory:" else f"{path}-owners")
 
     def time(self) -> float:
-        """The system's, in seconds since the epoch."""
-        return time.time()
+        """Seconds since the epoch; setting the system's clock does not move them."""
+        return self.journal.time()
 
     def outbox(self) -> SQLiteOutbox:
         """What tasks have sent and nobody has delivered yet."""

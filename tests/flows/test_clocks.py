@@ -1,0 +1,91 @@
+"""The clock of the system is set while flows and jobs are under way: nothing is lost or waits for the old time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.flows import Board, Flows, SQLiteStore, linear, send, task
+from lifecycle.journal import clocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LIMIT = 30.0
+HOUR = 3600.0
+
+GROW = linear("grow", task(lambda: 1, name="a"))
+
+
+@pytest.fixture
+def step(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Set the clock of the system."""
+    real = time.time
+
+    def step(seconds: float) -> None:
+        monkeypatch.setattr(time, "time", lambda: real() + seconds)
+
+    return step
+
+
+@pytest.mark.parametrize("seconds", [40.0, HOUR, -HOUR])
+async def test_a_step_of_the_clock_takes_no_job_from_its_owner(
+    flows: Flows, reopened: Callable[[], Flows], step: Callable[[float], None], seconds: float
+) -> None:
+    board = Board(flows, max_attempts=1)
+    job = await board.claim(await board.post("grow", id="one"), lease=30.0)
+    step(seconds)
+    assert (await board.get("one")).state == "CLAIMED"
+    async with reopened() as later:
+        # Opened after the step, and of one mind all the same.
+        assert abs(later.store.time() - flows.store.time()) < LIMIT
+    await board.extend(job, 30.0)
+    await board.consume(job)
+
+
+async def test_a_delayed_job_is_due_although_the_clock_goes_back(flows: Flows, step: Callable[[float], None]) -> None:
+    board = Board(flows)
+    job = await board.post("grow", after=0.2)
+    step(-HOUR)
+    work = asyncio.create_task(board.work({"grow": GROW}))
+    async with asyncio.timeout(LIMIT):
+        assert await job == "SUCCESS"
+    work.cancel()
+    with suppress(asyncio.CancelledError):
+        await work
+
+
+async def test_an_event_that_waits_is_delivered_although_the_clock_goes_back(
+    flows: Flows, step: Callable[[float], None]
+) -> None:
+    await flows.start(linear("f", task(lambda: send("topic", 1), name="a")))
+    outbox, now = flows.store.outbox(), flows.store.time()
+    (row,) = await outbox.take(9, now=now, until=now + 0.2)
+    step(-HOUR)
+    async with asyncio.timeout(LIMIT):
+        while not (found := await outbox.take(9, now=flows.store.time(), until=flows.store.time() + LIMIT)):
+            await asyncio.sleep(0.01)
+    assert found == [row]
+
+
+async def test_the_time_of_a_file_goes_on_after_a_boot_and_not_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Callable[[float], None]
+) -> None:
+    path, boot = tmp_path / "flows.db", tmp_path / "boot"
+    monkeypatch.setattr(clocks, "_BOOT_ID", str(boot))
+    boot.write_text("first")
+    async with SQLiteStore(path) as store:
+        before = store.time()
+    boot.write_text("second")
+    step(-HOUR)
+    async with SQLiteStore(path) as store:
+        assert abs(store.time() - before) < LIMIT
+    boot.write_text("third")
+    step(HOUR)
+    async with SQLiteStore(path) as store:
+        assert store.time() > before + HOUR
