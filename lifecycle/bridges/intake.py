@@ -145,7 +145,7 @@ class Intake:
             await self._refuse(held, delivered)
             return
         if delivered > 1:
-            held.past = await self._failures.past(key, delivered)
+            held.past = await self._failures.past(key)
             if delivered - held.past.failures > _SUSPECT and held.past.failures < self._settings.max_deliver:
                 await self._be_alone(held, delivered)
         event = self._read(held)
@@ -264,6 +264,9 @@ class Intake:
     async def _return(self, held: _Held, reason: str) -> None:
         """Count a failure, and have the event delivered again, later each time."""
         self._counts.given_back += 1
+        if not held.is_alone:
+            # A server that was killed forgets deliveries, and then nothing was read when the event came.
+            held.past = await self._failures.past(held.key)
         delay = self._settings.backoff.delay(held.past.failures)
         _log.info("%s (event %d) is given back for %.1f s: %s", held.topic, held.key[0], delay, reason)
         await self._failures.note(held.key, Past(held.attempt, reason[:LONGEST_REASON]))

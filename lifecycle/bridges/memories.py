@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from lifecycle.bridges.streams import replicated
@@ -84,10 +85,10 @@ class Failures:
         #: Whether other processes see what is noted.
         self.is_shared: bool = True
 
-    async def past(self, key: Key, delivered: int) -> Past:
-        """Return the failures of an event that was ``delivered`` so often, this time included."""
+    async def past(self, key: Key) -> Past:
+        """Return the failures of an event, as far as the server answers."""
         known = self._memory.past(key)
-        if delivered <= known.failures + 1 or not self.is_shared:
+        if not self.is_shared:
             return known
         from nats.errors import Error as NatsError
         from nats.js.errors import NotFoundError
@@ -127,7 +128,12 @@ class Failures:
 
     async def _make(self, copies: int) -> None:
         from nats.js.api import StorageType, StreamConfig
+        from nats.js.errors import NotFoundError
 
+        # An operator may have changed it.
+        with suppress(NotFoundError):
+            await self._link.js.stream_info(_STREAM)
+            return
         config = StreamConfig(
             name=_STREAM,
             subjects=[f"$KV.{BUCKET}.>"],

@@ -77,7 +77,7 @@ class PostgresOwners(Owners):
         try:
             await self._hang_on()
         except Unreachable as error:
-            raise JournalError(str(error)) from error
+            raise JournalError(str(error)) from None
         self._present = True
 
     async def vanish(self) -> None:

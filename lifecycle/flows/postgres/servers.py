@@ -66,7 +66,7 @@ class Server:
         except BaseException as error:
             await self.close()
             if isinstance(error, Unreachable):
-                raise JournalError(str(error)) from error
+                raise JournalError(str(error)) from None
             raise
 
     async def close(self) -> None:
@@ -158,7 +158,7 @@ class Server:
             except Unreachable as error:
                 doubtful = doubtful or isinstance(error, AnswerLost)
                 if self._loop is None or time.monotonic() > end:
-                    raise JournalError(f"{error}; it was waited for, {PATIENCE:g} s") from error
+                    raise JournalError(f"{error}; it was waited for, {PATIENCE:g} s") from None
             await asyncio.sleep(_PAUSE.delay(tries))
             tries += 1
 

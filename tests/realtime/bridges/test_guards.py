@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import traceback
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ async def refused(bridge: NatsBridge, why: str) -> None:
     with pytest.raises(SourceFailed, match=why) as caught:
         await router.run()
     assert isinstance(caught.value.__cause__, UnfitServer)
+    assert len("".join(traceback.format_exception(caught.value.__cause__)).split("Traceback")) == 2
 
 
 @pytest.mark.parametrize(
