@@ -106,7 +106,7 @@ class Drive:
         try:
             engine = await self._ready(anew=anew)
             if engine is not None:
-                await engine.prepare()
+                await engine.prepare(write=False)
                 state = await engine.run()
                 if state in ENDS:
                     hooks.flow_ended.announce(self, state=state, error=engine.error())

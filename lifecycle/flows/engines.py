@@ -79,15 +79,16 @@ class Engine:
         self._crew = self._new_crew()
         self._clock: Callable[[], float] = store.time
 
-    async def prepare(self) -> None:
-        """Bring what was loaded where it can be run from.
+    async def prepare(self, *, write: bool = True) -> None:
+        """Bring what was loaded where it can be run from; without ``write`` new rows are written by `run`.
 
         Raises:
             ClaimLost: where the flow was taken by somebody else.
         """
         self.core.ledger.now = time.time()
         self.core.prepare()
-        await self._flush()
+        if write or self.core.ledger.changed:
+            await self._flush()
 
     async def reset(self) -> None:
         """Forget all that was done.

@@ -109,6 +109,11 @@ class Ledger:
         """Have them go out with what has changed."""
         self._sent += rows
 
+    @property
+    def changed(self) -> bool:
+        """Whether there is a change to be told, and not only rows to be written."""
+        return bool(self._changes)
+
     def drain(self) -> Batch | None:
         """What has changed since the last time, for one transaction; None if nothing has."""
         if not self._dirty and not self._changes:

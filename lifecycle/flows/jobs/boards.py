@@ -12,7 +12,7 @@ from lifecycle import hooks
 from lifecycle._bells import within
 from lifecycle.backoff import Backoff
 from lifecycle.errors import FlowError
-from lifecycle.flows.jobs.claims import JOBS_TO_CLAIM, Claims, end_of
+from lifecycle.flows.jobs.claims import Claims, end_of, jobs_of
 from lifecycle.flows.jobs.jobs import Job
 from lifecycle.flows.jobs.rows import DISCARDED, JobRow, ended, freed, rank_of
 from lifecycle.flows.stores import clock_of, id_for
@@ -129,7 +129,7 @@ class Board:
         kept = await self.store.add(row)
         if kept.flow != flow:
             raise FlowError(f"the id {id!r} is that of a job of flow {kept.flow!r}, not {flow!r}; give another id")
-        self.flows.owners.ring(JOBS_TO_CLAIM)
+        self.flows.owners.ring(jobs_of(flow))
         return Job(self, kept)
 
     async def get(self, id: str) -> Job:  # noqa: A002  # what it is
@@ -162,6 +162,10 @@ class Board:
     async def purge(self, older_than: float) -> int:
         """Forget the jobs that were completed more than that many seconds ago, with their flows; how many they were."""
         return await self.store.purge(before=self.now() - older_than)
+
+    async def claim_some(self, flows: Collection[str], lease: float, limit: int) -> list[Job]:
+        """Claim as many jobs of those flows as are due, at most ``limit``, as `work` does."""
+        return await self._claims.some(flows, lease, limit)
 
     # -- for who does it ----------------------------------------------------------------------------------------------
 

@@ -17,10 +17,17 @@ if TYPE_CHECKING:
     from lifecycle.flows.jobs.boards import Board
     from lifecycle.flows.jobs.rows import JobRow
 
-__all__ = ["JOBS_TO_CLAIM", "Claims", "end_of"]
+__all__ = ["JOBS_TO_CLAIM", "Claims", "end_of", "jobs_of"]
 
-#: What is rung when there may be something to claim.
+#: What is rung when there may be something to claim, of whichever flow.
 JOBS_TO_CLAIM = "jobs"
+#: Characters of a name that is rung.
+_LONGEST = 100
+
+
+def jobs_of(flow: str) -> str:
+    """What is rung when there may be something to claim of ``flow``."""
+    return f"{JOBS_TO_CLAIM} {flow}" if len(flow) <= _LONGEST else JOBS_TO_CLAIM
 
 
 def end_of(id: str) -> str:  # noqa: A002  # what it is
@@ -38,6 +45,11 @@ class Claims:
         """Claim the first job that is due, of those flows if there are any to choose from."""
         row = await self._board.store.take(flows, self._claim(who, lease))
         return None if row is None else Job.claimed(self._board, row)
+
+    async def some(self, flows: Collection[str], lease: float, limit: int) -> list[Job]:
+        """Claim as many jobs of those flows as are due, at most ``limit``."""
+        rows = await self._board.store.take_many(flows, self._claim(None, lease), limit)
+        return [Job.claimed(self._board, row) for row in rows]
 
     async def take(self, job: Job, who: str | None, lease: float) -> Job:
         """Claim that one, due or not."""
@@ -76,7 +88,7 @@ class Claims:
             if found.owner != owner:
                 raise ClaimLost(f"job {found.id!r} is claimed by {found.owner}, not by {owner}; leave it to them")
             job.see(found)
-        self._board.flows.owners.ring(end_of(job.id) if job.state is JobState.COMPLETE else JOBS_TO_CLAIM)
+        self._board.flows.owners.ring(end_of(job.id) if job.state is JobState.COMPLETE else jobs_of(job.flow))
 
     async def _change(self, job: Job, owner: str, row: JobRow) -> bool:
         """Write ``row``; False where the job is not known as claimed by ``owner``."""

@@ -16,7 +16,7 @@ from lifecycle._naming import error_text
 from lifecycle.backoff import Backoff
 from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
 from lifecycle.flows.crews import LAST_WORDS
-from lifecycle.flows.jobs.claims import JOBS_TO_CLAIM
+from lifecycle.flows.jobs.claims import JOBS_TO_CLAIM, jobs_of
 from lifecycle.flows.jobs.leases import Leases
 from lifecycle.flows.jobs.stores import lost_job
 from lifecycle.flows.owners import GONE
@@ -57,7 +57,11 @@ class Conductor:
                     f"work({{{name!r}: ...}}) names a flow that is called {plan.name!r}; give it its own name"
                 )
         self._board, self._flows, self._lease = board, dict(flows), lease
-        self._seats = asyncio.Semaphore(concurrency)
+        self._seats = concurrency
+        # The jobs that take one of them.
+        self._seated: set[Lease] = set()
+        # Set when a job has ended that took one of them.
+        self._seat = asyncio.Event()
         self._leases = Leases(board, lease)
         # Set when there may be something to claim.
         self._news = asyncio.Event()
@@ -74,8 +78,9 @@ class Conductor:
         """
         owners = self._board.flows.owners
         tally = self._board.tally
-        silences = [owners.listen(news, self._news.set) for news in (JOBS_TO_CLAIM, GONE, RESUMED)]
-        silences.append(owners.listen(JOBS_TO_CLAIM, tally.renew))
+        jobs = {JOBS_TO_CLAIM, *map(jobs_of, self._flows)}
+        silences = [owners.listen(news, self._news.set) for news in (*jobs, GONE, RESUMED)]
+        silences += [owners.listen(news, tally.renew) for news in jobs]
         tally.open()
         hooks.component_opened.announce(self._board, component=self._board)
         looking = asyncio.create_task(self._look(), name="look for jobs")
@@ -99,6 +104,7 @@ class Conductor:
         """Begin nothing more, and wait until those at work have come to rest."""
         self._stopping.set_result(None)
         self._news.set()
+        self._seat.set()
         try:
             async with asyncio.timeout(self._board.flows.stop_timeout + LAST_WORDS):
                 while left := [*self._working.values(), *([] if looking.done() else [looking])]:
@@ -115,39 +121,37 @@ class Conductor:
     # -- finding jobs ---------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Give each free seat a job, until nothing more is to be begun: a claim on its way is not to be cancelled."""
+        """Give free seats jobs, until nothing more is to be begun: a claim on its way is not to be cancelled."""
         failures = 0
         while not self._stopping.done():
-            await self._seats.acquire()
+            if len(self._seated) >= self._seats:
+                self._seat.clear()
+                await self._seat.wait()
+                continue
             try:
-                job = await self._claim()
+                await self._claim()
                 failures = 0
             except JournalError as error:
-                job = None
                 _log.warning("jobs cannot be claimed: %s", error)
                 await asyncio.wait([self._stopping], timeout=_TROUBLE.delay(failures))
                 failures += 1
-            if job is None:
-                self._seats.release()
-            else:
-                self._begin(job)
 
-    async def _claim(self) -> Job | None:
-        """The next job, when there is one; None where nothing more is to be begun."""
-        while not self._stopping.done():
-            self._news.clear()
-            if self._is_suspended():
-                await self._news.wait()
-                continue
-            job = await self._board.claim(flows=self._flows, lease=self._lease)
-            if job is None:
-                await self._wait()
-            elif self._is_suspended():
-                # It was on its way.
-                await self._board.give_back(job)
-            else:
-                return job
-        return None
+    async def _claim(self) -> None:
+        """Begin jobs as there are free seats, or wait until there may be some."""
+        self._news.clear()
+        if self._is_suspended():
+            await self._news.wait()
+            return
+        free = self._seats - len(self._seated)
+        jobs = await self._board.claim_some(self._flows, self._lease, free)
+        if self._is_suspended():
+            # They were on their way.
+            await asyncio.gather(*[self._board.give_back(job) for job in jobs])
+            return
+        for job in jobs:
+            self._begin(job)
+        if len(jobs) < free:
+            await self._wait()
 
     def _is_suspended(self) -> bool:
         return self._board.flows.suspended
@@ -162,10 +166,17 @@ class Conductor:
             # Perhaps somebody cannot ring, or has died unheard.
             self._board.store.doubt()
 
+    def _free_seat(self, lease: Lease) -> None:
+        """Let another job begin in the place of this one."""
+        if lease in self._seated:
+            self._seated.remove(lease)
+            self._seat.set()
+
     def _begin(self, job: Job) -> None:
         self._board.tally.renew()
         before = self._working.get(job.id)
         lease = self._leases.add(job)
+        self._seated.add(lease)
         task = asyncio.create_task(self._carry_out(lease, before), name=f"job {job.id}")
         self._working[job.id] = task
         task.add_done_callback(lambda task: self._done(lease, task))
@@ -175,7 +186,7 @@ class Conductor:
         self._board.tally.renew()
         if self._working.get(lease.job.id) is task:
             del self._working[lease.job.id]
-        self._seats.release()
+        self._free_seat(lease)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("job %s is left as it is, and comes back when its claim ends", lease.job.id, exc_info=error)
 
@@ -221,16 +232,19 @@ class Conductor:
                 raise lost_job(lease.job.row)
             if not ending.done():
                 await run.suspend(cancel_after=self._board.flows.stop_timeout)
-            await self._finish(lease.job, run, await ending if run.ended or run.stopped else None)
+            await self._finish(lease, run, await ending if run.ended or run.stopped else None)
         finally:
             if not run.ended:
                 await self._board.flows.leave(run, lost_job(lease.job.row))
             await ending
 
-    async def _finish(self, job: Job, run: Run, error: BaseException | None) -> None:
+    async def _finish(self, lease: Lease, run: Run, error: BaseException | None) -> None:
         """Say on the board what has become of it."""
+        job = lease.job
         text = "" if error is None else error_text(error)
         if run.ended:
+            # The next job need not wait until this is written.
+            self._free_seat(lease)
             await self._board.consume(job, outcome=run.state, error=text)
         elif error is None:
             await self._board.give_back(job)

@@ -43,6 +43,10 @@ class JobStore(Protocol):
         """Claim the first job that is due and that one of ``flows`` does, or any; None where there is none."""
         ...
 
+    async def take_many(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
+        """Claim the first ``limit`` jobs that are due and that one of ``flows`` does, or any; fewer if there are."""
+        ...
+
     async def swap(self, old: JobRow, new: JobRow, *, now: float) -> bool:
         """Write ``new`` where the job has the state and the epoch of ``old``; False where it has not."""
         ...

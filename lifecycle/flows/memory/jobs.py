@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lifecycle.flows.jobs.rows import DISCARDED, discarded, lapsed, taken
@@ -49,12 +50,14 @@ class MemoryJobs:
 
     async def take(self, flows: Collection[str] | None, claim: Claim) -> JobRow | None:
         """Claim the first job that is due and that one of ``flows`` does, or any; None where there is none."""
+        return next(iter(await self.take_many(flows, claim, 1)), None)
+
+    async def take_many(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
+        """Claim the first ``limit`` jobs that are due and that one of ``flows`` does, or any; fewer if there are."""
         self._settle(claim.now)
-        for *_, each in self._waiting:
-            row = self._rows[each]
-            if row.due <= claim.now and (flows is None or row.flow in flows):
-                return self._put(taken(row, claim))
-        return None
+        waiting = (self._rows[each] for *_, each in self._waiting)
+        ready = (row for row in waiting if row.due <= claim.now and (flows is None or row.flow in flows))
+        return [self._put(taken(row, claim)) for row in list(islice(ready, limit))]
 
     async def swap(self, old: JobRow, new: JobRow, *, now: float) -> bool:
         """Write ``new`` where the job has the state and the epoch of ``old``; False where it has not."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lifecycle.flows.postgres.connectors import Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import TypeVar
 
     from lifecycle.flows.postgres.connectors import Connector, Row, Statement
@@ -59,6 +59,10 @@ class Connection:
     async def run(self, statements: tuple[Statement, ...]) -> list[Row]:
         """What `Server.run` gives, tried once."""
         return await self.do(lambda db: self._connector.carry_out(db, statements))
+
+    async def run_together(self, works: Sequence[tuple[Statement, ...]]) -> list[list[Row]]:
+        """What `run` gives of each of ``works``, which are one transaction."""
+        return await self.do(lambda db: self._connector.carry_out_together(db, works))
 
     async def do(self, use: Callable[[Any], _T]) -> _T:
         """What ``use`` makes of the connection."""

@@ -150,6 +150,12 @@ class Connector:
         cursor = db.execute(*statements[0]) if len(statements) == 1 else _together(db, statements)
         return cursor.fetchall() if cursor.description else []
 
+    def carry_out_together(self, db: psycopg.Connection[Row], works: Sequence[Sequence[Statement]]) -> list[list[Row]]:
+        """What `carry_out` gives of each of ``works``, which are one transaction, and go there and come back once."""
+        with db.pipeline():
+            cursors = [[db.execute(*each) for each in statements][-1] for statements in works]
+        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
     def told(self, db: psycopg.Connection[Row], error: BaseException) -> BaseException:
         """The same error, for somebody who has to do something about it; others stay as they are."""
         import psycopg

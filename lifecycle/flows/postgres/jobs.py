@@ -57,16 +57,28 @@ _DUE = """
 UPDATE lifecycle_jobs SET due = 0 WHERE number IN (SELECT number FROM lifecycle_jobs
     WHERE state = 'UNCLAIMED' AND due > 0 AND due <= %(now)s FOR UPDATE SKIP LOCKED)
 """
+# Each flow has an order of its own in the index. Of several the first are found before any is locked: a job that is
+# locked and not claimed would be passed over by others. Some more are found than are wanted: others may have the first.
+_OF_ONE = "WHERE state = 'UNCLAIMED' AND due = 0 AND flow = %(flow)s"
+_OF_SEVERAL = """WHERE state = 'UNCLAIMED' AND due = 0 AND number IN (
+        SELECT each.number FROM unnest(%(flows)s::text[]) AS wanted (flow) CROSS JOIN LATERAL (
+            SELECT number, rank FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due = 0 AND flow = wanted.flow
+            ORDER BY rank, number LIMIT %(limit)s + 100
+        ) each ORDER BY each.rank, each.number LIMIT %(limit)s + 100
+    )"""
+_OF_ALL = "WHERE state = 'UNCLAIMED' AND due = 0"
 _CLAIM = f"""
 WITH first AS (
-    SELECT number FROM lifecycle_jobs
-    WHERE state = 'UNCLAIMED' AND due = 0 AND (%(flows)s::text[] IS NULL OR flow = ANY (%(flows)s))
-    ORDER BY rank, number LIMIT 1 FOR UPDATE SKIP LOCKED
+    SELECT number FROM lifecycle_jobs {{which}}
+    ORDER BY rank, number LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 )
 UPDATE lifecycle_jobs j SET state = 'CLAIMED', owner = %(owner)s, token = %(token)s, until = %(until)s,
     epoch = epoch + 1, attempts = attempts + 1, stamp = %(stamp)s
 FROM first WHERE j.number = first.number RETURNING {", ".join(f"j.{name}" for name in JobRow._fields)}
 """  # noqa: S608  # our own columns
+_CLAIM_ANY, _CLAIM_OF_ONE, _CLAIM_OF_SEVERAL = (
+    _CLAIM.replace("{which}", which) for which in (_OF_ALL, _OF_ONE, _OF_SEVERAL)
+)
 _CLAIMED = f"{_SELECT} WHERE state = 'CLAIMED' AND token = %(token)s AND stamp = %(stamp)s"
 _SWAP = f"""
 UPDATE lifecycle_jobs SET {", ".join(f"{name} = %({name})s" for name in _WRITTEN)}, stamp = %(stamp)s
@@ -88,7 +100,8 @@ WHERE j.id = c.id AND j.epoch = c.epoch AND j.state = 'CLAIMED' RETURNING j.id, 
 # may wait for a commit of the owner before, and would read the tasks as they were before that commit.
 _ADOPT = f"""
 WITH claim AS (
-    SELECT id FROM lifecycle_jobs WHERE id = %(id)s AND state = 'CLAIMED' AND epoch = %(job_epoch)s FOR SHARE
+    SELECT id FROM lifecycle_jobs WHERE id = %(id)s AND state = 'CLAIMED' AND epoch = %(job_epoch)s
+        AND until > %(now)s FOR SHARE
 )
 INSERT INTO lifecycle_flows AS had ({", ".join(FlowRow._fields)}, stamp)
 SELECT {", ".join(f"%({name})s" for name in FlowRow._fields)}, %(stamp)s FROM claim
@@ -127,11 +140,21 @@ class PostgresJobs:
 
     async def take(self, flows: Collection[str] | None, claim: Claim) -> JobRow | None:
         """Claim the first job that is due and that one of ``flows`` does, or any; None where there is none."""
-        stamp, names = next(self._stamps), None if flows is None else list(flows)
-        taking = sql(_CLAIM, flows=names, stamp=stamp, **claim._asdict())
-        done = sql(_CLAIMED, token=claim.token, stamp=stamp)
+        return next(iter(await self.take_many(flows, claim, 1)), None)
+
+    async def take_many(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
+        """Claim the first ``limit`` jobs that are due and that one of ``flows`` does, or any; fewer if there are."""
+        values = claim._asdict() | {"stamp": next(self._stamps), "limit": limit}
+        if flows is None:
+            taking = sql(_CLAIM_ANY, **values)
+        elif len(flows) == 1:
+            taking = sql(_CLAIM_OF_ONE, flow=next(iter(flows)), **values)
+        else:
+            taking = sql(_CLAIM_OF_SEVERAL, flows=list(flows), **values)
+        done = sql(_CLAIMED, token=claim.token, stamp=values["stamp"])
         settling = sql(_LAPSE, now=claim.now), sql(_DUE, now=claim.now)
-        return _first(await self._server.run(*settling, taking, done=done))
+        rows = map(JobRow._make, await self._server.run(*settling, taking, done=done))
+        return sorted(rows, key=lambda row: (row.rank, row.number))
 
     async def swap(self, old: JobRow, new: JobRow, *, now: float) -> bool:
         """Write ``new`` where the job has the state and the epoch of ``old``; False where it has not."""
@@ -158,9 +181,9 @@ class PostgresJobs:
             ClaimLost: if the claim is lost.
             FlowError: if the id is that of a flow with another name, which is left alone.
         """
-        values = flow._asdict() | {"job_epoch": row.epoch, "stamp": next(self._stamps)}
+        values = flow._asdict() | {"job_epoch": row.epoch, "now": now, "stamp": next(self._stamps)}
         adopted = sql(_ADOPTED, **values)
-        for found in await self._server.run(sql(_LAPSE, now=now), sql(_ADOPT, **values), adopted, done=adopted):
+        for found in await self._server.run(sql(_ADOPT, **values), adopted, done=adopted):
             return snapshot_of(found)
         named = sql("SELECT name FROM lifecycle_flows WHERE id = %(id)s", id=row.id)
         for (name,) in await self._server.run(named):

@@ -113,6 +113,8 @@ class PostgresOwners(Owners):
     def _introduce(self, db: psycopg.Connection[Row]) -> str:
         """Let it be known that we are there; the channel on which others are heard."""
         db.execute(_KEEPALIVE)
+        # What is told is a hint, and need not wait for the disk.
+        db.execute("SET synchronous_commit = off")
         ((channel,),) = db.execute(_CHANNEL)
         db.execute(f'LISTEN "{channel}"'.encode())
         db.execute(_APPEAR, (_key(self.name),))

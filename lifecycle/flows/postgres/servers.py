@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,23 @@ __all__ = ["Server"]
 
 #: Seconds that a server may be away before who asks is told so.
 PATIENCE = 30.0
+#: Groups that are sent at the same time, and requests of one group.
+_SENDERS, _GROUP = 2, 64
 _PAUSE = Backoff(initial=0.02, maximum=1.0, multiplier=2.0, jitter=0.5)
+
+
+class _Request:
+    """Statements that somebody waits for."""
+
+    __slots__ = ("answer", "done", "group", "sender", "statements")
+
+    def __init__(
+        self, statements: tuple[Statement, ...], done: Statement | None, answer: asyncio.Future[list[Row]]
+    ) -> None:
+        self.statements, self.done, self.answer = statements, done, answer
+        # What it was sent along with, and the task that does so.
+        self.group: list[_Request] = []
+        self.sender: asyncio.Task[None] | None = None
 
 
 class Server:
@@ -46,6 +63,10 @@ class Server:
         self._idle: list[Connection] = []
         self._connections: list[Connection] = []
         self._free = asyncio.Semaphore(connections)
+        # What waits to be sent, and those who send it; what comes meanwhile goes along with the next.
+        self._waiting: deque[_Request] = deque()
+        self._sending: set[asyncio.Task[None]] = set()
+        self._soon = False
 
     def __repr__(self) -> str:
         return repr(self._connector)
@@ -74,6 +95,12 @@ class Server:
         self._loop, connections = None, self._connections
         self._connections, self._idle = [], []
         await asyncio.gather(*[connection.close() for connection in connections])
+        for each in self._waiting:
+            if not each.answer.done():
+                each.answer.set_exception(JournalError(f"{self!r} is not open; enter what uses it"))
+        self._waiting.clear()
+        if self._sending:
+            await asyncio.wait(self._sending)
 
     async def borrow(self, use: Callable[[Any], _T]) -> _T:
         """What ``use`` makes of a connection, in a thread, tried once.
@@ -139,13 +166,83 @@ class Server:
         Raises:
             JournalError: where it is away for long, or cannot do what it is asked.
         """
-        async with self._lent() as connection:
-            return await self._see_through(connection, statements, done)
+        if self._loop is None:
+            raise JournalError(f"{self!r} is not open; enter what uses it")
+        request = _Request(statements, done, self._loop.create_future())
+        self._waiting.append(request)
+        self._send_soon()
+        try:
+            return await request.answer
+        except asyncio.CancelledError:
+            if request.sender is not None and all(each.answer.cancelled() for each in request.group):
+                # Nobody waits for the answer.
+                request.sender.cancel()
+            raise
+
+    # -- in groups -------------------------------------------------------------------------------------------------
+
+    def _send_soon(self) -> None:
+        """Send what waits at the end of this turn of the loop, so that what comes in the same turn goes along."""
+        if self._waiting and not self._soon and len(self._sending) < _SENDERS and self._loop is not None:
+            self._soon = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._soon = False
+        group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
+        group = [each for each in group if not each.answer.cancelled()]
+        if group:
+            task = asyncio.create_task(self._carry_out(group), name=f"ask {self!r}")
+            for each in group:
+                each.sender, each.group = task, group
+            self._sending.add(task)
+            task.add_done_callback(self._sent)
+        self._send_soon()
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        self._send_soon()
+
+    async def _carry_out(self, group: list[_Request]) -> None:
+        """Have all of ``group`` answered: in one transaction, or, where that fails, each in its own."""
+        try:
+            doubtful = False
+            if len(group) > 1:
+                doubtful = await self._carry_out_together(group)
+            await asyncio.gather(*[self._answer(each, doubtful=doubtful) for each in group if not each.answer.done()])
+        finally:
+            for each in group:
+                each.answer.cancel()
+
+    async def _carry_out_together(self, group: list[_Request]) -> bool:
+        """Try it once; whether it is not known if it was carried out."""
+        try:
+            async with self._lent() as connection:
+                answers = await connection.run_together([each.statements for each in group])
+        except AnswerLost:
+            return True
+        except Exception:  # noqa: BLE001  # each of them meets its own error alone
+            return False
+        for each, rows in zip(group, answers, strict=True):
+            if not each.answer.done():
+                each.answer.set_result(rows)
+        return False
+
+    async def _answer(self, request: _Request, *, doubtful: bool) -> None:
+        try:
+            async with self._lent() as connection:
+                rows = await self._see_through(connection, request.statements, request.done, doubtful=doubtful)
+        except Exception as error:  # noqa: BLE001  # whoever asked gets it
+            if not request.answer.done():
+                request.answer.set_exception(error)
+        else:
+            if not request.answer.done():
+                request.answer.set_result(rows)
 
     async def _see_through(
-        self, connection: Connection, statements: tuple[Statement, ...], done: Statement | None
+        self, connection: Connection, statements: tuple[Statement, ...], done: Statement | None, *, doubtful: bool
     ) -> list[Row]:
-        doubtful, end, tries = False, time.monotonic() + PATIENCE, 0
+        end, tries = time.monotonic() + PATIENCE, 0
         while True:
             try:
                 if doubtful and done is not None and (rows := await connection.run((done,))):

@@ -109,6 +109,9 @@ TABLES = Schema(
                 ADD COLUMN error text NOT NULL DEFAULT '', ADD COLUMN dead boolean NOT NULL DEFAULT false""",
             "CREATE INDEX lifecycle_outbox_free ON lifecycle_outbox (until, number) WHERE NOT dead",
             "CREATE INDEX lifecycle_outbox_dead ON lifecycle_outbox (number) WHERE dead",
+            "DROP INDEX lifecycle_jobs_ready",
+            """CREATE INDEX lifecycle_jobs_ready ON lifecycle_jobs (flow, rank, number)
+                WHERE state = 'UNCLAIMED' AND due = 0""",
             # A flow whose job was discarded could be left unfinished before, and was done again.
             """UPDATE lifecycle_flows f
                 SET state = CASE f.state WHEN 'PENDING' THEN f.state ELSE 'FAILURE' END,

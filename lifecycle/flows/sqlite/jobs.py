@@ -114,17 +114,19 @@ class SQLiteJobs:
 
     async def take(self, flows: Collection[str] | None, claim: Claim) -> JobRow | None:
         """Claim the first job that is due and that one of ``flows`` does, or any; None where there is none."""
+        return next(iter(await self.take_many(flows, claim, 1)), None)
 
-        def write(db: sqlite3.Connection) -> JobRow | None:
+    async def take_many(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
+        """Claim the first ``limit`` jobs that are due and that one of ``flows`` does, or any; fewer if there are."""
+
+        def write(db: sqlite3.Connection) -> list[JobRow]:
             db.execute(
                 "UPDATE lifecycle_jobs SET due = 0 WHERE state = 'UNCLAIMED' AND due > 0 AND due <= ?", (claim.now,)
             )
-            row = _first(db, flows)
-            if row is None:
-                return None
-            claimed = taken(row, claim)
-            _swap(db, row, claimed, claim.now)
-            return claimed
+            claimed = [(row, taken(row, claim)) for row in _firsts(db, flows, limit)]
+            for row, mine in claimed:
+                _swap(db, row, mine, claim.now)
+            return [mine for _, mine in claimed]
 
         return await self._run(claim.now, write)
 
@@ -247,13 +249,13 @@ def _one(db: sqlite3.Connection, where: str, *values: Any) -> JobRow | None:
     return next(iter(_rows(db, where, *values)), None)
 
 
-def _first(db: sqlite3.Connection, flows: Collection[str] | None) -> JobRow | None:
-    """The first that is ready: each flow has an order of its own in the index."""
-    ready = "state = 'UNCLAIMED' AND due = 0"
+def _firsts(db: sqlite3.Connection, flows: Collection[str] | None, limit: int) -> list[JobRow]:
+    """The first that are ready: each flow has an order of its own in the index."""
+    ready, order = "state = 'UNCLAIMED' AND due = 0", f"ORDER BY rank, number LIMIT {limit:d}"
     if flows is None:
-        return _one(db, f"{ready} ORDER BY rank, number LIMIT 1")
-    firsts = [_one(db, f"{ready} AND flow = ? ORDER BY rank, number LIMIT 1", flow) for flow in flows]
-    return min(filter(None, firsts), key=lambda row: (row.rank, row.number), default=None)
+        return _rows(db, f"{ready} {order}")
+    firsts = [row for flow in flows for row in _rows(db, f"{ready} AND flow = ? {order}", flow)]
+    return sorted(firsts, key=lambda row: (row.rank, row.number))[:limit]
 
 
 def _swap(db: sqlite3.Connection, old: JobRow, new: JobRow, now: float) -> bool:
