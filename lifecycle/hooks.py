@@ -56,6 +56,7 @@ __all__ = [
     "member_changed",
     "pool_recovered",
     "pool_saturated",
+    "restart_scheduled",
     "router_started",
     "router_stopped",
     "session_bound",
@@ -197,6 +198,11 @@ flow_task_ended: Hook = Hook(
 worker_started: Hook = Hook("worker_started", "A worker runs. ``worker``.")
 worker_failed: Hook = Hook("worker_failed", "A worker ended with an error. ``worker``, ``exit``.")
 worker_killed: Hook = Hook("worker_killed", "A worker was killed after its grace period. ``worker``, ``exit``.")
+restart_scheduled: Hook = Hook(
+    "restart_scheduled",
+    "A child, and each that its supervisor's strategy adds, will be started again after a delay. The sender is the "
+    "supervisor. ``child``, ``delay`` in seconds, ``error``.",
+)
 worker_restarted: Hook = Hook("worker_restarted", "A worker was started again. ``worker``, ``restarts``.")
 circuit_opened: Hook = Hook("circuit_opened", "A child is given up until restarted by hand. ``child``, ``restarts``.")
 
@@ -238,8 +244,10 @@ session_evicted: Hook = Hook("session_evicted", "A session was forgotten for new
 
 # -- the runtime: the sender is the lifetime -------------------------------------------------------------------
 
-task_started: Hook = Hook("task_started", "A background task began. ``name``.")
-task_finished: Hook = Hook("task_finished", "A background task ended. ``name``, ``duration``.")
+task_started: Hook = Hook("task_started", "A background task, or a function of a `Group`, began. ``name``.")
+task_finished: Hook = Hook(
+    "task_finished", "A background task, or a function of a `Group`, ended. ``name``, ``duration``."
+)
 task_crashed: Hook = Hook("task_crashed", "A background task raised. ``name``, ``error``.")
 critical_finished: Hook = Hook("critical_finished", "A `do` or `do_detached` ended. ``name``, ``duration``, ``error``.")
 hook_finished: Hook = Hook("hook_finished", "A shutdown hook ended. ``hook``, ``duration``, ``error``.")

@@ -25,6 +25,7 @@ NAMES = [
     "worker_started",
     "worker_failed",
     "worker_killed",
+    "restart_scheduled",
     "worker_restarted",
     "circuit_opened",
     "call_queued",

@@ -7,8 +7,10 @@ import logging
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from lifecycle import hooks
 from lifecycle._naming import name_of
 from lifecycle.runtime.background import call_anywhere, check_callable
+from lifecycle.runtime.lifetimes import current_life
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -85,6 +87,9 @@ class Group:
         return task
 
     async def _run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        life, name, now = current_life.get(None), name_of(fn), asyncio.get_running_loop().time
+        sender, began = None if life is None else life.lifetime, now()
+        hooks.task_started.announce(sender, name=name)
         try:
             return await call_anywhere(fn, *args)
         except asyncio.CancelledError:
@@ -92,6 +97,8 @@ class Group:
         except BaseException as error:
             self._first = self._first or error
             raise
+        finally:
+            hooks.task_finished.announce(sender, name=name, duration=now() - began)
 
     def _free(self, _: asyncio.Task[Any]) -> None:
         if isinstance(self._slots, asyncio.Semaphore):

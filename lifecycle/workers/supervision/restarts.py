@@ -57,7 +57,9 @@ class Restarts:
             self._owner.fail(limit)
             return
         delay = max(at - now, slot.next_delay(now))
-        _log.warning("%r is started again in %.1f s: %s", slot.spec.name, delay, reason_of(error))
+        name = slot.spec.name
+        _log.warning("%r is started again in %.1f s: %s", name, delay, reason_of(error))
+        hooks.restart_scheduled.announce(self._owner.supervisor, child=name, delay=delay, error=error)
         await self._schedule(slot, delay)
 
     async def _schedule(self, slot: Slot, delay: float) -> None:
