@@ -584,7 +584,7 @@ OF_THE_HOUSE = {
     "Member": "cancel_timers check_in check_out felt_unwell felt_well idle_since kill_orphaned most_calls"
     " most_rss sound tell_stacks",
     "Onlooker": "close",
-    "Owners": "close lives",
+    "Owners": "close is_gone lives",
     "ParameterizedForEach": "rebind",
     "Pattern": "rank",
     "PostgresStore": "holds_flows",

@@ -80,6 +80,10 @@ class Owners:
         """As `alive`, also where somebody else has to be asked."""
         return self.alive(token)
 
+    async def is_gone(self, token: str) -> bool:
+        """Whether the process that had the store open under ``token`` has ended, and was not cut off for a moment."""
+        return not await self.lives(token)
+
     # -- news ---------------------------------------------------------------------------------------------------------
 
     def listen(self, news: str, listener: Callable[[], object]) -> Callable[[], None]:

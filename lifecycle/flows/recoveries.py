@@ -56,6 +56,8 @@ class Recovery:
             rows = await store.flows(name=plan.name, states=_UNFINISHED)
             posted = await store.jobs(owners).unfinished([row.id for row in rows])
             rows = [row for row in rows if row.id not in posted]
+            # All at once, since each may have to be waited for.
+            await asyncio.gather(*[owners.is_gone(owner) for owner in {row.owner for row in rows} - {""}])
             runs += [self._roster.begin(plan, row) for row in rows if await self._is_left(row)]
         return runs
 

@@ -91,7 +91,7 @@ class Repository:
     async def is_elsewhere(self, flow: FlowRow) -> bool:
         """Whether it is unfinished, and in the hands of another owner that lives."""
         mine = flow.owner in ("", self.owners.token)
-        return not mine and flow.state not in ENDS and await self.owners.lives(flow.owner)
+        return not mine and flow.state not in ENDS and not await self.owners.is_gone(flow.owner)
 
     async def is_posted(self, id: str) -> bool:  # noqa: A002  # what it is
         """Whether it is the flow of a job that is not complete."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import socket
 from contextlib import suppress
@@ -33,6 +34,10 @@ __all__ = ["PostgresOwners"]
 _log = logging.getLogger("lifecycle.flows")
 
 _PAUSE = Backoff(initial=0.05, maximum=2.0)
+#: Seconds that an owner may be missed before it counts as gone, and after which it is looked for again.
+_GRACE, _AGAIN = 5.0, 0.25
+# The names of those that are present in this process.
+_HERE: set[str] = set()
 
 # The server asks a machine that says nothing whether it is still there; over a socket file there is nothing to ask.
 _KEEPALIVE = """SELECT set_config(name, value, false) FROM
@@ -52,6 +57,8 @@ class PostgresOwners(Owners):
         super().__init__()
         self._server = server
         self._present = False
+        # When owners were missed first and last, by the clock of the loop.
+        self._missing: dict[str, tuple[float, float]] = {}
         self._channel: Channel | None = None
         # Who makes another one, where it was lost.
         self._mending: asyncio.Task[None] | None = None
@@ -79,10 +86,12 @@ class PostgresOwners(Owners):
         except Unreachable as error:
             raise JournalError(str(error)) from None
         self._present = True
+        _HERE.add(self.name)
 
     async def vanish(self) -> None:
         """Go; for the others it is as if we had died."""
         self._present = False
+        _HERE.discard(self.name)
         if self._mending is not None:
             self._mending.cancel()
             await asyncio.wait([self._mending])
@@ -145,6 +154,25 @@ class PostgresOwners(Owners):
         key = _key(token)
         return key is not None and bool(await self._server.run(sql(_LIVES, key=key)))
 
+    async def is_gone(self, token: str) -> bool:
+        """Whether that process has ended.
+
+        One whose connection was cut comes back in a moment, so that it has ended only if it is missed for some seconds,
+        or if it is known to have ended on this machine.
+        """
+        loop = asyncio.get_running_loop()
+        while not await self.lives(token):
+            first, last = self._missing.get(token, (0.0, -math.inf))
+            now = loop.time()
+            # Missed before, but not looked for since, it may have come back and be cut off again.
+            first = first if now - last < _AGAIN * 4 else now
+            self._missing[token] = (first, now)
+            if now - first >= _GRACE or _has_ended(token):
+                return True
+            await asyncio.sleep(_AGAIN)
+        self._missing.pop(token, None)
+        return False
+
     def alive(self, token: str) -> bool:
         """Only of ourselves it can be said without asking the server; see `lives`."""
         return token == self.token
@@ -168,6 +196,23 @@ def _hang_up(db: psycopg.Connection[Row]) -> None:
             pass
         db.execute("SELECT pg_advisory_unlock_all()")
     db.close()
+
+
+def _has_ended(token: str) -> bool:
+    """Whether it is known to have been a process of this machine, or a store of this process, that is gone."""
+    place, _, _ = token.rpartition("-")
+    host, _, number = place.rpartition("-")
+    if host != socket.gethostname() or not number.isdecimal():
+        return False
+    if int(number) == os.getpid():
+        return token not in _HERE
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _key(token: str) -> int | None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from lifecycle.flows import Flow
+    from lifecycle.testing import Clock
     from tests.realtime.flows._losing import Loss, Way
 
 pytestmark = pytest.mark.engine("postgres")
@@ -274,6 +275,37 @@ async def test_what_another_runs_is_left_to_him_until_he_is_gone_and_can_be_susp
             await until(lambda: run.state == "SUSPENDING")
         never.set()
         assert await flows.start(flow, id="one") == {"a": None}
+
+
+async def test_a_flow_whose_owner_was_cut_off_for_a_moment_is_left_to_it() -> None:
+    server, begun, go_on, calls = postgres.server(), asyncio.Event(), asyncio.Event(), 0
+
+    async def work() -> None:
+        nonlocal calls
+        calls += 1
+        begun.set()
+        await go_on.wait()
+
+    flow, url = linear("f", task(work, name="a")), server.cleared()
+    async with Flows(f"{url}&application_name=cut") as flows, Flows(url) as others:
+        run = flows.start(flow, id="one")
+        await begun.wait()
+        server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cut'")
+        assert await others.recover(flow) == []
+        go_on.set()
+        assert await run == {"a": None}
+    assert calls == 1
+
+
+async def test_a_flow_whose_owner_is_missed_for_long_is_recovered(clock: Clock) -> None:
+    flow = linear("f", task(lambda: 1, name="a"))
+    async with Flows(postgres.server().cleared()) as flows:
+        for number in range(3):
+            await flows.store.create(FLOW._replace(id=str(number), owner=f"elsewhere-1-{number:012x}"))
+        began = clock.time()
+        runs = await flows.recover(flow)
+        assert 5 <= clock.time() - began < 10
+        assert [await run for run in runs] == [{"a": 1}] * 3
 
 
 async def test_all_go_by_the_clock_of_the_store() -> None:
