@@ -424,3 +424,15 @@ async def test_what_cannot_succeed_is_refused_at_once(flows: Flows) -> None:
         Board(flows, max_attempts=0)
     with pytest.raises(ValueError, match="'DONE'"):
         await Board(flows).jobs("DONE")
+
+
+async def test_jobs_come_in_pages(board: Board) -> None:
+    for number in range(5):
+        await board.post("f", id=f"j{number}", priority="high" if number == 3 else "normal")
+    first = await board.jobs(limit=2)
+    second = await board.jobs(limit=2, after=first[-1])
+    third = await board.jobs(limit=2, after=second[-1])
+    assert [[job.id for job in page] for page in (first, second, third)] == [["j3", "j0"], ["j1", "j2"], ["j4"]]
+    assert await board.jobs(limit=2, after=third[-1]) == []
+    with pytest.raises(ValueError, match="would give nothing"):
+        await board.jobs(limit=0)

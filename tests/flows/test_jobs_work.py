@@ -13,9 +13,9 @@ from lifecycle.flows import Board, Flows, FlowState, MemoryStore, PostgresStore,
 from lifecycle.flows.memory.jobs import MemoryJobs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
-    from lifecycle.flows import Flow, JobRow, Owners
+    from lifecycle.flows import Claim, Flow, JobRow, Owners
     from lifecycle.testing import Clock
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -521,3 +521,48 @@ async def test_a_job_with_the_id_of_another_flow_is_discarded_and_the_flow_goes_
     assert "its id is that of a flow 'build'" in job.error
     gate.set()
     assert await run == {"work": True}
+
+
+class _Counted(MemoryJobs):
+    """Jobs that count how often they are asked for some."""
+
+    asked = 0
+
+    async def take_many(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
+        self.asked += 1
+        return await super().take_many(flows, claim, limit)
+
+
+class _Counting(MemoryStore):
+    """A store with such jobs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted = _Counted(self)
+
+    def jobs(self, owners: Owners) -> MemoryJobs:
+        return self.counted
+
+
+async def test_a_post_wakes_only_conductors_of_its_flow(clock: Clock) -> None:
+    store = _Counting()
+    async with Flows(store=store) as flows:
+        board = Board(flows)
+        async with working(board, GROW):
+            await clock.settle()
+            asked = store.counted.asked
+            for _ in range(10):
+                await board.post("other")
+                await clock.settle()
+            assert store.counted.asked == asked
+            assert await (await board.post("grow", size=1)) == "SUCCESS"
+
+
+async def test_jobs_are_claimed_in_batches(clock: Clock) -> None:
+    store = _Counting()
+    async with Flows(store=store) as flows:
+        board = Board(flows)
+        jobs = [await board.post("grow", size=number) for number in range(8)]
+        async with working(board, GROW, concurrency=8):
+            await asyncio.gather(*[board.wait(job) for job in jobs])
+            assert store.counted.asked <= 2

@@ -31,6 +31,9 @@ __all__ = ["Board", "BoardState"]
 #: Seconds after which who waits for the end of a job looks even if nobody rang.
 _LOOK = 5.0
 
+#: Jobs that are made of their rows in one turn of the loop.
+_PAGE = 1000
+
 _BACKOFF = Backoff(initial=1.0, maximum=300.0)
 
 
@@ -140,10 +143,29 @@ class Board:
         """
         return Job(self, await self._claims.row(id))
 
-    async def jobs(self, *states: str) -> list[Job]:
-        """The jobs in those states, those to be done first first; without any, all that are not complete."""
+    async def jobs(self, *states: str, limit: int | None = None, after: Job | None = None) -> list[Job]:
+        """The jobs in those states, those to be done first first; without any, all that are not complete.
+
+        Args:
+            states: ``UNCLAIMED``, ``CLAIMED``, ``COMPLETE``.
+            limit: How many at most; None: all.
+            after: The last job of the page before.
+
+        Raises:
+            ValueError: for a limit below 1, and for what is no state.
+        """
+        if limit is not None and limit < 1:
+            raise ValueError(f"jobs(limit={limit!r}) would give nothing; give 1 or more, or None")
         wanted = [JobState(state) for state in states] or [JobState.UNCLAIMED, JobState.CLAIMED]
-        return [Job(self, row) for row in await self.store.rows(*wanted, now=self.now())]
+        place = None if after is None else (after.row.rank, after.row.number)
+        rows = await self.store.rows(*wanted, now=self.now(), after=place, limit=limit)
+        jobs: list[Job] = []
+        for row in rows:
+            jobs.append(Job(self, row))
+            if not len(jobs) % _PAGE:
+                # A hundred thousand take their time.
+                await asyncio.sleep(0)
+        return jobs
 
     async def wait(self, job: Job) -> str:
         """Wait until ``job`` is complete, whoever completes it, and give its outcome; the same as awaiting it."""

@@ -35,8 +35,10 @@ class JobStore(Protocol):
         """One job."""
         ...
 
-    async def rows(self, *states: str, now: float) -> list[JobRow]:
-        """The jobs in those states, in order."""
+    async def rows(
+        self, *states: str, now: float, after: tuple[int, int] | None = None, limit: int | None = None
+    ) -> list[JobRow]:
+        """The jobs in those states, in order: at most ``limit``, and those ``after`` a rank and a number."""
         ...
 
     async def take(self, flows: Collection[str] | None, claim: Claim) -> JobRow | None:

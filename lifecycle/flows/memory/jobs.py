@@ -43,10 +43,14 @@ class MemoryJobs:
         self._settle(now)
         return self._rows.get(id)
 
-    async def rows(self, *states: str, now: float) -> list[JobRow]:
-        """The jobs in those states, in order."""
+    async def rows(
+        self, *states: str, now: float, after: tuple[int, int] | None = None, limit: int | None = None
+    ) -> list[JobRow]:
+        """The jobs in those states, in order: at most ``limit``, and those ``after`` a rank and a number."""
         self._settle(now)
-        return sorted((row for row in self._rows.values() if row.state in states), key=_place)
+        found = (row for row in self._rows.values() if row.state in states)
+        later = (row for row in found if after is None or (row.rank, row.number) > after)
+        return sorted(later, key=_place)[:limit]
 
     async def take(self, flows: Collection[str] | None, claim: Claim) -> JobRow | None:
         """Claim the first job that is due and that one of ``flows`` does, or any; None where there is none."""

@@ -25,6 +25,10 @@ _COLUMNS = ", ".join(JobRow._fields)
 _GIVEN = [name for name in JobRow._fields if name != "number"]
 _WRITTEN = _GIVEN[_GIVEN.index("state") :]
 _SELECT = f"SELECT {_COLUMNS} FROM lifecycle_jobs"  # noqa: S608  # our own columns
+_PAGE = (
+    f"{_SELECT} WHERE state = ANY (%(states)s) AND (rank, number) > (%(rank)s, %(number)s)"
+    " ORDER BY rank, number LIMIT %(limit)s"
+)
 _ADD = (
     f"INSERT INTO lifecycle_jobs ({', '.join(_GIVEN)}, stamp)"  # noqa: S608  # the same
     f" VALUES ({', '.join(f'%({name})s' for name in _GIVEN)}, 0) ON CONFLICT (id) DO NOTHING RETURNING {_COLUMNS}"
@@ -133,9 +137,12 @@ class PostgresJobs:
         """One job."""
         return _first(await self._server.run(sql(_LAPSE, now=now), _one(id)))
 
-    async def rows(self, *states: str, now: float) -> list[JobRow]:
-        """The jobs in those states, in order."""
-        wanted = sql(f"{_SELECT} WHERE state = ANY (%(states)s) ORDER BY rank, number", states=list(map(str, states)))
+    async def rows(
+        self, *states: str, now: float, after: tuple[int, int] | None = None, limit: int | None = None
+    ) -> list[JobRow]:
+        """The jobs in those states, in order: at most ``limit``, and those ``after`` a rank and a number."""
+        rank, number = after or (-1, -1)
+        wanted = sql(_PAGE, states=list(map(str, states)), rank=rank, number=number, limit=limit)
         return list(map(JobRow._make, await self._server.run(sql(_LAPSE, now=now), wanted)))
 
     async def take(self, flows: Collection[str] | None, claim: Claim) -> JobRow | None:

@@ -107,10 +107,14 @@ class SQLiteJobs:
         """One job."""
         return await self._read(now, lambda db: _one(db, "id = ?", id))
 
-    async def rows(self, *states: str, now: float) -> list[JobRow]:
-        """The jobs in those states, in order."""
+    async def rows(
+        self, *states: str, now: float, after: tuple[int, int] | None = None, limit: int | None = None
+    ) -> list[JobRow]:
+        """The jobs in those states, in order: at most ``limit``, and those ``after`` a rank and a number."""
         places = ", ".join("?" * len(states))
-        return await self._read(now, lambda db: _rows(db, f"state IN ({places}) ORDER BY rank, number", *states))
+        where = f"state IN ({places}) AND (rank, number) > (?, ?) ORDER BY rank, number LIMIT ?"
+        values = (*states, *(after or (-1, -1)), -1 if limit is None else limit)
+        return await self._read(now, lambda db: _rows(db, where, *values))
 
     async def take(self, flows: Collection[str] | None, claim: Claim) -> JobRow | None:
         """Claim the first job that is due and that one of ``flows`` does, or any; None where there is none."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from lifecycle.errors import JournalError
+from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import (
     AtomRow,
     Batch,
@@ -388,3 +388,29 @@ async def test_a_claim_that_expires_waits_for_the_commit_that_is_under_way() -> 
         found = await asking
         assert found is not None
         assert found.outcome == "SUCCESS"
+
+
+async def test_statements_that_wait_go_to_the_server_in_few_transactions() -> None:
+    server = postgres.server()
+    async with Flows(url := server.cleared()) as flows:
+        board = Board(flows)
+        posting = [board.post("grow", id=f"j{number}") for number in range(200)]
+        # One that fails is its own affair.
+        posted = await asyncio.gather(board.post("grow", id="bad\0"), *posting, return_exceptions=True)
+    assert [isinstance(each, FlowError) for each in posted] == [True] + [False] * 200
+    with psycopg.connect(url) as db:
+        ((jobs, transactions),) = db.execute("SELECT count(*), count(DISTINCT xmin::text) FROM lifecycle_jobs")
+    assert jobs == 200
+    assert transactions < 150
+
+
+async def test_the_jobs_of_each_flow_have_an_order_of_their_own_in_the_index() -> None:
+    async with Flows(url := postgres.server().cleared()) as flows:
+        board = Board(flows)
+        for flow in ("a", "b", "a", "c"):
+            await board.post(flow)
+        claimed = [await board.claim(flows=["c", "b"]) for _ in range(3)]
+        assert [job and job.flow for job in claimed] == ["b", "c", None]
+    with psycopg.connect(url) as db:
+        ((index,),) = db.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'lifecycle_jobs_ready'")
+    assert "(flow, rank, number)" in index
