@@ -194,9 +194,11 @@ class Intake:
         )
         await self._wait_while(lambda: len(self._held) > 1)
         held.is_alone = True
-        # Without a place to note it in, deliveries have to count.
-        failures = held.past.failures + 1 if self._failures.is_shared else delivered - _SUSPECT
-        await self._failures.note(held.key, Past(failures, "its process stopped or died while it was handled alone"))
+        reason = "its process stopped or died while it was handled alone"
+        await self._failures.note(held.key, Past(held.attempt, reason))
+        if not self._failures.is_shared:
+            # The next process does not find the note, so deliveries have to count.
+            held.past = Past(max(held.past.failures, delivered - _SUSPECT - 1), reason)
 
     async def _wait_while(self, condition: Callable[[], bool]) -> None:
         """Wait while ``condition`` holds, for ``ack_wait`` seconds at most: a long handler must not block the rest."""

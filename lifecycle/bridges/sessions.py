@@ -18,6 +18,8 @@ from lifecycle.errors import BridgeError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from nats.js.api import ConsumerInfo
+
     from lifecycle.bridges.intake import Counts
     from lifecycle.bridges.links import Link
     from lifecycle.bridges.memories import Memory
@@ -163,15 +165,19 @@ class Session:
         settings = self._settings
         while True:
             await asyncio.sleep(_LOOK)
-            with suppress(*_told_by_server()):
+            try:
                 info = await self.link.js.consumer_info(settings.stream, settings.group)
                 self._subscriptions.read(info.config)
-                self._note_pause(info.pause_remaining or "" if info.paused else "", info.config.pause_until)
+                self._note_pause(info)
                 if self._subscriptions.is_due():
                     await ensure_consumer(self.link, settings.stream, self._subscriptions)
+            except BridgeError as error:
+                _log.warning("%s", error)
+            except _told_by_server() as error:
+                _log.debug("the group %r cannot be looked at: %r", settings.group, error)
 
-    def _note_pause(self, remaining: str, until: str | None) -> None:
-        paused = until or remaining if remaining else ""
+    def _note_pause(self, info: ConsumerInfo) -> None:
+        paused = (info.config.pause_until or "further notice") if info.paused else ""
         stream, group = self._settings.stream, self._settings.group
         if paused and paused != self._paused:
             _log.warning(

@@ -94,13 +94,11 @@ async def replicated(link: Link, make: Callable[[int], Awaitable[_Answer]], what
     Raises:
         UnfitServer: when the server refuses one copy too.
     """
-    from nats.js.errors import APIError, ServiceUnavailableError
+    from nats.js.errors import APIError
 
     for copies in (_COPIES, 1) if link.said("cluster") else (1,):
         try:
             return await patiently(link, partial(make, copies))
-        except ServiceUnavailableError:
-            raise
         except APIError as error:
             if copies == 1:
                 raise UnfitServer(f"{what} cannot be made: {error.description}") from None
@@ -113,6 +111,10 @@ async def patiently(link: Link, ask: Callable[[], Awaitable[_Answer]]) -> _Answe
 
     A single server gets a few tries. A cluster is waited for: at the first start it has no leader until enough of its
     servers are up.
+
+    Raises:
+        UnfitServer: when JetStream is disabled.
+        TimeoutError: when a single server does not answer.
     """
     from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
 
@@ -125,7 +127,7 @@ async def patiently(link: Link, ask: Callable[[], Awaitable[_Answer]]) -> _Answe
                 raise UnfitServer(f"{link.server!r} keeps no streams: {reason}") from None
             link.missed(reason)
             if tries >= _TRIES and not link.said("cluster"):
-                raise
+                raise TimeoutError(f"JetStream of {link.server!r} does not answer: {reason}; see its log") from None
             if tries % _WARN_EVERY == _TRIES:
                 _log.warning("waiting for a leader among the servers of %r: %s", link.server, reason)
         except APIError as error:
@@ -303,7 +305,7 @@ async def ensure_consumer(link: Link, stream: str, subscriptions: Subscriptions)
     Raises:
         UnfitServer: when the server refuses it, or made it in another way.
     """
-    from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
+    from nats.js.errors import APIError, NotFoundError
 
     group = subscriptions.name
 
@@ -318,8 +320,6 @@ async def ensure_consumer(link: Link, stream: str, subscriptions: Subscriptions)
 
     try:
         info, wanted = await patiently(link, make)
-    except ServiceUnavailableError:
-        raise
     except APIError as error:
         raise UnfitServer(f"the server refuses the group {group!r}: {error.description}") from None
     _compare_consumer(info.config, wanted)

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lifecycle.backoff import Backoff
 from lifecycle.bridges import BusEvent, NatsBridge
 from lifecycle.control import Event, Router
@@ -16,9 +18,7 @@ from tests.realtime.bridges.boxes import Box, by_hand
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
+    from collections.abc import Callable, Iterator
 
     MakeBridge = Callable[..., NatsBridge]
 
@@ -192,30 +192,53 @@ async def test_a_stop_while_a_suspicious_event_is_handled_alone_is_not_a_failure
     assert event.attempt == 1
 
 
-async def test_where_no_bucket_can_be_made_failures_are_counted_by_each_process(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def limited(tmp_path: Path) -> Iterator[NatsProcess]:
+    """A server that allows one stream."""
     limits = "accounts { A: { jetstream: { max_streams: 1 }, users: [{ user: me, password: pw }] } }"
-    with NatsProcess(tmp_path, settings=limits) as server:
-        url = server.url.replace("//", "//me:pw@")
-        router = Router()
-        router.add_source(
-            NatsBridge(
-                url,
-                group="g",
-                publish=("job/*",),
-                subscribe=("job/*", "dead/**"),
-                max_deliver=2,
-                backoff=Backoff(initial=0.05, maximum=0.1),
-            )
-        )
-        router.handle("dead/**", dead := Box())
-        router.handle("job/*", broken)
-        async with running(router):
-            await (await router.emit(Event("job/x")))
-            [letter] = await dead.wait(1)
+    with NatsProcess(tmp_path, settings=f"{limits}\nno_auth_user: me") as server:
+        yield server
+
+
+async def test_where_no_bucket_can_be_made_failures_are_counted_by_each_process(
+    limited: NatsProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    router = Router()
+    both = NatsBridge(
+        limited.url,
+        group="g",
+        publish=("job/*",),
+        subscribe=("job/*", "dead/**"),
+        max_deliver=2,
+        backoff=Backoff(initial=0.05, maximum=0.1),
+    )
+    router.add_source(both)
+    router.handle("dead/**", dead := Box())
+    router.handle("job/*", broken)
+    async with running(router):
+        await (await router.emit(Event("job/x")))
+        [letter] = await dead.wait(1)
     assert letter.headers["dead-attempts"] == "2"
     assert [record.message for record in caplog.records if "counts the failures of its events alone" in record.message]
+
+
+async def test_where_no_bucket_can_be_made_an_event_that_is_delivered_for_ever_is_a_dead_letter(
+    limited: NatsProcess,
+) -> None:
+    here = Router()
+    receiver, last = [NatsBridge(limited.url, group="there", subscribe=("job/*",), max_deliver=2) for _ in range(2)]
+    here.add_source(NatsBridge(limited.url, group="here", publish=("job/*",), subscribe=("dead/**",)))
+    here.handle("dead/**", dead := Box())
+    async with running(here):
+        await set_up(here, receiver, 7)
+        await deliver(limited, receiver, 22)
+        there = Router()
+        there.add_source(last)
+        there.handle("job/*", handled := Box())
+        async with running(there):
+            [letter] = await dead.wait(1)
+    assert letter.data == 7
+    assert handled.events == []
 
 
 async def broken(event: BusEvent) -> None:
