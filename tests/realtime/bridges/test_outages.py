@@ -126,7 +126,7 @@ async def test_an_event_that_is_not_taken_in_time_fails_with_the_reason_of_the_s
     change: dict[str, Any],
     reason: str,
 ) -> None:
-    monkeypatch.setattr(publishing, "PATIENCE", 1.0)
+    monkeypatch.setattr(publishing, "PATIENCE", 3.0)
     here = Router()
     sender = own_bridge(group="here", publish=("job/*",))
     here.add_source(sender)
