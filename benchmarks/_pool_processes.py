@@ -92,7 +92,7 @@ def _spawn_to_hello() -> float:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, CODEC: "msgpack"},
+        env={**os.environ, CODEC: "pickle"},
         start_new_session=True,
         bufsize=0,
     ) as process:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle.errors import WorkerLost
 from lifecycle.workers.pool.calls import Call
+from lifecycle.workers.pool.codecs import INERT, LARGE, size_of
 from lifecycle.workers.pool.deadlines import Deadlines
 from lifecycle.workers.pool.losses import lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lifecycle.workers.pool.codecs import Codec
     from lifecycle.workers.pool.members import Member
     from lifecycle.workers.pool.orders import Order
     from lifecycle.workers.pool.phases import Reason
@@ -31,6 +34,7 @@ class Caller:
         pool: who sends what the hooks announce.
         seats: where calls get their member.
         times: where it is noted how long they take.
+        codec: encodes arguments.
         grace: seconds that a call has to break off before its member is killed.
         retirements: hears when a member was given a call, and when a seat on it is given back.
         kill: ends a member that does not break off a call.
@@ -42,6 +46,7 @@ class Caller:
         seats: Seats,
         times: CallTimes,
         *,
+        codec: Codec,
         grace: float,
         retirements: Retirements,
         kill: Callable[[Member, Reason, str], None],
@@ -50,6 +55,7 @@ class Caller:
         self.seats = seats
         self.times = times
         self.grace = grace
+        self._codec = codec
         self.retirements = retirements
         self.kill = kill
         #: Where a call is that has no member yet, for messages.
@@ -59,6 +65,8 @@ class Caller:
 
     async def call(self, order: Order, *, idempotent: bool) -> Any:
         """Have ``order`` carried out on some member; once more on another, if it is lost and that does no harm."""
+        if not self.prepared(order):
+            await self.prepare(order)
         call = Call(self, order)
         try:
             return await call.outcome()
@@ -68,6 +76,33 @@ class Caller:
             reason, member = call.member.going or "exited", call.member.id
             hooks.pool_recovered.announce(self.pool, action="retry", member=member, reason=reason, error=error)
         return await Call(self, order).outcome()
+
+    def prepared(self, order: Order) -> bool:
+        """Whether ``order`` can be sent at once: its arguments are small, or need no encoding of their own."""
+        args, kwargs = order.args, order.kwargs
+        if INERT.issuperset(map(type, args)) and (not kwargs or INERT.issuperset(map(type, kwargs.values()))):
+            order.sealed = args, kwargs
+            return True
+        return size_of(args) + size_of(kwargs.values()) < LARGE
+
+    async def prepare(self, order: Order) -> None:
+        """Encode the arguments of ``order`` in a thread, since that would block the loop.
+
+        Raises:
+            TypeError, ValueError: if they cannot be sent.
+            TimeoutError: if its time is up meanwhile.
+        """
+        limit = asyncio.timeout_at(None if order.until == math.inf else order.until)
+        try:
+            async with limit:
+                args = await asyncio.to_thread(self._codec.seal_in_thread, order.args)
+                order.sealed = args, await asyncio.to_thread(self._codec.seal_in_thread, order.kwargs)
+        except (TypeError, ValueError) as error:
+            raise order.unsendable(error) from error
+        except TimeoutError:
+            if limit.expired():
+                raise order.overdue("being encoded") from None
+            raise
 
     async def lost(self, member: Member, order: Order) -> Exception:
         """What to raise for ``order``, which ``member`` took with it."""

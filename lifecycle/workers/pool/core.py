@@ -40,6 +40,7 @@ class Core:
             pool,
             self.seats,
             self.times,
+            codec=plan.codec,
             grace=plan.process.grace,
             retirements=self.retirements,
             kill=self.keeper.recovery.kill,

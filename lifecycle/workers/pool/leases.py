@@ -44,8 +44,10 @@ class Lease:
         self, function: str | Callable[..., Any], /, *args: Any, deadline: float | None = None, **kwargs: Any
     ) -> Any:
         """Call ``function`` there; see `Pool.call`."""
-        order = self._ordered(function, args, kwargs, deadline)
-        return await Call(self._caller, order, self._its_seat()).outcome()
+        seat, order = self._its_seat(), self._ordered(function, args, kwargs, deadline)
+        if not self._caller.prepared(order):
+            await self._caller.prepare(order)
+        return await Call(self._caller, order, seat).outcome()
 
     def stream(
         self, function: str | Callable[..., Any], /, *args: Any, deadline: float | None = None, **kwargs: Any

@@ -120,12 +120,13 @@ class Link:
             TypeError, ValueError: for what the codec cannot carry; nothing was sent.
         """
         number, seal = self._count + 1, self._codec.seal
+        args, kwargs = order.sealed or (seal(order.args), seal(order.kwargs))
         trace = encode(self._codec, ["trace", number, traceparent]) if traceparent else b""
         budget = None if order.until == math.inf else max(0.0, order.until - asyncio.get_running_loop().time())
-        call = ["call", number, order.function, seal(order.args), seal(order.kwargs), budget, window]
+        call = ["call", number, order.function, args, kwargs, budget, window]
         data = trace + encode(self._codec, call)
         self._count = number
-        request = Request(number, window, self._send, self._codec.unseal, future=future, answered=answered)
+        request = Request(number, window, self._send, self._codec, future=future, answered=answered)
         request.until = order.until
         if self._closed is not None:
             request.settle(None, error=self._closed)

@@ -73,6 +73,7 @@ class Member(ProcessWorker):
             contain=process.contain,
             stdio=link.pipes,
         )
+        link.pipes.omitted = process.omitted
         #: What tells it from all other members that its pool had and will have.
         self.id = name
         self.generation = generation

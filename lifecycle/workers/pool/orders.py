@@ -19,7 +19,7 @@ class Order:
         patient: whether it waits however many wait.
     """
 
-    __slots__ = ("args", "began", "deadline", "function", "kwargs", "patient", "session", "until")
+    __slots__ = ("args", "began", "deadline", "function", "kwargs", "patient", "sealed", "session", "until")
 
     def __init__(
         self,
@@ -37,6 +37,8 @@ class Order:
         self.session: str | None = session
         self.deadline: float = deadline
         self.patient: bool = patient
+        #: The arguments as the codec has sealed them, if they are large and that was done beforehand.
+        self.sealed: tuple[Any, Any] | None = None
         self.begin()
 
     def begin(self) -> None:

@@ -41,12 +41,15 @@ class MemberPipes(Pipes):
         super().__init__(None, logging.getLogger(f"lifecycle.workers.{name}"))
         self._codec = codec
         self._take = take
+        #: The variables of our environment that it does not inherit.
+        self.omitted: frozenset[str] = frozenset()
         # From `spawn` on.
         self._outlet: _Outlet | None = None
 
     def spawn(self, command: Command) -> int:
         """Start it in a new session."""
-        command = replace(command, env={**command.env, CODEC: self._codec})
+        inherited = {name: value for name, value in command.env.items() if name not in self.omitted}
+        command = replace(command, env={**inherited, CODEC: self._codec})
         with ExitStack() as ours, ExitStack() as theirs:
             given, given_end = pipe(theirs, ours)
             out, out_end = pipe(ours, theirs)

@@ -67,18 +67,21 @@ class Plan:
             raise kind(f"init={self.init!r:.200} of {self.name!r} cannot be sent: {error}") from error
 
     @classmethod
-    def read(cls, name: str, target: Any, *, codec_name: str, size: Any, init: Any, **settings: Any) -> Plan:
+    def read(cls, name: str, target: Any, *, codec_name: str | None, size: Any, init: Any, **settings: Any) -> Plan:
         """The plan of what users wrote."""
         if isinstance(init, str) or not isinstance(init, Iterable):
             raise TypeError(f"init={init!r} of {name!r} are no arguments; give a tuple of them")
         low, high = _pair(name, size)
         arguments: list[Any] = [*init]
+        read = read_target(name, target)
+        # A program in another language has no pickles.
+        default = "msgpack" if read.name is None else "pickle"
         return cls(
             name,
-            read_target(name, target),
+            read,
             size=(low, high),
             init=tuple(arguments),
-            codec=codec(codec_name),
+            codec=codec(default if codec_name is None else codec_name),
             **settings,
         )
 

@@ -60,7 +60,9 @@ class Pool(BaseWorker):
         deadline: seconds that a call has where it does not say, from the moment it is awaited to its result.
         concurrency: how many calls a member has at a time; more than one runs them in threads, or, of async functions,
             in one loop.
-        codec: how values are sent: ``"msgpack"``, ``"json"``, or ``"pickle"``, which trusts the member.
+        codec: how values are sent. ``"pickle"``, the default for a module, carries what Python can pickle, and trusts
+            the workers, which run your code. ``"msgpack"``, the default for a command, and ``"json"`` carry numbers,
+            text, lists and dicts (msgpack: bytes too), and refuse what they would alter, such as a tuple.
         recycle: when a member has worked enough.
         sessions: how calls of one session find the member that has its state.
         heartbeat: how it is noticed that a member is no longer itself.
@@ -86,7 +88,7 @@ class Pool(BaseWorker):
         queue: int = 100,
         deadline: float = 60.0,
         concurrency: int = 1,
-        codec: str = "msgpack",
+        codec: str | None = None,
         recycle: Recycle = _RECYCLE,
         sessions: Sessions = _SESSIONS,
         heartbeat: Heartbeat = _HEARTBEAT,

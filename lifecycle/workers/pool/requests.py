@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import RemoteError
+from lifecycle.workers.pool.codecs import LARGE
 from lifecycle.workers.pool.frames import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from lifecycle.workers.pool.codecs import Codec
 
 __all__ = ["Cancelled", "Hello", "LinkClosed", "Pong", "Request", "fail"]
 
@@ -52,7 +55,7 @@ class Request:
         number: its id.
         window: how many chunks may be on their way; 0 for a call that is answered by one value.
         send: sends a frame.
-        unseal: reads what was sealed in one; see `Codec`.
+        codec: reads what was sealed in one.
         future: what gets its outcome; by default, one of its own.
         answered: called when nothing of it runs any more, right after the outcome is known.
     """
@@ -60,13 +63,13 @@ class Request:
     __slots__ = (
         "_answered",
         "_chunks",
+        "_codec",
         "_consumed",
         "_more",
         "_on_answer",
         "_send",
         "_settled",
         "_unread",
-        "_unseal",
         "_window",
         "cancelled",
         "future",
@@ -79,7 +82,7 @@ class Request:
         number: int,
         window: int,
         send: Callable[[list[Any]], None],
-        unseal: Callable[[Any], Any],
+        codec: Codec,
         *,
         future: asyncio.Future[Any] | None = None,
         answered: Callable[[], object] | None = None,
@@ -93,7 +96,7 @@ class Request:
         #: Whether it was asked to be given up.
         self.cancelled: bool = False
         self._send = send
-        self._unseal = unseal
+        self._codec = codec
         self._window = window
         self._chunks: deque[Any] = deque()
         # How many chunks were taken that the member has no credit for yet, and how many it may still send.
@@ -140,7 +143,8 @@ class Request:
             self._send(["credit", self.number, self._consumed])
             self._unread += self._consumed
             self._consumed = 0
-        return self._read(self._chunks.popleft())
+        chunk = self._chunks.popleft()
+        return await self._read_in_thread(chunk) if is_large(chunk) else self._read(chunk)
 
     # -- by the link ----------------------------------------------------------------------------------------------
 
@@ -159,6 +163,11 @@ class Request:
 
     def take_result(self, value: Any) -> None:
         """The result has come."""
+        if is_large(value):
+            self._end()
+            reading = asyncio.ensure_future(self._read_in_thread(value))
+            reading.add_done_callback(self._take_read)
+            return
         try:
             self.settle(self._read(value))
         except RemoteError as error:
@@ -166,23 +175,40 @@ class Request:
 
     def settle(self, outcome: Any, *, error: BaseException | None = None) -> None:
         """It has come to its end; whoever waits may have left."""
+        if error is not None:
+            fail(self.future, error)
+        elif not self.future.done():
+            self.future.set_result(outcome)
+        self._end()
+
+    def _end(self) -> None:
+        """Nothing of it runs any more."""
         self._answered = True
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
-        if not self.future.done():
-            if error is None:
-                self.future.set_result(outcome)
-            else:
-                fail(self.future, error)
         self._wake()
         if self._on_answer is not None:
             self._on_answer()
 
     def _read(self, value: Any) -> Any:
         try:
-            return self._unseal(value)
+            return self._codec.unseal(value)
         except ValueError as error:
-            raise RemoteError(type(error).__name__, f"what it sent cannot be read here: {error}") from error
+            raise _unreadable(error) from error
+
+    async def _read_in_thread(self, value: Any) -> Any:
+        try:
+            return await asyncio.to_thread(self._codec.unseal_in_thread, value)
+        except ValueError as error:
+            raise _unreadable(error) from error
+
+    def _take_read(self, reading: asyncio.Future[Any]) -> None:
+        if reading.cancelled():
+            self.future.cancel()
+        elif (error := reading.exception()) is not None:
+            fail(self.future, error)
+        elif not self.future.done():
+            self.future.set_result(reading.result())
 
     async def _wait(self) -> None:
         self._more = asyncio.get_running_loop().create_future()
@@ -194,6 +220,15 @@ class Request:
     def _wake(self) -> None:
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
+
+
+def is_large(value: Any) -> bool:
+    """Whether ``value`` was made bytes of its own, and so many that it is decoded in a thread."""
+    return type(value) is bytes and len(value) >= LARGE
+
+
+def _unreadable(error: ValueError) -> RemoteError:
+    return RemoteError(type(error).__name__, f"what it sent cannot be read here: {error}")
 
 
 def fail(future: asyncio.Future[Any], error: BaseException) -> None:

@@ -117,7 +117,8 @@ class Process:
     """How the process of a member is started and ended.
 
     Args:
-        env: what its environment has over ours; it is copied.
+        env: variables that its environment has besides all of ours, which it inherits, secrets included. None as a
+            value leaves one of ours out. It is copied.
         cwd: the directory that it runs in; by default ours.
         contain: how its processes are held together; see `ProcessWorker`.
         grace: seconds that a call has to end once it was cancelled or has overrun, before its member is killed.
@@ -130,7 +131,7 @@ class Process:
         ValueError, TypeError: for settings that cannot work; the message names them.
     """
 
-    env: Mapping[str, str] | None = None
+    env: Mapping[str, str | None] | None = None
     cwd: str | os.PathLike[str] | None = None
     contain: str = "auto"
     grace: float = 0.5
@@ -141,7 +142,7 @@ class Process:
     def __post_init__(self) -> None:
         if self.env is not None:
             for name, value in self.env.items():
-                check_env(name, value)
+                check_env(name, "" if value is None else value)
             object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
         if not isinstance(self.cwd, str | os.PathLike | None):
             raise TypeError(f"Process(cwd={self.cwd!r}) is no directory; give a path")
@@ -155,7 +156,13 @@ class Process:
     def environment(self) -> dict[str, str]:
         """``env`` with what ``threads`` adds to it."""
         limits = {} if self.threads is None else dict.fromkeys(_THREADS, str(self.threads))
-        return limits | dict(self.env or {})
+        given = limits | dict(self.env or {})
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def omitted(self) -> frozenset[str]:
+        """The variables of ours that it does not inherit."""
+        return frozenset(name for name, value in (self.env or {}).items() if value is None)
 
 
 def _check_seconds(record: object, name: str, *, optional: bool = False, or_none_at_all: bool = False) -> None:

@@ -93,6 +93,8 @@ class Stream:
     async def _begun(self) -> Call:
         order = self._order
         order.begin()
+        if not self._caller.prepared(order):
+            await self._caller.prepare(order)
         seat = self._lent or await Seat.of(self._caller, order)
         try:
             self._call = Call(self._caller, order, seat, window=_WINDOW)

@@ -26,7 +26,7 @@ async def spawn() -> AsyncIterator[Spawn]:
     members: list[Up] = []
 
     async def spawned(
-        target: Any, *init: Any, concurrency: int = 1, by: str = "msgpack", stop_timeout: float = 10.0
+        target: Any, *init: Any, concurrency: int = 1, by: str = "pickle", stop_timeout: float = 10.0
     ) -> Up:
         given = read_target("member", target)
         broken: list[ProtocolError] = []

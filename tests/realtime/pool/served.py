@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 import time
 from collections import deque
 from itertools import chain, count, repeat
@@ -69,7 +70,7 @@ class Plain:
             case "deep":
                 return self.fail_in_a_way(way)
             case "unsendable":
-                return object()
+                return threading.Lock()
             case "large":
                 return bytes(65 * 1024 * 1024)
             case "unreadable":
@@ -117,7 +118,7 @@ class Plain:
 
     def numbers_then_unsendable(self, count: int) -> Iterator[Any]:
         yield from range(count)
-        yield object()
+        yield threading.Lock()
 
     def unreadable_then_numbers(self, closed: str) -> Iterator[Any]:
         """Never ends by itself."""

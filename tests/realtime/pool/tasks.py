@@ -6,11 +6,13 @@ import atexit
 import os
 import signal
 import sys
+import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.realtime.pool.served import Loop, Plain, touch
+from tests.realtime.pool.served import Loop, Plain, Unreadable, touch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,6 +146,51 @@ def odd_only(value: int) -> int:
     if value % 2 == 0:
         raise ValueError(value)
     return value
+
+
+@dataclass
+class Point:
+    """Is what it is at both ends."""
+
+    x: int
+    rest: tuple[float | None, ...]
+
+
+def point() -> Point:
+    return Point(1, ())
+
+
+def each(values: list[Any]) -> Iterator[Any]:
+    yield from values
+
+
+def sets() -> Iterator[Any]:
+    yield {1}
+
+
+#: The threads that made bytes of a `Noted` in this process, and made one of bytes.
+encoded: list[int] = []
+decoded: list[int] = []
+
+
+class Noted:
+    """Notes which thread encodes and decodes it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __reduce__(self) -> Any:
+        encoded.append(threading.get_ident())
+        return _noted, (self.data,)
+
+
+def _noted(data: bytes) -> Noted:
+    decoded.append(threading.get_ident())
+    return Noted(data)
+
+
+def large_and_unreadable() -> Any:
+    return [bytes(300_000), Unreadable()]
 
 
 class Ledger:

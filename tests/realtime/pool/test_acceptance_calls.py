@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 import traceback
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -219,7 +221,7 @@ async def test_p20_what_is_too_large_is_refused_before_it_is_sent() -> None:
 async def test_what_cannot_be_sent_is_refused_also_in_the_queue(tmp_path: Path) -> None:
     async with pool_of() as pool:
         (running,) = await occupied(pool, tmp_path, 1)
-        bad = asyncio.create_task(pool.call("echo", object()))
+        bad = asyncio.create_task(pool.call("echo", threading.Lock()))
         good = asyncio.create_task(pool.call("echo", 1, session="a"))
         await until(lambda: pool.stats().queued == 2)
         (tmp_path / "release").touch()
@@ -245,6 +247,63 @@ async def test_calls_name_methods_and_functions_of_modules(codec: str) -> None:
         assert await pool.call("times", 20, and_more=2) == 22
         assert await pool.call(tasks.echo, "by itself") == "by itself"
         assert await pool.call("os.path:basename", "/a/b", deadline=math.inf) == "b"
+
+
+async def test_values_arrive_with_their_types() -> None:
+    value = [(1, 2), {"a"}, frozenset({1}), datetime(2026, 1, 1, tzinfo=UTC), tasks.Point(1, (2.5, None)), b"x", {1: 2}]
+    async with pool_of() as pool:
+        assert await pool.call("echo", value) == value
+        assert await pool.call("echo", tasks.Point(0, ())) == tasks.Point(0, ())
+        assert [each async for each in pool.stream("tests.realtime.pool.tasks:each", value)] == value
+
+
+@pytest.mark.parametrize("codec", ["msgpack", "json"])
+async def test_a_codec_that_would_alter_a_value_refuses_it(codec: str) -> None:
+    async with pool_of(codec=codec) as pool:
+        with pytest.raises(TypeError, match=f"'echo' was not called; .*{codec} cannot carry a value of type tuple"):
+            await pool.call("echo", {"a": (1, 2)})
+        with pytest.raises(RemoteError, match=f"returned what cannot be sent: {codec} cannot carry .* type Point"):
+            await pool.call("tests.realtime.pool.tasks:point")
+        with pytest.raises(RemoteError, match=f"{codec} cannot carry a value of type set"):
+            async for _ in pool.stream("tests.realtime.pool.tasks:sets"):
+                pass
+        assert pool.stats().idle == 1
+
+
+async def test_large_values_are_encoded_and_decoded_in_a_thread() -> None:
+    """In the loop, they would hold up all else for as long as that takes."""
+    large, small = tasks.Noted(bytes(300_000)), tasks.Noted(b"")
+    async with pool_of() as pool:
+        for value, aside in ((large, True), (small, False)):
+            tasks.encoded.clear()
+            tasks.decoded.clear()
+            assert (await pool.call("echo", value)).data == value.data
+            async with pool.lease() as worker:
+                assert (await worker.call("echo", value)).data == value.data
+            async for each in pool.stream("tests.realtime.pool.tasks:each", [value]):
+                assert each.data == value.data
+            here = threading.get_ident()
+            assert [ident != here for ident in tasks.encoded] == [aside] * 3
+            assert [ident != here for ident in tasks.decoded] == [aside] * 3
+        assert pool.stats().idle == 1
+
+
+async def test_a_large_argument_that_cannot_be_sent_is_refused() -> None:
+    async with pool_of() as pool:
+        with pytest.raises(TypeError, match="'echo' was not called; what it was to be given cannot be sent: pickle"):
+            await pool.call("echo", bytes(300_000), threading.Lock())
+        with pytest.raises(RemoteError, match="what it sent cannot be read here: pickle cannot read it"):
+            await pool.call("tests.realtime.pool.tasks:large_and_unreadable")
+        assert pool.stats().idle == 1
+
+
+async def test_a_worker_inherits_the_environment_but_for_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUR_REGION", "eu")
+    monkeypatch.setenv("OUR_SECRET", "hush")
+    process = Process(contain="group", env={"OUR_SECRET": None, "ITS_OWN": "1"})
+    async with pool_of(process=process) as pool:
+        names = ("OUR_REGION", "OUR_SECRET", "ITS_OWN")
+        assert [await pool.call("os:getenv", name) for name in names] == ["eu", None, "1"]
 
 
 async def test_async_functions_share_a_member() -> None:

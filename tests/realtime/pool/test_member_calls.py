@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
 from typing import TYPE_CHECKING
 
 import psutil
@@ -69,7 +70,11 @@ async def test_a_function_that_raises_fails_its_call_with_the_traceback_there(
         ("nasty", f"{SERVED}.Nasty", "(its message cannot be had: RuntimeError)"),
         ("surrogate", "ValueError", "?"),
         ("deep", "RecursionError", "maximum recursion depth exceeded"),
-        ("unsendable", "TypeError", "'fail_in_a_way' returned what cannot be sent: msgpack cannot carry it: Encoding"),
+        (
+            "unsendable",
+            "TypeError",
+            "'fail_in_a_way' returned what cannot be sent: pickle cannot carry it: ",
+        ),
         ("large", "ValueError", "'fail_in_a_way' returned what cannot be sent: a frame of 68157"),
     ],
 )
@@ -88,8 +93,8 @@ async def test_what_is_too_large_or_cannot_be_carried_is_refused_here_and_nothin
     member = await up("Plain")
     with pytest.raises(ValueError, match="send less at a time"):
         member.call("echo", bytes(65 * 1024 * 1024))
-    with pytest.raises(TypeError, match="type object"):
-        member.call("echo", object())
+    with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock' object"):
+        member.call("echo", threading.Lock())
     assert member.link.busy == 0
     assert await member.result("count") == 0
 

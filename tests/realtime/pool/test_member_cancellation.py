@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -180,7 +181,7 @@ async def test_the_signal_that_cancels_does_nothing_to_a_member_that_is_idle_or_
 
 async def test_a_refused_argument_leaves_no_trace(up: Spawn) -> None:
     member: Up = await up("Plain")
-    unsendable: Any = object()
+    unsendable: Any = threading.Lock()
     with pytest.raises(TypeError):
         member.call("echo", unsendable)
     assert isinstance(await member.result("fail", "as ever"), RemoteError)

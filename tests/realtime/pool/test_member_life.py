@@ -68,7 +68,7 @@ async def test_a_module_that_is_not_there_is_named(spawn: Spawn) -> None:
 
 async def test_what_it_was_to_be_made_of_is_refused_here_where_it_cannot_be_sent() -> None:
     setup = read_target("member", f"{SERVED}:Plain").setup((object(),), concurrency=1)
-    with pytest.raises(TypeError, match="type object"):
+    with pytest.raises(TypeError, match="type object as it is; give numbers"):
         Link("member", codec("msgpack"), setup, broken=print)
 
 

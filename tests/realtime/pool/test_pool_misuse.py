@@ -6,6 +6,7 @@ import asyncio
 import gc
 import math
 import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("codec", ["msgpack", "json"])
 async def test_what_cannot_be_sent_is_refused_with_the_call_the_type_and_what_to_do(codec: str) -> None:
     async with pool_of(codec=codec) as pool:
-        with pytest.raises(TypeError, match=r"'echo' was not called; .*type object .*; give numbers.*codec='pickle'"):
-            await pool.call("echo", [object()])
-        with pytest.raises(RemoteError, match=r"'fail_in_a_way' returned what cannot be sent.*type object .*'pickle'"):
+        with pytest.raises(TypeError, match=r"'echo' was not called; .*type lock .*; give numbers.*codec='pickle'"):
+            await pool.call("echo", [threading.Lock()])
+        with pytest.raises(RemoteError, match=r"'fail_in_a_way' returned what cannot be sent.*type lock .*'pickle'"):
             await pool.call("fail_in_a_way", "unsendable")
         assert pool.stats().busy == 0
 
 
 def test_what_a_target_is_to_be_made_with_is_refused_with_its_pool() -> None:
     with pytest.raises(TypeError, match=r"init=\(<object .*\) of 'pool' cannot be sent: .*; give numbers"):
-        pool_of(init=[object()])
+        pool_of(init=[object()], codec="msgpack")
 
 
 @pytest.mark.parametrize("target", ["Desk", "Loop"])

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import datetime as dt
+import decimal
+import enum
 import subprocess
 import sys
 import threading
+import uuid
 from typing import Any
 
 import pytest
 
-from lifecycle.workers.pool.codecs import CODECS, codec
+from lifecycle.workers.pool.codecs import CODECS, LARGE, codec, size_of
 
 NESTED: list[Any] = []
 for _ in range(100_000):
@@ -30,13 +36,13 @@ def test_bytes_are_carried_where_there_are_bytes(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("msgpack", object(), "object"),
-        ("msgpack", iter(()), "iterator"),
+        ("msgpack", object(), "type object"),
+        ("msgpack", iter(()), "type tuple_iterator"),
         ("msgpack", 2**70, "msgpack cannot carry it"),
         ("msgpack", "\ud800", "surrogates"),
         ("msgpack", NESTED, "recursion"),
-        ("json", b"bytes", "bytes"),
-        ("json", object(), "object"),
+        ("json", b"bytes", "type bytes"),
+        ("json", object(), "type object"),
         ("json", float("nan"), "Out of range"),
         ("json", NESTED, "recursion"),
         ("pickle", threading.Lock(), "lock"),
@@ -46,7 +52,7 @@ def test_bytes_are_carried_where_there_are_bytes(name: str) -> None:
 )
 def test_what_cannot_be_carried_is_refused_with_a_word_on_what_it_is(name: str, value: object, why: str) -> None:
     with pytest.raises((TypeError, ValueError), match=why):
-        codec(name).dumps(value)
+        codec(name).dumps(codec(name).seal(value))
 
 
 @pytest.mark.parametrize("name", sorted(CODECS))
@@ -57,7 +63,7 @@ def test_what_cannot_be_read_is_a_value_error(name: str, data: bytes) -> None:
 
 
 def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:
-    with pytest.raises(ValueError, match="codec='yaml' is none; give one of 'msgpack', 'json', 'pickle'"):
+    with pytest.raises(ValueError, match="codec='yaml' is unknown; give one of 'pickle', 'msgpack', 'json'"):
         codec("yaml")
 
 
@@ -77,15 +83,112 @@ except ModuleNotFoundError as error:
     assert "lifecycle-control[pool]" in done.stdout
 
 
-def test_msgpack_leaves_typing_extensions_as_they_were() -> None:
+def test_msgpack_hides_no_module_from_other_threads() -> None:
+    """The library that it imports looks for typing_extensions, which a program may import at that very moment."""
     program = """
 import sys
+hidden = []
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("msgspec"):
+            hidden.append("typing_extensions" in sys.modules and sys.modules["typing_extensions"] is None)
+
+sys.meta_path.insert(0, Watch())
 from lifecycle.workers.pool.codecs import codec
 codec("msgpack")
-assert "typing_extensions" not in sys.modules, "it was not needed"
-import msgspec
-class Point(msgspec.Struct):
-    x: int
-assert msgspec.json.decode(b'{"x": 1}', type=Point) == Point(1)
+assert hidden and not any(hidden)
 """
     subprocess.run([sys.executable, "-c", program], timeout=50, check=True)
+
+
+class Color(enum.StrEnum):
+    RED = "red"
+
+
+class Number(int):
+    """Not quite an int."""
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+ALTERED: list[Any] = [
+    (1, 2),
+    {1, 2},
+    frozenset({1}),
+    Point(1),
+    dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+    dt.date(2026, 1, 1),
+    dt.timedelta(1),
+    decimal.Decimal("1.5"),
+    uuid.UUID(int=1),
+    Color.RED,
+    Number(3),
+    bytearray(b"x"),
+    collections.OrderedDict(a=1),
+    {(1, 2): 3},
+]
+
+
+@pytest.mark.parametrize("value", ALTERED, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("name", ["msgpack", "json"])
+def test_a_value_that_would_arrive_altered_is_refused(name: str, value: Any) -> None:
+    for given in (value, [1, value], {"a": [value]}):
+        with pytest.raises(TypeError, match=f"{name} cannot carry a (value|key) of type .* codec='pickle'"):
+            codec(name).seal(given)
+
+
+@pytest.mark.parametrize("value", ALTERED, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("way", ["seal", "seal_in_thread"])
+@pytest.mark.parametrize("back", ["unseal", "unseal_in_thread"])
+def test_pickle_carries_it_with_its_type(way: str, back: str, value: Any) -> None:
+    pickle = codec("pickle")
+    came = getattr(pickle, back)(getattr(pickle, way)([value]))[0]
+    assert (came, type(came)) == (value, type(value))
+
+
+def test_json_refuses_keys_that_it_would_make_text() -> None:
+    with pytest.raises(TypeError, match="json cannot carry a key of type int as it is"):
+        codec("json").seal({1: "a"})
+    assert codec("msgpack").loads(codec("msgpack").dumps(codec("msgpack").seal({1: "a", b"b": None}))) == {
+        1: "a",
+        b"b": None,
+    }
+
+
+def test_a_list_that_contains_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    for name in ("msgpack", "json"):
+        with pytest.raises(ValueError, match="cannot carry it"):
+            codec(name).dumps(codec(name).seal(endless))
+
+
+def test_pickle_refuses_what_is_defined_in_main() -> None:
+    program = """
+from lifecycle.workers.pool.codecs import codec
+pickle = codec("pickle")
+class Point: pass
+def function(): pass
+for value in (Point(), Point, function, [{"a": Point()}]):
+    for seal in (pickle.seal, pickle.seal_in_thread):
+        try:
+            seal(value)
+        except TypeError as error:
+            assert "is defined in __main__, which no worker imports; move it to a module" in str(error), error
+        else:
+            raise AssertionError(value)
+assert pickle.unseal(pickle.seal("__main__")) == "__main__"
+"""
+    subprocess.run([sys.executable, "-c", program], timeout=50, check=True)
+
+
+def test_the_size_of_a_value_is_guessed_within_reason() -> None:
+    rows = [{"id": number, "name": "n" * 20} for number in range(10_000)]
+    assert LARGE < size_of([rows]) < 2_000_000
+    assert size_of([b"x" * LARGE]) >= LARGE
+    assert size_of([1, "text", [1, 2], {"a": (1,)}, None]) < 1000
+    assert size_of([Point(1)]) < 1000
