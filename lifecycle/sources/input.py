@@ -6,9 +6,11 @@ import asyncio
 import inspect
 import logging
 import sys
+from collections import deque
 from typing import TYPE_CHECKING
 
-from lifecycle.events import EndOfInputEvent, LineEvent, Topical, UnknownCommandEvent
+from lifecycle.errors import LaneFull
+from lifecycle.events import EndOfInputEvent, LineEvent, ShutdownEvent, TerminateEvent, Topical, UnknownCommandEvent
 from lifecycle.sources._input.chunks import Stream, is_terminal, open_chunks
 from lifecycle.sources._input.lines import Lines
 from lifecycle.sources._input.vocabulary import Vocabulary, Words
@@ -19,11 +21,13 @@ if TYPE_CHECKING:
     from lifecycle.control.commands import Commands
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.types import Emit
-    from lifecycle.sources._input.chunks import Chunks
 
 __all__ = ["InputSource"]
 
 _log = logging.getLogger("lifecycle.sources")
+
+#: After one of these, nothing that was piped in is meant for this run.
+_ENDS = (ShutdownEvent, TerminateEvent)
 
 
 class InputSource:
@@ -36,9 +40,9 @@ class InputSource:
     or an `UnknownCommandEvent`. Blank lines mean nothing. With ``raw`` every line is a `LineEvent`, blank ones too.
 
     ``stream`` is a text or binary file; None is stdin, and no stdin at all is one that is empty. Where it is no
-    terminal, the next line is read when what the last one caused was handled, and a line that has come when the
-    source is cancelled is still emitted (data first). At a terminal lines do not wait for each other, and what was
-    not read before the cancellation is not obeyed (strict).
+    terminal, the next line is read when what the last one caused was handled, and lines that have come when the
+    source is cancelled are still emitted (data first), up to one that ends the program. At a terminal lines do not
+    wait for each other, and what was not read before the cancellation is not obeyed (strict).
 
     A line may have 1,048,576 bytes; a longer one is discarded and logged. What is no UTF-8 is replaced.
 
@@ -62,6 +66,8 @@ class InputSource:
         self._raw = raw
         self._fallback = fallback
         self._stream = stream
+        # The event of the last line.
+        self._last: Topical | None = None
         #: Lines that have come so far, of whatever kind.
         self.lines: int = 0
 
@@ -80,34 +86,57 @@ class InputSource:
     async def run(self, emit: Emit) -> None:
         """Emit until the input ends."""
         strict = self.is_terminal
-        lines, chunks = Lines(), open_chunks(self._stream)
+        lines, chunks, left = Lines(), open_chunks(self._stream), deque[str]()
         try:
-            while chunk := await self._next(chunks, lines, emit, strict=strict):
-                await self.take(lines.feed(chunk), emit, wait=not strict)
-        finally:
-            chunks.close()
-        await self.take(lines.finish(), emit, wait=not strict)
-        await emit(EndOfInputEvent())
-
-    async def _next(self, chunks: Chunks, lines: Lines, emit: Emit, *, strict: bool) -> bytes:
-        """Read; data first, unless ``strict``: a line that came together with the cancellation is emitted."""
-        try:
-            return await chunks.read()
+            while chunk := await chunks.read():
+                left.extend(lines.feed(chunk))
+                await self._emit_each(left, emit, wait=not strict)
         except asyncio.CancelledError:
             if not strict:
-                await self.take(lines.feed(chunks.read_nowait()), emit, wait=False)
+                left.extend(lines.feed(chunks.read_nowait()))
+                await self._hand_over(left, emit)
             raise
+        finally:
+            chunks.close()
+        left.extend(lines.finish())
+        await self._emit_each(left, emit, wait=not strict)
+        await emit(EndOfInputEvent())
 
-    async def take(self, lines: Iterable[str], emit: Emit, *, wait: bool = False) -> None:
-        """Emit what ``lines`` stand for; with ``wait`` each after the one before it was handled."""
-        for line in lines:
-            self.lines += 1
-            event = self._event(line)
+    async def take(self, lines: Iterable[str], emit: Emit) -> None:
+        """Emit what ``lines`` stand for; they do not wait for each other."""
+        await self._emit_each(deque(lines), emit, wait=False)
+
+    async def _emit_each(self, left: deque[str], emit: Emit, *, wait: bool) -> None:
+        """Take the lines out and emit what they stand for; with ``wait`` each after the one before it was handled."""
+        while left:
+            self._last = event = self._next_of(left)
             if event is None:
                 continue
             delivery = await emit(event)
             if wait and inspect.isawaitable(delivery):  # a test's own emit may return nothing
                 await _handled(delivery)
+
+    async def _hand_over(self, left: deque[str], emit: Emit) -> None:
+        """Emit the lines that have come when the source is cancelled, without waiting for room or for handlers.
+
+        Lines after one that ends the program are not obeyed.
+        """
+        while left and not isinstance(self._last, _ENDS):
+            self._last = event = self._next_of(left)
+            if event is not None:
+                # A router that drains takes an event beyond the limit of a full lane when its emit is cancelled.
+                try:
+                    async with asyncio.timeout(0):
+                        await emit(event)
+                except TimeoutError:
+                    continue
+                except LaneFull as error:
+                    _log.warning("%d lines of input are dropped: %s", len(left) + 1, error)
+                    return
+
+    def _next_of(self, left: deque[str]) -> Topical | None:
+        self.lines += 1
+        return self._event(left.popleft())
 
     def _event(self, line: str) -> Topical | None:
         """What ``line`` stands for; a user's function that fails costs this line only."""

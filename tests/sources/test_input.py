@@ -431,6 +431,61 @@ async def test_from_a_pipe_a_line_that_came_with_the_cancellation_is_emitted() -
         assert emit.events == [LineEvent("one")]
 
 
+@pytest.mark.parametrize(
+    ("piped", "emitted"),
+    [
+        (b"one\ntwo\nthree\n", ["one", "two", "three"]),
+        (b"one\ntwo\nquit\nthree\n", ["one", "two", "quit"]),
+        (b"terminate\none\n", ["terminate"]),
+    ],
+)
+async def test_lines_of_a_pipe_that_were_read_before_the_cancellation_are_emitted_up_to_the_end_of_the_program(
+    piped: bytes, emitted: list[str]
+) -> None:
+    commands = {"quit": lambda _: ShutdownEvent("quit"), "terminate": lambda _: TerminateEvent()}
+    emit = Held()
+    with pipe() as (stream, write):
+        os.write(write, piped)
+        source = InputSource(commands=commands, fallback=LineEvent, stream=stream)
+        running = asyncio.create_task(source.run(emit))  # type: ignore[arg-type]
+        await until(lambda: emit.events)
+        os.write(write, b"last\n")
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+    made = {"quit": ShutdownEvent("quit"), "terminate": TerminateEvent()}
+    last = [] if made.keys() & emitted else ["last"]
+    assert emit.events == [made.get(line, LineEvent(line)) for line in [*emitted, *last]]
+
+
+@pytest.mark.parametrize("how", ["stop", "cancel"])
+async def test_more_lines_of_a_pipe_than_a_lane_has_room_for_are_handled_after_a_stop(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    router = Router(buffer=2)
+    seen: list[str] = []
+    begun = asyncio.Event()
+
+    @router.on("input/line")
+    async def handle(event: LineEvent) -> None:
+        seen.append(event.line)
+        begun.set()
+        await asyncio.sleep(0)
+
+    lines = [f"line {number}" for number in range(50)]
+    with pipe() as (stream, write):
+        os.write(write, "".join(f"{line}\n" for line in lines).encode())
+        router.add_source(InputSource(raw=True, stream=stream))
+        running = asyncio.create_task(router.run())
+        await begun.wait()
+        router.stop() if how == "stop" else running.cancel()
+        await asyncio.wait([running])
+    assert seen == (lines if how == "stop" else lines[:1])
+    # A cancelled router drains nothing: its source ends at once and logs how many lines are dropped.
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert ("46 lines of input are dropped" in caplog.text) is (how == "cancel")
+
+
 async def test_at_a_terminal_it_is_not_obeyed() -> None:
     emit = Held()
     with terminal() as (stream, keys):
