@@ -34,7 +34,11 @@ async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
     given_up = False
 
     def call() -> Any:
-        return None if given_up else fn(*args)
+        try:
+            return None if given_up else fn(*args)
+        except StopIteration as error:
+            # No future takes it, so the wait for the thread would never end; a coroutine converts it in the same way.
+            raise RuntimeError(f"{name_of(fn)} raised StopIteration") from error
 
     context = contextvars.copy_context()
     thread = asyncio.get_running_loop().run_in_executor(None, lambda: context.run(call))

@@ -32,8 +32,12 @@ def write_stderr(text: str) -> None:
 
 
 def tell_terminal(line: str) -> None:
-    """Write ``line`` to stderr if somebody sits there."""
-    if sys.stderr is not None and sys.stderr.isatty():
+    """Write ``line`` to stderr if that is a terminal."""
+    try:
+        is_terminal = sys.stderr.isatty()
+    except (AttributeError, OSError, ValueError):  # None, or closed
+        return
+    if is_terminal:
         write_stderr(f"{line}\n")
 
 

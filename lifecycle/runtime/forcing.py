@@ -29,7 +29,10 @@ _STATUS = 1
 
 
 class Alarm:
-    """Calls ``action`` after ``seconds``, in a thread that does not hold the process back, unless cancelled."""
+    """Calls ``action`` after ``seconds``, in a thread that does not hold the process back, unless cancelled.
+
+    If no thread can be started, it does nothing.
+    """
 
     def __init__(self, seconds: float, action: Callable[[], None]) -> None:
         # Both are held until: it is cancelled; its thread is done.
@@ -37,7 +40,11 @@ class Alarm:
         self._over = _thread.allocate_lock()
         self._cancelled.acquire()
         self._over.acquire()
-        _thread.start_new_thread(self._wait, (min(seconds, _thread.TIMEOUT_MAX), action))
+        try:
+            _thread.start_new_thread(self._wait, (min(seconds, _thread.TIMEOUT_MAX), action))
+        except RuntimeError:
+            # The system has no thread left. A shutdown without a deadline, or an exit without a backstop, still ends.
+            self._over.release()
 
     def cancel(self) -> None:
         """Make sure that it does not go off any more; waits for its thread to end. Call it once."""

@@ -125,7 +125,8 @@ class Life:
 
     def _begun(self) -> None:
         self._has_begun = True
-        for wait in self._stop_waits:
+        # A copy: a plain function may wait in a thread, in a loop of its own.
+        for wait in tuple(self._stop_waits):
             if not wait.done():
                 wait.set_result(None)
         if self.notifier is not None:

@@ -99,6 +99,37 @@ def test_without_stderr_a_forced_exit_writes_into_no_file_that_has_its_descripto
     assert path.read_bytes() == b""
 
 
+@pytest.mark.parametrize(("presses", "status"), [(1, 0), (2, 1)])
+def test_ctrl_c_stops_and_forces_a_program_where_no_thread_can_be_started(presses: int, status: int) -> None:
+    code = f"""
+        import _thread
+        def refuse(*_):
+            raise RuntimeError("can't start new thread")
+        async def main():
+            on_shutdown(lambda: say("hook"))
+            _thread.start_new_thread = refuse
+            for _ in range({presses}):
+                os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(1000)
+        run(main)
+    """
+    found, out, _ = result_of(code)
+    assert (found, out) == (status, "hook\n" if presses == 1 else "")
+
+
+def test_ctrl_c_stops_a_program_that_has_closed_its_stderr() -> None:
+    code = """
+        async def main():
+            on_shutdown(lambda: say("hook"))
+            sys.stderr.close()
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(1000)
+        run(main)
+        say("ended")
+    """
+    assert result_of(code)[:2] == (0, "hook\nended\n")
+
+
 def test_the_deadline_holds_for_a_lifetime_in_somebody_elses_loop() -> None:
     status, _, err = result_of("""
         from lifecycle.runtime import records

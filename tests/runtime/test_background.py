@@ -140,6 +140,21 @@ async def test_an_error_of_a_plain_function_that_was_cancelled_is_reported(
     assert life.state().tasks_crashed == 1
 
 
+async def test_a_plain_function_that_raises_stop_iteration_fails(clock: Clock) -> None:
+    def work() -> object:
+        return next(iter(()))
+
+    async with lifetime(signals=False) as life:
+        task = life.go(work)
+        await asyncio.wait([task], timeout=10)
+        with pytest.raises(RuntimeError, match="work raised StopIteration"):
+            await task
+        with pytest.raises(RuntimeError, match="work raised StopIteration"):
+            async with Group() as group:
+                await group.go(work)
+    assert life.state().tasks_crashed == 1
+
+
 async def test_a_plain_function_whose_thread_has_not_begun_is_not_called_after_a_cancellation(clock: Clock) -> None:
     calls, begun, released = list[str](), threading.Event(), threading.Event()
 
