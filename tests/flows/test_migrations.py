@@ -7,9 +7,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from lifecycle.flows import Board, Flows, Times, current_task, linear, task
+from lifecycle.flows.postgres.tables import TABLES, prepare
+from lifecycle.journal import Schema
+from tests import postgres
 
 if TYPE_CHECKING:
     from lifecycle.flows import Flow
@@ -57,6 +61,28 @@ async def test_a_flow_whose_job_was_discarded_by_the_first_version_is_not_recove
     async with Flows(first_version) as flows:
         assert await flows.recover(order([])) == []
         assert (await flows.store.load("o7")).flow.error == "its job was discarded"
+
+
+@pytest.mark.engine("postgres")
+async def test_tables_of_the_first_version_on_a_server_are_brought_up_to_date() -> None:
+    url = postgres.server().url()
+    with psycopg.connect(url, autocommit=True) as db:
+        prepare(db, Schema(TABLES.name, TABLES.steps[:1]))
+        for id_, name, state in (("one", "f", "RUNNING"), ("two", "f", "PENDING"), ("other", "g", "RUNNING")):
+            db.execute(
+                "INSERT INTO lifecycle_flows VALUES (DEFAULT, %s, %s, %s, 1, 1, '', 0, '{}', '', 0, 0)",
+                (id_, name, state),
+            )
+            db.execute(
+                "INSERT INTO lifecycle_jobs VALUES (DEFAULT, %s, 'f', 2, '{}', 0, 1, 'COMPLETE', '', '', 1, 0, 1, 0,"
+                " 'trashed', '', 1, 0)",
+                (id_,),
+            )
+    async with Flows(url) as flows:
+        found = {row.id: (row.state, row.error) for row in await flows.store.flows()}
+        why = "its job was discarded"
+        assert found == {"one": ("FAILURE", why), "two": ("PENDING", why), "other": ("RUNNING", "")}
+        assert await flows.recover(linear("f", task(lambda: 1, name="a"))) == []
 
 
 async def test_jobs_and_events_of_the_first_version_are_kept(first_version: Path) -> None:

@@ -6,6 +6,8 @@ Everything here blocks: what may not is to go through a `Connection`.
 from __future__ import annotations
 
 import math
+import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +18,18 @@ if TYPE_CHECKING:
 
     import psycopg
 
-__all__ = ["OLDEST", "AnswerLost", "Connector", "Row", "Statement", "Unreachable", "check_version", "sql"]
+__all__ = [
+    "CHANNEL",
+    "LOOK",
+    "OLDEST",
+    "AnswerLost",
+    "Connector",
+    "Row",
+    "Statement",
+    "Unreachable",
+    "check_version",
+    "sql",
+]
 
 #: What comes back, a column after the other.
 Row = tuple[Any, ...]
@@ -24,8 +37,21 @@ Row = tuple[Any, ...]
 #: The oldest version that has all that is asked of it.
 OLDEST = 15
 
-#: Seconds after which the server's clock is looked at again.
-_LOOK = 60.0
+#: Seconds after which the server's clock is read again; by which two clocks may differ that agree; and that a process
+#: which connects waits at most for another to read the clock.
+_LOOK, _APART, _PATIENCE = 10.0, 1.0, 1.0
+#: How often it is tried to note the time while others do.
+_TRIES = 10
+
+_READ = b"SELECT extract(epoch FROM clock_timestamp())::float8, correction, seen FROM lifecycle_clock"
+_BEGIN = b"INSERT INTO lifecycle_clock DEFAULT VALUES ON CONFLICT DO NOTHING"
+_NOTE = b"""UPDATE lifecycle_clock SET correction = %s, seen = %s WHERE correction = %s AND seen = %s RETURNING 1"""
+# Every process that has the store open holds a lock of this form.
+_OTHERS = b"""SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid != pg_backend_pid()
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+#: The channel of a schema, and the line that has all who hear it read the server's clock.
+CHANNEL, LOOK = "SELECT 'lifecycle_' || oid FROM pg_namespace WHERE nspname = current_schema()", "look"
+_ASK = f"SELECT pg_notify(({CHANNEL}), '- {LOOK}')".encode()
 
 #: What a connection has unless the URL says otherwise: somebody who vanishes is missed within half a minute.
 _DEFAULTS = {
@@ -67,6 +93,23 @@ _UNSAYABLE = ("22021", "22P02", "22P05")
 _PASSING = ("25006", "57P01", "57P02", "57P03", "57P04", "57P05", "40001", "40P01", "08")
 
 
+def _step(off: float, since: float, elapsed: float) -> float:
+    """By how much the server's clock was set.
+
+    Args:
+        off: By how much the time is off from that by our own clock.
+        since: Seconds by the server's clock since some process has read it.
+        elapsed: Seconds by our own clock since we have read it, which was not later.
+    """
+    # Where the server's clock does not show the difference, ours has stood still, or another has seen to it.
+    return off if abs(off) > _APART and -_APART <= since - off <= elapsed + _APART else 0.0
+
+
+def _since_boot() -> float:
+    """Seconds since the machine was started, those in which it slept too where the system counts them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
+
+
 class Statement(NamedTuple):
     """A statement, and what is filled in."""
 
@@ -106,9 +149,9 @@ class Connector:
             ) from None
         self._given: dict[str, Any] = _DEFAULTS | {name: value for name, value in given.items() if value is not None}
         self._place = _place(self._given)
-        #: By how many seconds the server's clock is ahead of our monotonic one, as it was seen last; and when.
-        self.ahead: float = 0.0
-        self._looked = -math.inf
+        # By how many seconds the time of the store is ahead of the time since the boot, and when that was found out.
+        self._ahead, self._looked = 0.0, -math.inf
+        self._looking = threading.Lock()
 
     def __repr__(self) -> str:
         return self._place
@@ -128,22 +171,73 @@ class Connector:
             raise Unreachable(f"{self}: {_said(error, _way_in(error))}") from error
         try:
             check_version(f"{self}", db.info.server_version)
-            self._look_at_the_clock(db)
         except BaseException as error:
             db.close()
             raise self.told(db, error) from error
         return db
 
-    def keep_time(self, db: psycopg.Connection[Row]) -> None:
-        """Look at the server's clock now and then: it may be set, and no two run alike."""
-        if time.monotonic() - self._looked > _LOOK:
-            self._look_at_the_clock(db)
+    # -- the time of the store ------------------------------------------------------------------------------------
 
-    def _look_at_the_clock(self, db: psycopg.Connection[Row]) -> None:
-        before = time.monotonic()
-        ((there,),) = db.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
-        self._looked = time.monotonic()
-        self.ahead = there - (before + self._looked) / 2
+    def time(self) -> float:
+        """Seconds since the epoch, on which all agree that have the store open, whatever is done to any clock.
+
+        It is the server's clock and a correction in the store. A process whose own clock shows that the server's was
+        set changes the correction, so that the time goes on as before.
+        """
+        return _since_boot() + self._ahead
+
+    def keep_time(self, db: psycopg.Connection[Row]) -> None:
+        """Read the server's clock now and then, from the first `read_clock` on."""
+        if -math.inf < self._looked < _since_boot() - _LOOK:
+            self.read_clock(db)
+
+    def read_clock(self, db: psycopg.Connection[Row]) -> None:
+        """Agree with the others on the time."""
+        if not self._looking.acquire(blocking=False):
+            return
+        try:
+            alone = self._looked == -math.inf and self._have_it_read(db)
+            for _ in range(_TRIES):
+                if self._read_clock(db, alone=alone):
+                    return
+        finally:
+            self._looking.release()
+
+    def _have_it_read(self, db: psycopg.Connection[Row]) -> bool:
+        """Let the others read the clock, who know whether it was set; whether there are none."""
+        db.execute(_BEGIN)
+        ((_, _, seen),) = db.execute(_READ)
+        ((others,),) = db.execute(_OTHERS)
+        if others:
+            db.execute(_ASK)
+        end = _since_boot() + _PATIENCE
+        while others and _since_boot() < end and db.execute(_READ).fetchall()[0][2] == seen:
+            time.sleep(0.01)
+        return not others
+
+    def _read_clock(self, db: psycopg.Connection[Row], *, alone: bool) -> bool:
+        """Read it once; False if another process has written meanwhile."""
+        before = _since_boot()
+        rows = db.execute(_READ).fetchall()
+        after = _since_boot()
+        if not rows:
+            db.execute(_BEGIN)
+            return False
+        ((raw, correction, seen),) = rows
+        at, first = (before + after) / 2, self._looked == -math.inf
+        if not first and after - before > _APART:
+            # Where an answer takes so long, it says too little of the time. The next one may be quicker.
+            return True
+        if alone:
+            corrected = max(0.0, seen + correction - raw)
+        elif first:
+            corrected = correction + (seen - raw if seen - raw > _APART else 0.0)
+        else:
+            corrected = correction - _step(raw + correction - at - self._ahead, raw - seen, at - self._looked)
+        if not db.execute(_NOTE, (corrected, raw, correction, seen)).fetchall() and corrected != correction:
+            return False
+        self._ahead, self._looked = raw + corrected - at, at
+        return True
 
     def carry_out(self, db: psycopg.Connection[Row], statements: Sequence[Statement]) -> list[Row]:
         """What the last of ``statements`` gives; they are committed together, and go there and come back once."""

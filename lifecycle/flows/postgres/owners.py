@@ -21,7 +21,7 @@ from lifecycle.errors import JournalError
 from lifecycle.flows.owners import Owners
 from lifecycle.flows.postgres.channels import Channel
 from lifecycle.flows.postgres.connections import FAREWELL, Cord
-from lifecycle.flows.postgres.connectors import Unreachable, sql
+from lifecycle.flows.postgres.connectors import CHANNEL, LOOK, Unreachable, sql
 
 if TYPE_CHECKING:
     import psycopg
@@ -43,7 +43,6 @@ _HERE: set[str] = set()
 _KEEPALIVE = """SELECT set_config(name, value, false) FROM
     (VALUES ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'))
     AS settings (name, value)"""
-_CHANNEL = "SELECT 'lifecycle_' || oid FROM pg_namespace WHERE nspname = current_schema()"
 _APPEAR = "SELECT pg_advisory_lock_shared(%s)"
 _LIVES = """SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
     AND ((classid::bigint << 32) | objid::bigint) = %(key)s
@@ -62,6 +61,8 @@ class PostgresOwners(Owners):
         self._channel: Channel | None = None
         # Who makes another one, where it was lost.
         self._mending: asyncio.Task[None] | None = None
+        # Who reads the server's clock, where another process asks for that.
+        self._reading: asyncio.Task[None] | None = None
 
     @property
     def token(self) -> str:
@@ -92,10 +93,12 @@ class PostgresOwners(Owners):
         """Go; for the others it is as if we had died."""
         self._present = False
         _HERE.discard(self.name)
-        if self._mending is not None:
-            self._mending.cancel()
-            await asyncio.wait([self._mending])
-            self._mending = None
+        tasks = [task for task in (self._mending, self._reading) if task is not None]
+        self._mending = self._reading = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         if self._channel is not None:
             channel, self._channel = self._channel, None
             await self._part(channel.let_go())
@@ -124,7 +127,7 @@ class PostgresOwners(Owners):
         db.execute(_KEEPALIVE)
         # What is told is a hint, and need not wait for the disk.
         db.execute("SET synchronous_commit = off")
-        ((channel,),) = db.execute(_CHANNEL)
+        ((channel,),) = db.execute(CHANNEL)
         db.execute(f'LISTEN "{channel}"'.encode())
         db.execute(_APPEAR, (_key(self.name),))
         return str(channel)
@@ -181,9 +184,19 @@ class PostgresOwners(Owners):
         if self._channel is not None:
             self._channel.tell(f"{self.name} {news.encode('unicode_escape').decode()}")
 
+    def _read_clock(self) -> None:
+        if self._present and (self._reading is None or self._reading.done()):
+            self._reading = asyncio.create_task(self._agree(), name="read the clock of PostgreSQL")
+
+    async def _agree(self) -> None:
+        with suppress(Unreachable, JournalError):
+            await self._server.read_clock()
+
     def _notified(self, line: str) -> None:
         name, _, news = line.partition(" ")
-        if name != self.name:
+        if news == LOOK:
+            self._read_clock()
+        elif name != self.name:
             self._tell(news.encode().decode("unicode_escape", "replace"))
 
 

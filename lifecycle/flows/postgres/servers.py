@@ -72,8 +72,12 @@ class Server:
         return repr(self._connector)
 
     def time(self) -> float:
-        """What the server's clock says, in seconds since the epoch, whatever is done to that of this machine."""
-        return time.monotonic() + self._connector.ahead
+        """Seconds since the epoch, by the clock that all have in common who have the store open."""
+        return self._connector.time()
+
+    async def read_clock(self) -> None:
+        """Agree with the others on the time."""
+        await self.borrow(self._connector.read_clock)
 
     async def open(self, prepare: Callable[[Any], None]) -> None:
         """Connect, and have ``prepare`` called with the first connection.

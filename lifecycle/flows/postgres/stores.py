@@ -72,6 +72,7 @@ class PostgresStore:
         """
         await self._server.open(prepare)
         try:
+            await self._server.read_clock()
             await self._owners.appear()
         except BaseException:
             await self._server.close()
@@ -97,7 +98,7 @@ class PostgresStore:
         await self._server.close()
 
     def time(self) -> float:
-        """The server's time, in seconds since the epoch: all machines go by the same clock."""
+        """Seconds since the epoch; all machines go by the same clock, and a step of the server's does not move it."""
         return self._server.time()
 
     async def create(self, flow: FlowRow) -> bool:

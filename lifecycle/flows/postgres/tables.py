@@ -102,6 +102,12 @@ TABLES = Schema(
             # Each round had a key of its own before.
             """UPDATE lifecycle_flow_atoms SET undone = CASE WHEN state IN ('PENDING', 'REVERTED') THEN round
                 ELSE greatest(round - 1, 0) END WHERE round > 0""",
+            # What is added to the server's clock, so that a step of it moves nothing; and its time when it was read.
+            """CREATE TABLE lifecycle_clock (
+                one boolean PRIMARY KEY DEFAULT true CHECK (one),
+                correction float8 NOT NULL DEFAULT 0,
+                seen float8 NOT NULL DEFAULT 0
+            )""",
             # Finds the unfinished flows of a name without the finished ones.
             "DROP INDEX lifecycle_flows_by_name",
             "CREATE INDEX lifecycle_flows_by_name ON lifecycle_flows (name, state)",

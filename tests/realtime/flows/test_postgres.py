@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engine("postgres")
 
 LIMIT = 30.0
+HOUR = 3600.0
 FLOW = FlowRow("one", "f", epoch=1, owner="me")
 JOB = JobRow("one", "f", 2, "{}", 1.0, 3)
 CLAIM = Claim("me", "token", 10.0, 20.0)
@@ -325,6 +326,65 @@ async def test_a_clock_that_is_set_here_moves_no_lease(monkeypatch: pytest.Monke
         before = store.time()
         monkeypatch.setattr(time, "time", lambda: 5e9)
         assert abs(store.time() - before) < LIMIT
+
+
+class Wound:
+    """A schema of a server whose clock can be set."""
+
+    def __init__(self) -> None:
+        self._server = postgres.server()
+        url = self._server.url()
+        self._schema = url.rpartition("%3D")[2]
+        # What is found before the catalogue is called in its place.
+        self.url = f"{url},pg_catalog"
+        self._server.execute(f"CREATE TABLE {self._schema}.steps (seconds float8)")
+        self._server.execute(
+            f"CREATE FUNCTION {self._schema}.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$"
+            " SELECT pg_catalog.clock_timestamp() + make_interval(secs => coalesce(sum(seconds), 0))"
+            f" FROM {self._schema}.steps $$"
+        )
+
+    def step(self, seconds: float) -> None:
+        self._server.execute(f"INSERT INTO {self._schema}.steps VALUES ({seconds})")
+
+
+@pytest.mark.parametrize("seconds", [40.0, HOUR, -HOUR])
+async def test_a_step_of_the_servers_clock_takes_no_job_from_its_owner(seconds: float) -> None:
+    wound = Wound()
+    async with Flows(wound.url) as flows:
+        board = Board(flows, max_attempts=1)
+        job = await board.claim(await board.post("one", id="a"), lease=30.0)
+        before = flows.store.time() - time.monotonic()
+        for _ in range(2):
+            wound.step(seconds)
+            # It knows nothing of the time before, and the other has not looked since.
+            async with Flows(wound.url) as later:
+                assert (await Board(later).get("a")).state == "CLAIMED"
+                assert abs(later.store.time() - flows.store.time()) < LIMIT
+        assert abs(flows.store.time() - time.monotonic() - before) < LIMIT
+        await board.extend(job, 30.0)
+        await board.consume(job)
+
+
+async def test_a_delayed_job_is_due_although_the_servers_clock_goes_back() -> None:
+    wound, one = Wound(), linear("one", task(lambda: 1, name="a"))
+    async with Flows(wound.url) as flows:
+        job = await Board(flows).post("one", after=0.2)
+        wound.step(-HOUR)
+        async with Flows(wound.url) as others, working(others, one), asyncio.timeout(LIMIT):
+            assert await job == "SUCCESS"
+
+
+async def test_the_time_does_not_go_back_while_no_process_has_the_tables_open() -> None:
+    wound = Wound()
+    async with PostgresStore(wound.url) as store:
+        before = store.time()
+    wound.step(-HOUR)
+    async with PostgresStore(wound.url) as store:
+        assert abs(store.time() - before) < LIMIT
+    wound.step(3 * HOUR)
+    async with PostgresStore(wound.url) as store:
+        assert abs(store.time() - before - 2 * HOUR) < LIMIT
 
 
 async def test_many_news_go_in_few_notifications_and_none_is_lost() -> None:
