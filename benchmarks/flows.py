@@ -1,7 +1,8 @@
-"""What flows and jobs cost, beside TaskFlow, DBOS and SQLite alone: ``python -m benchmarks.flows [--json]``.
+"""What flows and jobs cost, beside four others: ``python -m benchmarks.flows [--json]``.
 
-Tasks return 1. Each case has a process and a file of its own, and cases that are compared take turns. Peers come from
-the dependency group ``bench``; one that is not installed leaves its figures null, with the reason on stderr.
+The others are TaskFlow, DBOS, procrastinate, and SQLite by hand. Tasks return 1. Each case has a process and a file of
+its own, and cases that are compared take turns. Peers come from the dependency group ``bench``; one that is not
+installed leaves its figures null, with the reason on stderr.
 
 linear_sqlite_over_taskflow: TaskFlow needs more time for a task the more there are, and 40 s for 1,000 in SQLite; it is
 measured with 250, which favours it, and ours with 1,000. Its figures are without compiling and preparing the flow, ours
@@ -10,6 +11,10 @@ contain all from `Flows.start` to the end. DBOS has a file that was set to WAL b
 fanout: a thousand tasks that sleep 0.1 s, all at once. jobs: claimed and completed, eight at a time, beside one
 statement each by hand, one after the other. import: what a program with flows and jobs imports. Fanout and import have
 no peer that a busy machine slows as well, so that the best round counts; elsewhere it is the median of the ratios.
+
+postgres_jobs_over_procrastinate_N: jobs of one task each, on a PostgreSQL server that waits for its disk, with N worker
+processes that take eight jobs at a time. Every job of ours is a flow, whose steps are stored; procrastinate stores the
+end of a job.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import _flows_cases, _flows_jobs, _flows_peers
+from benchmarks import _flows_cases, _flows_jobs, _flows_peers, _flows_postgres
 from benchmarks._measure import Samples, interleaved, ratio, report
 
 if TYPE_CHECKING:
@@ -57,6 +62,7 @@ BARS = {
     "fanout_1000_sleeps_over_one": "at most 3",
     "jobs_over_raw": "at least 0.4",
     "import_ms_flows": "at most 30",
+    **_flows_postgres.BARS,
     "a_second": "printed",
     "cpu_microseconds_each": "printed",
     "sizes": "printed",
@@ -80,10 +86,12 @@ def main() -> None:
     """Measure and print."""
     for reason in _flows_peers.missing().values():
         print(reason, file=sys.stderr)
+    if reason := _flows_postgres.missing():
+        print(reason, file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".flows-") as directory:
         # TaskFlow takes its ten seconds a turn.
         measured = results(SIZES, directory, slow_rounds=3, rounds=5, imports=21)
-    report("flows", measured, BARS)
+    report("flows", {**measured, **_flows_postgres.figures()}, BARS)
 
 
 def results(

@@ -612,3 +612,30 @@ def test_one_at_a_time_has_the_lock_and_death_lets_go_of_it(tmp_path: Path) -> N
     assert same.take()
     same.release()
     same.release()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "UPDATE lifecycle_schemas SET version = 'x'",
+        "UPDATE lifecycle_schemas SET version = -1",
+        "ALTER TABLE lifecycle_schemas RENAME COLUMN version TO other",
+        "DELETE FROM lifecycle_schemas",
+    ],
+)
+async def test_a_damaged_record_of_the_tables_is_told(path: Path, harm: str) -> None:
+    async with Journal(path, NOTES):
+        pass
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(harm)
+    told = await _refused(path, NOTES)
+    assert "damaged" in told or "something in it is called as a table" in told
+
+
+async def test_a_step_over_tables_that_are_missing_is_told(path: Path) -> None:
+    async with Journal(path, NOTES):
+        pass
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DROP TABLE notes")
+    later = Schema("notes", (*NOTES.steps, ("ALTER TABLE notes ADD COLUMN at REAL",)))
+    assert "cannot be brought up to date: no such table: notes" in await _refused(path, later)

@@ -17,7 +17,7 @@ from lifecycle._naming import error_text, reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import JournalError
 from lifecycle.flows.records import FailedDelivery
-from lifecycle.flows.stores import clock_of
+from lifecycle.flows.stores import clock_of, storable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -149,12 +149,12 @@ class Outbox:
         failures, reason = row.failures + 1, reason_of(error)
         if failures >= self._max_attempts:
             _log.error("%r from %s failed %d times and is a dead letter: %s", row.topic, row.id, failures, reason)
-            self._ended[row.number] = FailedDelivery(row.number, failures, error_text(error), None)
+            self._ended[row.number] = FailedDelivery(row.number, failures, storable(error_text(error)), None)
             self._news.set()
             return
         delay = _AGAIN.delay(failures - 1)
         _log.warning("%r from %s comes again in %.1f s: %s", row.topic, row.id, delay, reason)
-        self._ended[row.number] = FailedDelivery(row.number, failures, error_text(error), self._now() + delay)
+        self._ended[row.number] = FailedDelivery(row.number, failures, storable(error_text(error)), self._now() + delay)
         # Who looks anyway need not be woken.
         if delay < _LOOK:
             asyncio.get_running_loop().call_later(delay, self._news.set)

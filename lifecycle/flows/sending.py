@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lifecycle.errors import FlowError, InvalidTopic
 from lifecycle.flows.codecs import keep
 from lifecycle.flows.records import OutboxRow
+from lifecycle.flows.stores import is_storable
 
 if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
@@ -70,4 +71,4 @@ def send(topic: str, data: Any = None) -> str:
 
 
 def _is_topic(topic: object) -> bool:
-    return isinstance(topic, str) and 0 < len(topic) <= _LONGEST
+    return isinstance(topic, str) and 0 < len(topic) <= _LONGEST and is_storable(topic)

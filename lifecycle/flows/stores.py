@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.owners import Owners
     from lifecycle.flows.records import Batch, Change, FailedDelivery, FlowRow, OutboxRow, Snapshot
 
-__all__ = ["OutboxStore", "Store", "clock_of", "id_for", "lost", "store_at", "unknown"]
+__all__ = ["OutboxStore", "Store", "clock_of", "id_for", "is_storable", "lost", "storable", "store_at", "unknown"]
 
 
 class Store(Protocol):
@@ -138,11 +138,30 @@ def id_for(given: str | None) -> str:
     """The id that was given, or one that nobody has.
 
     Raises:
-        TypeError: for what is no text, and so would not come back the same.
+        TypeError: for an id that is not a string.
+        FlowError: for a string with half a surrogate, which no store can keep.
     """
     if given is not None and not isinstance(given, str):
         raise TypeError(f"id={given!r} is no text; give str(…) of it")
+    if given is not None and not is_storable(given):
+        raise FlowError(
+            f"a store cannot keep a text with NUL or half a surrogate in it, such as id={given!r}; escape it"
+        )
     return given or os.urandom(16).hex()
+
+
+def is_storable(text: str) -> bool:
+    """Whether a store can keep ``text``: it has no half of a surrogate, as names of files that are not UTF-8 have."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def storable(text: str) -> str:
+    """The words of an error as a store can keep them; half a surrogate is escaped."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def unknown(id: str) -> FlowError:  # noqa: A002  # what it is

@@ -94,7 +94,8 @@ class FlowHandler:
 
 def _id(event: Topical) -> str | None:
     given = getattr(event, "id", None)
-    return None if given is None or given == "" else str(given)
+    # A header may hold bytes that are no characters.
+    return None if given is None or given == "" else str(given).encode(errors="backslashreplace").decode()
 
 
 def _plain(value: Any) -> Any:

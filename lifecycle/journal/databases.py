@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
@@ -54,6 +55,10 @@ _TROUBLES = {
     sqlite3.SQLITE_NOTADB: "it is no SQLite database; give another path",
     sqlite3.SQLITE_IOERR: "the disk does not read or write it; look at the system's log",
 }
+
+
+#: What SQLite says of a table of ours that is not there, or has other columns; there is no code for it.
+_NO_TABLE = re.compile(r"no such (table: (main\.)?lifecycle_|column: )|table lifecycle_\w+ has no column ")
 
 
 class Database:
@@ -274,6 +279,8 @@ class Database:
             # No future can carry it.
             return RuntimeError("what the journal was given to run raised StopIteration")
         trouble = _TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        if trouble is None and _NO_TABLE.match(str(error)):
+            trouble = "it is damaged: a table is missing or has other columns; restore a copy"
         if trouble is None or not isinstance(error, sqlite3.Error):
             return error
         told = JournalError(f"the journal {self._path}: {trouble} ({error})")

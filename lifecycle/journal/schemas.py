@@ -35,8 +35,7 @@ def migrate(db: sqlite3.Connection, schema: Schema) -> None:
             else under their names.
     """
     db.execute(_VERSIONS)
-    row = db.execute("SELECT version FROM lifecycle_schemas WHERE name = ?", (schema.name,)).fetchone()
-    found, known = (row[0] if row else 0), len(schema.steps)
+    found, known = _version(db, schema.name), len(schema.steps)
     if found > known:
         raise JournalError(
             f"the tables {schema.name!r} are of version {found}, and this program knows them up to {known}; "
@@ -49,11 +48,34 @@ def migrate(db: sqlite3.Connection, schema: Schema) -> None:
         db.execute("INSERT OR REPLACE INTO lifecycle_schemas VALUES (?, ?)", (schema.name, known))
 
 
+def _version(db: sqlite3.Connection, name: str) -> int:
+    """The version of the tables called ``name``; 0 if there are none."""
+    try:
+        row = db.execute("SELECT version FROM lifecycle_schemas WHERE name = ?", (name,)).fetchone()
+    except sqlite3.OperationalError as error:
+        raise _damaged(f"the table lifecycle_schemas cannot be read: {error}", error) from error
+    found: object = row[0] if row else 0
+    if not isinstance(found, int) or found < 0:
+        raise _damaged(f"the version of the tables {name!r} must be a number from 0, and is {found!r}")
+    return found
+
+
+def _damaged(what: str, error: sqlite3.Error | None = None) -> JournalError:
+    # Another process may have the file for a moment, and a disk may be full: that is no damage.
+    if error is not None and getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) != sqlite3.SQLITE_ERROR:
+        raise error
+    return JournalError(
+        f"it is damaged, or was written by another program ({what}); restore a copy, or give another file"
+    )
+
+
 def _make(db: sqlite3.Connection, name: str, statement: str) -> None:
     try:
         db.execute(statement)
     except sqlite3.OperationalError as error:
         # SQLite has no code of its own for it.
+        if str(error).startswith(("no such ", "duplicate column ")):
+            raise _damaged(f"its tables {name!r} cannot be brought up to date: {error}", error) from error
         if "already exists" not in str(error):
             raise
         raise JournalError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.errors import JournalError
+from lifecycle.errors import InvalidTopic, JournalError
 from lifecycle.flows import (
     Board,
     FlowError,
@@ -21,6 +21,7 @@ from lifecycle.flows import (
     Task,
     Times,
     linear,
+    send,
     task,
     unordered,
 )
@@ -334,3 +335,21 @@ async def test_what_is_stored_in_a_state_that_its_table_does_not_lead_from_is_no
     await run
     with pytest.raises(InvalidState, match="cannot go from SUCCESS to FAILURE; legal: PENDING, RUNNING"):
         run._engine.core.ledger.go("FAILURE")  # type: ignore[union-attr,arg-type]  # what no caller can
+
+
+async def test_an_id_or_a_topic_with_half_a_surrogate_is_refused(flows: Flows) -> None:
+    with pytest.raises(FlowError, match="cannot keep a text with NUL or half a surrogate"):
+        flows.start(linear("f", task(lambda: 1, name="a")), id="\ud800")
+    with pytest.raises(FlowError, match="cannot keep a text with NUL or half a surrogate"):
+        await Board(flows).post("f", id="\ud800")
+    with pytest.raises(InvalidTopic, match="no topic that a router takes"):
+        await flows.start(linear("f", task(lambda: send("a/\ud800"), name="a")))
+
+
+async def test_an_error_with_half_a_surrogate_is_kept_with_its_job(flows: Flows) -> None:
+    board = Board(flows)
+    await board.post("f", id="x")
+    job = await board.claim()
+    assert job is not None
+    await board.consume(job, outcome="FAILURE", error="no \ud800")
+    assert (await board.get("x")).error == "no \\ud800"

@@ -64,6 +64,11 @@ async def test_the_same_event_again_is_the_same_flow_also_when_that_has_ended(fl
     assert len(await flows.store.flows()) == 1
 
 
+async def test_an_id_with_bytes_that_are_no_characters_is_escaped(flows: Flows) -> None:
+    run = await FlowHandler(flows, DEPLOY)(hook("d-\udcff"))
+    assert (await outcome(run))["ship"] == "MAIN as d-\\udcff"
+
+
 async def test_an_event_without_an_id_starts_a_flow_each_time(flows: Flows) -> None:
     handler = FlowHandler(flows, DEPLOY)
     for _ in range(2):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from lifecycle.flows.stores import storable
 from lifecycle.flows.tables import FlowState, JobState
 
 __all__ = [
@@ -116,6 +117,7 @@ def taken(row: JobRow, claim: Claim) -> JobRow:
 
 def ended(row: JobRow, outcome: str, error: str, *, now: float) -> JobRow:
     """The row once it is complete."""
+    error = storable(error)
     return row._replace(state=JobState.COMPLETE, owner="", token="", until=0.0, outcome=outcome, error=error, ended=now)
 
 
@@ -136,4 +138,4 @@ def discarded(row: JobRow) -> str:
 
 def freed(row: JobRow, error: str) -> JobRow:
     """The row once nobody has it any more, and it is not complete."""
-    return row._replace(state=JobState.UNCLAIMED, owner="", token="", until=0.0, error=error)
+    return row._replace(state=JobState.UNCLAIMED, owner="", token="", until=0.0, error=storable(error))
