@@ -189,6 +189,20 @@ def test_a_reload_that_fails_leaves_it_ready_and_its_status_says_so_in_one_line(
     assert len(again["STATUS"]) < 250
 
 
+def test_the_status_shows_no_secret_of_a_reload_that_failed(manager: Manager) -> None:
+    def fail() -> None:
+        raise ValueError("no database at postgres://bob:hunter2@db")
+
+    async def main() -> None:
+        await asyncio.sleep(1)
+        with pytest.raises(ValueError, match="hunter2"):
+            await ReloadHandler(fail)(ReloadEvent())
+
+    run_virtual(main)
+    told = [notice["STATUS"] for notice in manager.read() if "failed" in notice.get("STATUS", "")]
+    assert told == ["running; the last reload failed: ValueError: no database at postgres://bob:***@db"]
+
+
 def test_reloads_that_overlap_are_one_for_the_manager(manager: Manager) -> None:
     async def main() -> None:
         await asyncio.sleep(1)

@@ -143,7 +143,7 @@ async def test_at_the_start_only_so_much_is_read_in_all(tmp_path: Path, monkeypa
 
 
 def read_bytes() -> int:
-    """Bytes that this process has read so far."""
+    """Bytes that this process has read so far, by Linux's count."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 

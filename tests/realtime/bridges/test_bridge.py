@@ -187,7 +187,7 @@ async def test_what_fails_comes_again_and_then_is_a_dead_letter_with_the_reason(
     @there.on("job/*")
     async def fail(event: BusEvent) -> None:
         attempts.append((event.attempt, delivery().attempt))
-        raise ValueError("broken\r\nfor ü")
+        raise ValueError("broken\r\nfor ü, password=hunter2")
 
     async with running(here), running(there), by_hand(server) as js:
         await (await here.emit(Order("7", 3, "job/poison")))
@@ -197,7 +197,11 @@ async def test_what_fails_comes_again_and_then_is_a_dead_letter_with_the_reason(
     assert attempts == [(1, 1), (2, 2), (3, 3)]
     assert (letter.topic, letter.id, letter.data) == ("dead/job/poison", "7.dead.there", {"id": "7", "amount": 3})
     told = {name: value for name, value in letter.headers.items() if name.startswith("dead-")}
-    assert told == {"dead-reason": "ValueError: broken\r\nfor ü", "dead-group": "there", "dead-attempts": "3"}
+    assert told == {
+        "dead-reason": "ValueError: broken\r\nfor ü, password=***",
+        "dead-group": "there",
+        "dead-attempts": "3",
+    }
     assert (receiver.state().dead, receiver.state().given_back) == (1, 2)
 
 
