@@ -70,7 +70,8 @@ class WebhookSource:
     `Inbox` it is answered once it is on disk, and then delivered in the order of acceptance. Errors are
     small JSON objects: 400 malformed, 401 not signed, 404 unknown path or nothing handles its topic, 405 with
     ``Allow``, 408 too slow, 413 too large (before it is read whole), 415 compressed, 429 and 503 with
-    ``Retry-After``. What was refused is logged at level info, without its query and headers.
+    ``Retry-After``, 501 a transfer coding besides chunked. What was refused is logged at level info, without its query
+    and headers.
 
     The path becomes the topic: ``/deploy`` is ``webhook/deploy``, and ``/`` is ``webhook``. Paths with empty
     segments, ``..`` or wildcards are 404. ``paths`` (None: any) and ``methods`` say what is served.

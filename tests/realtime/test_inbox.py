@@ -268,6 +268,27 @@ async def test_an_id_of_bytes_that_are_no_characters_is_remembered_too(path: Pat
     assert seen == ["\udcff", "\udcfe"]
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_retry_comes_in_its_time_although_the_clock_is_set(
+    path: Path, hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Back, it would wait until the old time returned; ahead, it would come before its backoff."""
+    real = time.time
+
+    async def fail_once(receiver: Receiver, _: WebhookEvent) -> None:
+        if len(receiver.seen) == 1:
+            raise OSError("not yet")
+
+    async with receiving(path, fail_once, backoff=Backoff(initial=0.5, maximum=0.5, jitter=0.0)) as receiver:
+        began = asyncio.get_running_loop().time()
+        assert await receiver.send("one") == 202
+        await until(lambda: [entry.failures for entry in entries(path)] == [1])
+        monkeypatch.setattr(time, "time", lambda: real() + hours * 3600)
+        await until(lambda: len(receiver.seen) == 2)
+        assert asyncio.get_running_loop().time() - began >= 0.5
+        await receiver.until_empty()
+
+
 async def test_what_fails_once_is_handled_in_the_end(path: Path) -> None:
     async def handle(receiver: Receiver, _event: WebhookEvent) -> None:
         if len(receiver.seen) < 3:

@@ -278,6 +278,15 @@ async def test_the_body_of_a_refused_client_is_not_parsed() -> None:
     assert asked[0].content.total_bytes == 0
 
 
+@pytest.mark.parametrize("coding", [b"gzip, chunked", b"x,chunked"])
+async def test_a_transfer_coding_that_is_not_decoded_is_refused(coding: bytes) -> None:
+    """Its handler would get compressed bytes, and no header that it knows would say so."""
+    async with serving() as served:
+        head = request(b"hello").replace(b"Content-Length: 5", b"Transfer-Encoding: " + coding)[: -len(b"hello")]
+        assert await served.ask(head + b"5\r\nhello\r\n0\r\n\r\n") == 501
+    assert not served.seen.events
+
+
 async def test_malformed_chunks_are_refused(quiet: pytest.LogCaptureFixture) -> None:
     head = b"POST /deploy HTTP/1.1\r\nHost: x\r\nX-Hub-Signature-256: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with serving(limits=Limits(body_timeout=0.1)) as served:

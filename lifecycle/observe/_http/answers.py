@@ -70,10 +70,12 @@ async def json_object(request: web.Request, **kinds: type[Any]) -> dict[str, Any
     """The JSON object in the body, which must have these fields of these kinds.
 
     Raises:
-        Refused: 400, 413 or 415, saying what is wrong.
+        Refused: 400, 408, 413, 415 or 501, saying what is wrong.
     """
     if request.content_type != "application/json":
         raise Refused(415, "the body must be JSON; send Content-Type: application/json")
+    if request.headers.get("Transfer-Encoding", "chunked").strip().lower() != "chunked":
+        raise Refused(501, "of transfer codings, only chunked is decoded; send the body as it is")
     try:
         found = json.loads(await _body(request), parse_constant=_no_number)
     except RecursionError:

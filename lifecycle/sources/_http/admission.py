@@ -120,6 +120,8 @@ def _require_plain(headers: Mapping[str, str]) -> None:
     """Refuse a body that must be unpacked to be what was meant: that is done for no stranger."""
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise Refused(415, "the body is compressed; send it as it is", headers={"Accept-Encoding": "identity"})
+    if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
+        raise Refused(501, "of transfer codings, only chunked is decoded; send the body as it is")
 
 
 def _is_from_a_page(headers: Mapping[str, str]) -> bool:

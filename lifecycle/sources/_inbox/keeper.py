@@ -9,7 +9,6 @@ import json
 import logging
 import math
 import os
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from lifecycle._naming import error_text
@@ -127,7 +126,7 @@ class Keeper:
 
         ``ours``: we deliver it ourselves, at once. Otherwise whoever has the lock finds it.
         """
-        letter, name, now, remember = packed(event), _storable(key), time.time(), self._remember
+        letter, name, now, remember = packed(event), _storable(key), self._journal.time(), self._remember
         leased = math.inf if ours else 0.0
         return await self._journal.run(
             lambda db: LETTERS.accept(db, letter, now=now, key=name, remember=remember, leased=leased)
@@ -142,7 +141,7 @@ class Keeper:
 
         What cannot be read becomes a dead letter on the way.
         """
-        now = time.time()
+        now = self._journal.time()
 
         def look(db: sqlite3.Connection) -> tuple[list[Letter], float]:
             LETTERS.forget(db, now=now)
@@ -165,7 +164,7 @@ class Keeper:
 
     async def retry(self, number: int, delay: float, error: str) -> None:
         """It failed, and comes again after ``delay`` seconds."""
-        due, told = time.time() + delay, _storable(error)
+        due, told = self._journal.time() + delay, _storable(error)
         await self._journal.run(lambda db: LETTERS.retry(db, number, due=due, error=told))
 
     async def bury(self, number: int, error: str) -> None:

@@ -113,6 +113,12 @@ async def test_what_is_no_http_is_answered_or_cut_off_and_logs_no_error(
     assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
 
+async def test_a_transfer_coding_that_is_not_decoded_is_refused(runtime: Path) -> None:
+    async with opened() as (_, path):
+        received = await sent(path, CHUNKED.replace(b": chunked", b": gzip, chunked") + b"2\r\n{}\r\n0\r\n\r\n")
+        assert b" 501 " in received.partition(b"\r\n")[0]
+
+
 async def test_a_body_that_is_larger_than_it_says_is_cut_off(runtime: Path) -> None:
     chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
     async with opened() as (_, path):
