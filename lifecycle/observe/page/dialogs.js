@@ -54,7 +54,7 @@ export class Dialogs {
   #tokens() {
     return html`<dialog id="dialog-token" aria-labelledby="token-title"><form method="dialog" @submit=${this.#try}>
       <h2 id="token-title">Token</h2>
-      <p>Commands need the token that the program told when it started. It is kept for this tab only.</p>
+      <p>Commands need the token of the program: it printed it at its terminal, or was given it as <code>Dashboard(token=…)</code>. It is kept for this tab only.</p>
       <input id="token" type="password" autocomplete="off" spellcheck="false" aria-label="Token" aria-describedby="token-wrong" required>
       <p class="wrong" id="token-wrong" role="alert">${this.#wrong}</p>
       <p class="buttons end"><button type="button" class="ghost" @click=${() => this.#close("token")}>Cancel</button><button class="primary">Unlock</button></p>

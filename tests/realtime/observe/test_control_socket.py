@@ -13,6 +13,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,6 +170,18 @@ async def test_the_directory_that_systemd_made_for_a_service_is_used(
     async with opened() as (_, path):
         assert path == service / "lifecycle" / "api.sock"
         assert [each.path for each in sockets.find("api")] == [path]
+
+
+async def test_a_service_is_found_without_its_variable(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not os.access("/run", os.W_OK):
+        pytest.skip("only root can make what systemd makes")
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setenv("XDG_STATE_HOME", str(runtime))
+    with tempfile.TemporaryDirectory(dir="/run", prefix="shop-") as service:
+        monkeypatch.setenv("RUNTIME_DIRECTORY", service)
+        async with opened(Path(service).name) as (_, path):
+            monkeypatch.delenv("RUNTIME_DIRECTORY")
+            assert [each.path for each in sockets.find(Path(service).name)] == [path]
 
 
 async def test_a_directory_that_another_user_took_first_is_replaced_by_one_below_home(

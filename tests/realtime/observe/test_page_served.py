@@ -18,6 +18,7 @@ from lifecycle.observe import Dashboard
 from lifecycle.observe._dashboard.guard import HEADERS
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
+from lifecycle.workers import Spec, Status, Supervisor
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -326,6 +327,37 @@ async def test_a_page_that_is_open_does_not_hold_up_the_end() -> None:
             await client.get("/")
         async with dashboard:
             pass
+
+
+async def test_what_is_read_without_a_token_shows_no_secret() -> None:
+    router = Router("main")
+
+    @router.on("order/*")
+    async def fail(_: Event) -> None:
+        raise OSError("no database at postgres://bob:hunter2@db")
+
+    async def crash() -> None:
+        raise OSError("the login failed: password=hunter2")
+
+    async with served(router) as (client, _), Supervisor("shop", Spec("web", crash, restart="never")) as shop:
+        async with asyncio.timeout(LIMIT):
+            with suppress(OSError):
+                await (await router.emit(Event("order/new")))
+            while shop.workers()[0].status is not Status.FAILED:
+                await (await client.get("/api/program")).read()
+            texts = []
+            for path in ("/api/state", "/api/events", "/api/diagram", "/api/explain?topic=order/new"):
+                async with client.get(path) as answer:
+                    assert answer.status == 200
+                    texts.append(await answer.text())
+            async with client.get("/api/live") as answer:
+                async for name, data in messages(answer):
+                    texts.append(json.dumps(data))
+                    if name == "entries":
+                        break
+    assert "hunter2" not in "".join(texts)
+    assert "password=***" in texts[0]
+    assert "postgres://bob:***@db" in texts[1]
 
 
 async def test_the_address_is_logged_and_no_token_is(caplog: pytest.LogCaptureFixture) -> None:
