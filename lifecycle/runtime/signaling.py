@@ -76,7 +76,11 @@ class _Receiver:
             return
         asked = signum == signal.SIGINT and not stopping
         routed = asked and life.takes_interrupt()
-        heard = asked and any(map(_hears_interrupt, life.all_routers()))
+        heard = asked and any(
+            has_route_for(router, event.topic)
+            for router in life.all_routers()
+            for event in (InterruptEvent, ClearLineEvent)
+        )
         verdict = life.escalation.heed(signum, routed=routed, heard=heard, stopping=stopping, now=life.loop.time())
         life.call_soon(self._announce, signum, life.escalation.count)
         if verdict is Verdict.FORCE:
@@ -131,14 +135,6 @@ class _Receiver:
 
     def _reload(self) -> None:
         _send(self._life.all_routers(), ReloadEvent())
-
-
-def _hears_interrupt(router: RouterLike) -> bool:
-    """Whether it has any route for what a captured Ctrl+C is sent as, be it a catch-all."""
-    try:
-        return any(router.explain(event.topic) for event in (InterruptEvent, ClearLineEvent))
-    except Exception:  # noqa: BLE001  # called inside a signal handler: whatever fails there must not stop Ctrl+C
-        return False
 
 
 def _send(routers: Iterable[RouterLike], *events: Topical) -> None:

@@ -109,7 +109,7 @@ def test_a_captured_ctrl_c_that_nobody_routes_is_sent_as_interrupt_and_clear_lin
     assert seen.topics == ["lifecycle/interrupt", "lifecycle/clear-line"]
 
 
-@pytest.mark.parametrize("mains", [(), (Router(),), (recorded("signal/terminate", "job/*")[0],)])
+@pytest.mark.parametrize("mains", [(), (Router(),), (recorded("signal/terminate", "**")[0],)])
 def test_with_force_exit_2_a_ctrl_c_that_no_route_hears_begins_the_shutdown(
     signals: FakeSignals, mains: tuple[Router, ...]
 ) -> None:
@@ -127,7 +127,7 @@ def test_with_force_exit_2_a_ctrl_c_that_no_route_hears_begins_the_shutdown(
     assert signals.exits == []
 
 
-@pytest.mark.parametrize("pattern", ["lifecycle/interrupt", "lifecycle/clear-line", "**"])
+@pytest.mark.parametrize("pattern", ["lifecycle/interrupt", "lifecycle/clear-line", "lifecycle/**"])
 def test_with_force_exit_2_a_route_that_hears_of_it_captures_ctrl_c(signals: FakeSignals, pattern: str) -> None:
     router, seen = recorded(pattern)
 
