@@ -65,7 +65,7 @@ class BaseSource:
             try:
                 await room
             except asyncio.CancelledError as error:
-                if not _was_let_in(room) or self._take_back(room):
+                if self._take_back(room) or not _was_let_in(room):
                     raise
                 cancel_later(error)
 
@@ -140,12 +140,13 @@ class BaseSource:
                 room.set_result(None)
 
     def _take_back(self, room: asyncio.Future[None]) -> bool:
-        """Remove the event that was let in with ``room``, unless it has been delivered; whether it was there."""
-        for place, (_, waiter) in enumerate(self._events):
-            if waiter is room:
-                del self._events[place]
-                self._let_in()
-                return True
+        """Remove the event that waits for ``room`` or was let in with it; False if it has been delivered or refused."""
+        for events in (self._waiting, self._events):
+            for place, (_, waiter) in enumerate(events):
+                if waiter is room:
+                    del events[place]
+                    self._let_in()
+                    return True
         return False
 
     def _accept(self, event: Topical, room: concurrent.futures.Future[None]) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -52,6 +55,27 @@ async def test_a_full_buffer_takes_no_more_until_something_is_taken(clock: Clock
     source.close()
     await running_
     assert recorder.events == [A, B]
+
+
+class Push:
+    topic = "push"
+
+
+async def test_cancelled_emits_of_a_full_source_are_not_kept(clock: Clock) -> None:
+    source, alive = BaseSource("push", buffer=1), weakref.WeakSet[Push]()
+    await source.emit(A)
+
+    async def emit_in_vain() -> None:
+        event = Push()
+        alive.add(event)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await source.emit(event)
+
+    for _ in range(3):
+        await asyncio.create_task(emit_in_vain())
+    gc.collect()
+    assert not alive
 
 
 @pytest.mark.parametrize("emit_waits", [True, False])
