@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 from lifecycle import hooks
+from lifecycle._cancelling import was_cancelled
 from lifecycle._functions import is_async
 from lifecycle._naming import name_of
 from lifecycle.errors import Interrupted, WorkerFailed
@@ -124,11 +125,16 @@ class AnnouncedMain(Main):
         up = asyncio.create_task(self._wait_running(), name=f"start of {self.name}")
         up.add_done_callback(self._check_start)
         try:
-            return await self._work()
+            value = await self._work()
         except asyncio.CancelledError:
             if (error := _error_of(up)) is not None:
                 raise error from None
             raise
+        else:
+            # It may return when it is cancelled, and its start has failed all the same.
+            if was_cancelled() and not self._asked and (error := _error_of(up)) is not None:
+                raise error
+            return value
         finally:
             up.remove_done_callback(self._check_start)
             up.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,6 +61,19 @@ def test_an_error_in_wait_running_ends_the_program() -> None:
         run(announced, main, loop_factory=VirtualLoop)
     assert announced.ended
     assert not order
+
+
+def test_an_error_in_wait_running_of_a_main_that_returns_when_cancelled_ends_the_program() -> None:
+    class Returns(Announced):
+        async def run(self) -> None:
+            with suppress(asyncio.CancelledError):
+                await super().run()
+
+    async def main() -> None:
+        raise AssertionError("a main has started after the start before it has failed")
+
+    with pytest.raises(OSError, match="the port is taken"):
+        run(Returns(ends=False), main, loop_factory=VirtualLoop)
 
 
 def test_a_main_that_ends_before_its_start_was_announced_lets_the_next_one_start() -> None:
