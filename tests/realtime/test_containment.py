@@ -369,6 +369,22 @@ async def test_a_guard_that_is_killed_again_and_again_is_replaced_ever_more_slow
                     break
 
 
+def test_a_guard_does_without_memfd_create_too(run: Any) -> None:
+    app, (worker, guard) = run(
+        """
+        async def main():
+            del os.memfd_create
+            async with started("a", "env", "-i", "sleep", "1000", contain="guard") as a:
+                say(a.state().pid, guards.pid)
+                await asyncio.Event().wait()
+        """,
+        2,
+    )
+    app.kill()
+    assert ended(worker)
+    assert ended(guard)
+
+
 @pytest.mark.parametrize("way", ["os._exit(0)", "return", "os.kill(os.getpid(), 9)", "os.abort()"])
 def test_however_an_app_goes_its_workers_go_too(run: Any, way: str) -> None:
     app, fds = run(

@@ -114,7 +114,14 @@ class Notes:
 
 
 def _memory(stack: ExitStack) -> int:
-    file = os.memfd_create("lifecycle-guard")
+    try:
+        file = os.memfd_create("lifecycle-guard")
+    except (AttributeError, OSError):
+        # A Python that was built for an old C library does not have it, and a sandbox may refuse it.
+        import tempfile
+
+        file, path = tempfile.mkstemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)  # noqa: PTH112, S108  # a name is made there
+        os.unlink(path)  # noqa: PTH108  # as above
     stack.callback(os.close, file)
     return file
 

@@ -31,7 +31,7 @@ __all__ = ["Slot"]
 
 
 class Told(NamedTuple):
-    """What is told of a child."""
+    """The facts about a child that are announced when they change."""
 
     status: Status
     health: ProbeResult | None
@@ -154,7 +154,7 @@ class Slot:
         return WorkerState(name, self.spec.kind, error=error, created_at=at, updated_at=updated_at, **known)
 
     def tell(self) -> tuple[Told, Told]:
-        """What was told of it last, and what there is to tell now."""
+        """Return what was announced last, and what it is now, which counts as announced from here on."""
         told, self._told = self._told, Told(self.status, self.health, self.tripped)
         return told, self._told
 

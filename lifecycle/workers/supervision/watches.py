@@ -74,7 +74,7 @@ class Board:
     @property
     def watched(self) -> bool:
         """Whether anybody would hear of it."""
-        # Asked at each change of each child; most often nobody ever watched.
+        # This runs at each change of each child, and most supervisors are never watched.
         if self._watches is None and self.above is None:
             return False
         return bool(self._watches) or (self.above is not None and self.above.watched)
