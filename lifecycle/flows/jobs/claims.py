@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from lifecycle.flows.jobs.boards import Board
     from lifecycle.flows.jobs.rows import JobRow
+    from lifecycle.flows.records import Snapshot
 
 __all__ = ["JOBS_TO_CLAIM", "Claims", "end_of", "jobs_of"]
 
@@ -46,10 +47,10 @@ class Claims:
         row = await self._board.store.take(flows, self._claim(who, lease))
         return None if row is None else Job.claimed(self._board, row)
 
-    async def some(self, flows: Collection[str], lease: float, limit: int) -> list[Job]:
-        """Claim as many jobs of those flows as are due, at most ``limit``."""
-        rows = await self._board.store.take_many(flows, self._claim(None, lease), limit)
-        return [Job.claimed(self._board, row) for row in rows]
+    async def some(self, flows: Collection[str], lease: float, limit: int) -> list[tuple[Job, Snapshot | None]]:
+        """Claim as many jobs of those flows as are due, at most ``limit``, and take their flows."""
+        begun = await self._board.store.begin_many(flows, self._claim(None, lease), limit)
+        return [(Job.claimed(self._board, row), snapshot) for row, snapshot in begun]
 
     async def take(self, job: Job, who: str | None, lease: float) -> Job:
         """Claim that one, due or not."""

@@ -18,10 +18,10 @@ from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalE
 from lifecycle.flows.crews import LAST_WORDS
 from lifecycle.flows.jobs.claims import JOBS_TO_CLAIM, jobs_of
 from lifecycle.flows.jobs.leases import Leases
+from lifecycle.flows.jobs.rows import flow_of
 from lifecycle.flows.jobs.stores import lost_job
 from lifecycle.flows.owners import GONE
 from lifecycle.flows.plans.compiling import compile_flow
-from lifecycle.flows.records import FlowRow
 from lifecycle.flows.requests import RESUMED
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.jobs.jobs import Job
     from lifecycle.flows.jobs.leases import Lease
     from lifecycle.flows.patterns import Item
+    from lifecycle.flows.records import Snapshot
     from lifecycle.flows.runs import Run
 
 __all__ = ["Conductor"]
@@ -146,10 +147,10 @@ class Conductor:
         jobs = await self._board.claim_some(self._flows, self._lease, free)
         if self._is_suspended():
             # They were on their way.
-            await asyncio.gather(*[self._board.give_back(job) for job in jobs])
+            await asyncio.gather(*[self._board.give_back(job) for job, _ in jobs])
             return
-        for job in jobs:
-            self._begin(job)
+        for job, snapshot in jobs:
+            self._begin(job, snapshot)
         if len(jobs) < free:
             await self._wait()
 
@@ -172,12 +173,12 @@ class Conductor:
             self._seated.remove(lease)
             self._seat.set()
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: Job, snapshot: Snapshot | None) -> None:
         self._board.tally.renew()
         before = self._working.get(job.id)
         lease = self._leases.add(job)
         self._seated.add(lease)
-        task = asyncio.create_task(self._carry_out(lease, before), name=f"job {job.id}")
+        task = asyncio.create_task(self._carry_out(lease, before, snapshot), name=f"job {job.id}")
         self._working[job.id] = task
         task.add_done_callback(lambda task: self._done(lease, task))
 
@@ -192,7 +193,7 @@ class Conductor:
 
     # -- carrying one out -------------------------------------------------------------------------------------------
 
-    async def _carry_out(self, lease: Lease, before: asyncio.Task[None] | None) -> None:
+    async def _carry_out(self, lease: Lease, before: asyncio.Task[None] | None, snapshot: Snapshot | None) -> None:
         job = lease.job
         try:
             if before is not None:
@@ -201,7 +202,7 @@ class Conductor:
             if self._stopping.done():
                 await self._board.give_back(job)
                 return
-            run = await self._adopt(job)
+            run = await self._adopt(job, snapshot)
             if run is not None:
                 await self._see_through(lease, run)
         except ClaimLost as error:
@@ -209,12 +210,12 @@ class Conductor:
         except (FlowError, JournalError) as error:
             _log.warning("job %s is left as it is, and comes back when its claim ends: %s", job.id, error)
 
-    async def _adopt(self, job: Job) -> Run | None:
+    async def _adopt(self, job: Job, snapshot: Snapshot | None) -> Run | None:
         """The run of its flow; None where there can be none, and then the job is trashed."""
         board, row = self._board, job.row
-        flow = FlowRow(row.id, row.flow, epoch=1, owner=row.token, store=row.store)
         try:
-            snapshot = await board.store.adopt(row, flow, now=board.now())
+            if snapshot is None:
+                snapshot = await board.store.adopt(row, flow_of(row), now=board.now())
             return board.flows.adopt(self._flows[row.flow], snapshot)
         except (ClaimLost, JournalError):
             raise

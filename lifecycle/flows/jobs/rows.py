@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from lifecycle.flows.records import FlowRow
 from lifecycle.flows.stores import storable
 from lifecycle.flows.tables import FlowState, JobState
 
@@ -19,6 +20,7 @@ __all__ = [
     "Priority",
     "discarded",
     "ended",
+    "flow_of",
     "freed",
     "lapsed",
     "rank_of",
@@ -113,6 +115,11 @@ def taken(row: JobRow, claim: Claim) -> JobRow:
         attempts=row.attempts + 1,
         due=0.0,
     )
+
+
+def flow_of(row: JobRow) -> FlowRow:
+    """The flow of a job that was claimed, if it is new."""
+    return FlowRow(row.id, row.flow, epoch=1, owner=row.token, store=row.store)
 
 
 def ended(row: JobRow, outcome: str, error: str, *, now: float) -> JobRow:

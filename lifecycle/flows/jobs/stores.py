@@ -49,6 +49,12 @@ class JobStore(Protocol):
         """Claim the first ``limit`` jobs that are due and that one of ``flows`` does, or any; fewer if there are."""
         ...
 
+    async def begin_many(
+        self, flows: Collection[str], claim: Claim, limit: int
+    ) -> list[tuple[JobRow, Snapshot | None]]:
+        """As `take_many` and `adopt` in one transaction; None for a flow that `adopt` has to be asked for."""
+        ...
+
     async def swap(self, old: JobRow, new: JobRow, *, now: float) -> bool:
         """Write ``new`` where the job has the state and the epoch of ``old``; False where it has not."""
         ...

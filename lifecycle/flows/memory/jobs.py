@@ -6,7 +6,8 @@ from bisect import bisect_left, insort
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from lifecycle.flows.jobs.rows import DISCARDED, discarded, lapsed, taken
+from lifecycle.errors import FlowError
+from lifecycle.flows.jobs.rows import DISCARDED, discarded, flow_of, lapsed, taken
 from lifecycle.flows.jobs.stores import lost_job, other_flow
 from lifecycle.flows.tables import JobState
 
@@ -62,6 +63,18 @@ class MemoryJobs:
         waiting = (self._rows[each] for *_, each in self._waiting)
         ready = (row for row in waiting if row.due <= claim.now and (flows is None or row.flow in flows))
         return [self._put(taken(row, claim)) for row in list(islice(ready, limit))]
+
+    async def begin_many(
+        self, flows: Collection[str], claim: Claim, limit: int
+    ) -> list[tuple[JobRow, Snapshot | None]]:
+        """As `take_many` and `adopt` in one transaction; None for a flow that `adopt` has to be asked for."""
+        begun: list[tuple[JobRow, Snapshot | None]] = []
+        for row in await self.take_many(flows, claim, limit):
+            try:
+                begun.append((row, await self.adopt(row, flow_of(row), now=claim.now)))
+            except FlowError:
+                begun.append((row, None))
+        return begun
 
     async def swap(self, old: JobRow, new: JobRow, *, now: float) -> bool:
         """Write ``new`` where the job has the state and the epoch of ``old``; False where it has not."""

@@ -113,6 +113,20 @@ ON CONFLICT (id) DO UPDATE SET epoch = had.epoch + 1, owner = excluded.owner, st
 WHERE had.name = excluded.name AND NOT (had.owner = excluded.owner AND had.stamp >= excluded.stamp)
 """  # noqa: S608  # the same
 _ADOPTED = f"SELECT {SNAPSHOT} FROM lifecycle_flows f WHERE id = %(id)s AND owner = %(owner)s AND stamp = %(stamp)s"  # noqa: S608  # the same
+# The same for all jobs that a statement before has claimed. A flow with another name is left alone.
+_BEGIN_CLAIMED = f"""
+INSERT INTO lifecycle_flows AS had ({", ".join(FlowRow._fields)}, stamp)
+SELECT id, flow, 'PENDING', 1, 1, token, 0, store, '', 0, stamp FROM lifecycle_jobs
+WHERE state = 'CLAIMED' AND token = %(token)s AND stamp = %(stamp)s
+ON CONFLICT (id) DO UPDATE SET epoch = had.epoch + 1, owner = excluded.owner, stamp = excluded.stamp
+WHERE had.name = excluded.name AND NOT (had.owner = excluded.owner AND had.stamp >= excluded.stamp)
+"""  # noqa: S608  # our own columns
+_BEGUN = f"""
+SELECT {", ".join(f"j.{name}" for name in JobRow._fields)}, {SNAPSHOT}
+FROM lifecycle_jobs j LEFT JOIN lifecycle_flows f
+    ON f.id = j.id AND f.name = j.flow AND f.owner = j.token AND f.stamp = j.stamp
+WHERE j.state = 'CLAIMED' AND j.token = %(token)s AND j.stamp = %(stamp)s ORDER BY j.rank, j.number
+"""  # noqa: S608  # the same
 _PURGE = """
 WITH old AS (DELETE FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended < %(before)s RETURNING id),
 atoms AS (DELETE FROM lifecycle_flow_atoms a USING old WHERE a.flow = old.id),
@@ -151,17 +165,20 @@ class PostgresJobs:
 
     async def take_many(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
         """Claim the first ``limit`` jobs that are due and that one of ``flows`` does, or any; fewer if there are."""
-        values = claim._asdict() | {"stamp": next(self._stamps), "limit": limit}
-        if flows is None:
-            taking = sql(_CLAIM_ANY, **values)
-        elif len(flows) == 1:
-            taking = sql(_CLAIM_OF_ONE, flow=next(iter(flows)), **values)
-        else:
-            taking = sql(_CLAIM_OF_SEVERAL, flows=list(flows), **values)
-        done = sql(_CLAIMED, token=claim.token, stamp=values["stamp"])
-        settling = sql(_LAPSE, now=claim.now), sql(_DUE, now=claim.now)
-        rows = map(JobRow._make, await self._server.run(*settling, taking, done=done))
+        stamp = next(self._stamps)
+        done = sql(_CLAIMED, token=claim.token, stamp=stamp)
+        rows = map(JobRow._make, await self._server.run(*_taking(flows, claim, limit, stamp), done=done))
         return sorted(rows, key=lambda row: (row.rank, row.number))
+
+    async def begin_many(
+        self, flows: Collection[str], claim: Claim, limit: int
+    ) -> list[tuple[JobRow, Snapshot | None]]:
+        """As `take_many` and `adopt` in one transaction; None for a flow that `adopt` has to be asked for."""
+        stamp = next(self._stamps)
+        begun = sql(_BEGUN, token=claim.token, stamp=stamp)
+        beginning = sql(_BEGIN_CLAIMED, token=claim.token, stamp=stamp)
+        rows = await self._server.run(*_taking(flows, claim, limit, stamp), beginning, begun, done=begun)
+        return [_begun(row) for row in rows]
 
     async def swap(self, old: JobRow, new: JobRow, *, now: float) -> bool:
         """Write ``new`` where the job has the state and the epoch of ``old``; False where it has not."""
@@ -228,6 +245,23 @@ class PostgresJobs:
 
     def doubt(self) -> None:
         """Each method looks at the leases anyway."""
+
+
+def _taking(flows: Collection[str] | None, claim: Claim, limit: int, stamp: int) -> list[Statement]:
+    """What claims jobs, after the claims that are over have ended."""
+    values = claim._asdict() | {"stamp": stamp, "limit": limit}
+    if flows is None:
+        taking = sql(_CLAIM_ANY, **values)
+    elif len(flows) == 1:
+        taking = sql(_CLAIM_OF_ONE, flow=next(iter(flows)), **values)
+    else:
+        taking = sql(_CLAIM_OF_SEVERAL, flows=list(flows), **values)
+    return [sql(_LAPSE, now=claim.now), sql(_DUE, now=claim.now), taking]
+
+
+def _begun(row: Row) -> tuple[JobRow, Snapshot | None]:
+    job, flow = row[: len(JobRow._fields)], row[len(JobRow._fields) :]
+    return JobRow._make(job), None if flow[0] is None else snapshot_of(flow)
 
 
 def _one(id: str) -> Statement:  # noqa: A002  # what it is

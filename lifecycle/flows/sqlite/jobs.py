@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lifecycle.flows.jobs.rows import DISCARDED, JobRow, discarded, lapsed, taken
+from lifecycle.flows.jobs.rows import DISCARDED, JobRow, discarded, flow_of, lapsed, taken
 from lifecycle.flows.jobs.stores import lost_job, other_flow
 from lifecycle.flows.sqlite.flows import begin, discard, fence, snapshot
 from lifecycle.journal import Schema
@@ -122,17 +122,15 @@ class SQLiteJobs:
 
     async def take_many(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
         """Claim the first ``limit`` jobs that are due and that one of ``flows`` does, or any; fewer if there are."""
+        return await self._run(claim.now, lambda db: _take(db, flows, claim, limit))
 
-        def write(db: sqlite3.Connection) -> list[JobRow]:
-            db.execute(
-                "UPDATE lifecycle_jobs SET due = 0 WHERE state = 'UNCLAIMED' AND due > 0 AND due <= ?", (claim.now,)
-            )
-            claimed = [(row, taken(row, claim)) for row in _firsts(db, flows, limit)]
-            for row, mine in claimed:
-                _swap(db, row, mine, claim.now)
-            return [mine for _, mine in claimed]
-
-        return await self._run(claim.now, write)
+    async def begin_many(
+        self, flows: Collection[str], claim: Claim, limit: int
+    ) -> list[tuple[JobRow, Snapshot | None]]:
+        """As `take_many` and `adopt` in one transaction; None for a flow that `adopt` has to be asked for."""
+        return await self._run(
+            claim.now, lambda db: [(row, _adopt(db, flow_of(row))) for row in _take(db, flows, claim, limit)]
+        )
 
     async def swap(self, old: JobRow, new: JobRow, *, now: float) -> bool:
         """Write ``new`` where the job has the state and the epoch of ``old``; False where it has not."""
@@ -158,12 +156,9 @@ class SQLiteJobs:
         def write(db: sqlite3.Connection) -> Snapshot:
             if _one(db, "id = ? AND state = 'CLAIMED' AND epoch = ?", row.id, row.epoch) is None:
                 raise lost_job(row)
-            if begin(db, flow):
-                return snapshot(db, flow.id)
-            fence(db, flow.id, flow.owner, name=flow.name)
-            found = snapshot(db, flow.id)
-            if found.flow.name != flow.name:
-                raise other_flow(row, found.flow.name)
+            found = _adopt(db, flow)
+            if found is None:
+                raise other_flow(row, snapshot(db, flow.id).flow.name)
             return found
 
         return await self._run(now, write)
@@ -251,6 +246,23 @@ def _rows(db: sqlite3.Connection, where: str, *values: Any) -> list[JobRow]:
 
 def _one(db: sqlite3.Connection, where: str, *values: Any) -> JobRow | None:
     return next(iter(_rows(db, where, *values)), None)
+
+
+def _take(db: sqlite3.Connection, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
+    db.execute("UPDATE lifecycle_jobs SET due = 0 WHERE state = 'UNCLAIMED' AND due > 0 AND due <= ?", (claim.now,))
+    claimed = [(row, taken(row, claim)) for row in _firsts(db, flows, limit)]
+    for row, mine in claimed:
+        _swap(db, row, mine, claim.now)
+    return [mine for _, mine in claimed]
+
+
+def _adopt(db: sqlite3.Connection, flow: FlowRow) -> Snapshot | None:
+    """Begin the flow, or take it; None if its id is that of a flow with another name."""
+    if begin(db, flow):
+        return snapshot(db, flow.id)
+    fence(db, flow.id, flow.owner, name=flow.name)
+    found = snapshot(db, flow.id)
+    return found if found.flow.name == flow.name else None
 
 
 def _firsts(db: sqlite3.Connection, flows: Collection[str] | None, limit: int) -> list[JobRow]:

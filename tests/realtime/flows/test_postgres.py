@@ -472,5 +472,7 @@ async def test_the_jobs_of_each_flow_have_an_order_of_their_own_in_the_index() -
         claimed = [await board.claim(flows=["c", "b"]) for _ in range(3)]
         assert [job and job.flow for job in claimed] == ["b", "c", None]
     with psycopg.connect(url) as db:
-        ((index,),) = db.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'lifecycle_jobs_ready'")
+        ((index,),) = db.execute(
+            "SELECT indexdef FROM pg_indexes WHERE indexname = 'lifecycle_jobs_ready' AND schemaname = current_schema()"
+        )
     assert "(flow, rank, number)" in index
