@@ -49,8 +49,8 @@ _HANDSHAKE: Final = 0.25
 #: Connections that are accepted in a turn of the loop.
 _BURST: Final = 32
 
-#: Seconds until an acceptor tries again when the process or the system has no descriptor left, and between two log
-#: lines about that.
+#: Seconds until an acceptor tries again when nothing can be accepted, such as for lack of descriptors, and between two
+#: log lines about that.
 _PAUSE: Final = 0.1
 _QUIET: Final = 60.0
 
@@ -425,9 +425,8 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in _EXHAUSTED:
-                    raise
-                self._connections.cut_longest()
+                if error.errno in _EXHAUSTED:
+                    self._connections.cut_longest()
                 self._pause(listening, _PAUSE)
                 self._tell(listening, error)
                 return
@@ -450,9 +449,10 @@ class Acceptor:
         if self._loop.time() - self._logged >= _QUIET:
             self._logged = self._loop.time()
             logging.getLogger("lifecycle").error(
-                "no connection can be accepted at %s: %s; raise the limit of open files",
+                "no connection can be accepted at %s: %s%s",
                 listening.getsockname(),
                 error.strerror,
+                "; raise the limit of open files (ulimit -n)" if error.errno == errno.EMFILE else "",
             )
 
     def _resume(self, listening: socket.socket) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import subprocess
 import sys
+import threading
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +162,7 @@ async def test_whatever_becomes_of_a_call_its_span_ends() -> None:
         with pytest.raises(RemoteError):
             await pool.call(here + "spoilt")
         with pytest.raises(TypeError):
-            await pool.call("seen", object())
+            await pool.call("seen", threading.Lock())
         with pytest.raises(TimeoutError):
             await pool.call(here + "sleep", deadline=0.05)
         async with pool.lease():
