@@ -106,9 +106,10 @@ class Works:
 
         @task
         async def build(number: int) -> str:
-            await self._effect()
+            # Before the effect: an attempt that a retry makes has the key of the attempt before.
             if number % _FLAKY == 0 and current_task().attempt == 1:
                 raise OSError(f"{number} cannot be built just now")
+            await self._effect()
             return f"app-{number}"
 
         @task
