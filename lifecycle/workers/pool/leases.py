@@ -44,10 +44,12 @@ class Lease:
         self, function: str | Callable[..., Any], /, *args: Any, deadline: float | None = None, **kwargs: Any
     ) -> Any:
         """Call ``function`` there; see `Pool.call`."""
-        seat, order = self._its_seat(), self._ordered(function, args, kwargs, deadline)
+        order = self._ordered(function, args, kwargs, deadline)
         if not self._caller.prepared(order):
+            self._its_seat()
             await self._caller.prepare(order)
-        return await Call(self._caller, order, seat).outcome()
+        # The lease may have ended meanwhile.
+        return await Call(self._caller, order, self._its_seat()).outcome()
 
     def stream(
         self, function: str | Callable[..., Any], /, *args: Any, deadline: float | None = None, **kwargs: Any

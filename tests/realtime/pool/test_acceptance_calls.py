@@ -288,6 +288,16 @@ async def test_large_values_are_encoded_and_decoded_in_a_thread() -> None:
         assert pool.stats().idle == 1
 
 
+async def test_a_lease_that_ends_while_an_argument_is_encoded_makes_no_call() -> None:
+    async with pool_of() as pool:
+        async with pool.lease() as worker:
+            call = asyncio.create_task(worker.call("echo", [tasks.Noted(bytes(300_000))]))
+            await asyncio.sleep(0)
+        with pytest.raises(PoolClosed, match="not held"):
+            await call
+        assert pool.stats().calls == 0
+
+
 async def test_a_large_argument_that_cannot_be_sent_is_refused() -> None:
     async with pool_of() as pool:
         with pytest.raises(TypeError, match="'echo' was not called; what it was to be given cannot be sent: pickle"):
