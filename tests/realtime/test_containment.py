@@ -93,7 +93,7 @@ os.read(here, 1)
 
 #: An app for `run`: it defines main(), which prints a number a line.
 APP = """
-import asyncio, os, signal, sys
+import asyncio, contextlib, os, signal, sys
 from lifecycle.workers import ProcessWorker
 from lifecycle.workers.containment.guards import guards
 def started(name="w", *argv, **how):
@@ -367,6 +367,30 @@ async def test_a_guard_that_is_killed_again_and_again_is_replaced_ever_more_slow
                 with suppress(WorkerFailed):
                     await next_guard()
                     break
+
+
+def test_a_program_that_closes_the_notes_gets_others_with_the_next_worker(run: Any) -> None:
+    app, (first, second, guard) = run(
+        """
+        async def main():
+            clean = ("env", "-i", "sleep", "1000")
+            async with started("a", *clean, contain="guard") as a:
+                old = guards.pid
+                for fd in os.listdir("/proc/self/fd"):
+                    with contextlib.suppress(OSError):
+                        if "lifecycle-guard" in os.readlink(f"/proc/self/fd/{fd}"):
+                            os.close(int(fd))
+                async with started("b", *clean, contain="guard") as b:
+                    assert guards.pid != old
+                    say(a.state().pid, b.state().pid, guards.pid)
+                    await asyncio.Event().wait()
+        """,
+        3,
+    )
+    app.kill()
+    assert ended(first)
+    assert ended(second)
+    assert ended(guard)
 
 
 def test_a_guard_does_without_memfd_create_too(run: Any) -> None:
