@@ -26,6 +26,7 @@ __all__ = [
     "group_end",
     "group_gone",
     "process_end",
+    "readable",
     "reap",
     "require_groups",
     "signal_group",
@@ -57,7 +58,7 @@ async def process_end(pid: int) -> None:
         await _thread_end(pid)
         return
     try:
-        await _readable(fd)
+        await readable(fd)
     finally:
         os.close(fd)
 
@@ -73,7 +74,7 @@ async def group_end(pgid: int) -> None:
         watched = [fd for pid in new if (fd := _open_member(pid, pgid)) is not None]
         try:
             if watched:
-                await asyncio.gather(*(_readable(fd) for fd in watched))
+                await asyncio.gather(*(readable(fd) for fd in watched))
         finally:
             for fd in watched:
                 os.close(fd)
@@ -178,13 +179,13 @@ def _open_member(pid: int, pgid: int) -> int | None:
     return None
 
 
-async def _readable(fd: int) -> None:
+async def readable(fd: int) -> None:
     """Wait until ``fd`` is readable."""
     loop = asyncio.get_running_loop()
-    readable = loop.create_future()
-    loop.add_reader(fd, _resolve, readable)
+    future = loop.create_future()
+    loop.add_reader(fd, _resolve, future)
     try:
-        await readable
+        await future
     finally:
         loop.remove_reader(fd)
 

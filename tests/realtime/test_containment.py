@@ -755,6 +755,25 @@ async def test_why_a_pid_namespace_is_refused_is_told(
         await ProcessWorker("app", "sleep", "0", contain="pidns").start()
 
 
+async def test_a_command_that_looks_like_the_shell_around_it_is_seen_to_have_started(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    argv = ("sh", "-c", '"$@"; exit $?', "sh", "eval", f"read line <{tmp_path / 'fifo'}")
+    worker = ProcessWorker("app", *argv, contain="pidns")
+    async with asyncio.timeout(LIMIT):
+        await begin(worker)
+        await worker.stop()
+
+
+async def test_in_a_pid_namespace_a_command_inherits_nothing_more() -> None:
+    heard = Heard()
+    code = "import os; print(*sorted(os.listdir('/proc/self/fd')))"
+    for level in ("group", "pidns"):
+        worker = python(code, output=heard, contain=level)
+        await begin(worker)
+        await worker.wait()
+    assert heard.get_nowait() == heard.get_nowait()
+
+
 async def test_what_has_started_in_a_pid_namespace_hears_a_stop_that_comes_at_once() -> None:
     worker = ProcessWorker("app", "sleep", "1000", contain="pidns", stop_timeout=LIMIT)
     await begin(worker)

@@ -51,6 +51,7 @@ class Bond:
         self._cgroup: Cgroup | None = None
         self._move: Move | None = None
         self._moving: asyncio.Future[None] | None = None
+        self._arrival: namespaces.Arrival | None = None
         # Descendants that were seen while their descent could be.
         self._seen: set[Known] = set()
 
@@ -83,8 +84,8 @@ class Bond:
             self._take(pid)
         except OSError as error:
             raise self._refusal(str(error)) from error
-        if self.level is Level.PIDNS:
-            await namespaces.entered(pid)
+        if self._arrival is not None:
+            await self._arrival.wait(pid)
 
     def _take(self, pid: int) -> None:
         if self._holds_guard:
@@ -150,6 +151,8 @@ class Bond:
 
     async def clear(self, *, started: bool = True) -> None:
         """Kill everything that is left, wherever it went."""
+        if self._arrival is not None:
+            self._arrival.close()
         try:
             enclosed = self._enclosed
             removed = self._cgroup is not None and await self._cgroup.remove()
@@ -182,7 +185,8 @@ class Bond:
     async def _in_namespace(self, command: Command) -> Command:
         try:
             how = await namespaces.flags()
-            command = namespaces.inside(command, how)
+            self._arrival = namespaces.Arrival()
+            command = namespaces.inside(command, how, self._arrival)
         except namespaces.Refused as error:
             raise self._refusal(str(error)) from error
         self.level = Level.PIDNS

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import subprocess
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from lifecycle.workers import _platform
 from lifecycle.workers.commands import check_program
-from lifecycle.workers.containment.sweeps import family, look
 from lifecycle.workers.stdio import Command, pipe, popen
 
-__all__ = ["Refused", "entered", "flags", "inside"]
+__all__ = ["Arrival", "Refused", "flags", "inside"]
 
 _PLAIN: Final = ("--pid", "--fork", "--kill-child")
 _AS_USER: Final = ("--user", "--map-current-user", *_PLAIN)
@@ -30,12 +29,12 @@ _DEAF: Final = "HUP,QUIT,USR1,USR2,PIPE,ALRM,STKFLT,XCPU,XFSZ,VTALRM,PROF,IO,PWR
 #: The command is not the last one, or the shell would become it.
 _FIRST: Final = '"$@"; exit $?'
 _SHELL: Final = ("sh", "-c", _FIRST, "sh")
-#: What the command is before it is itself: the shell's fork, and what makes it hear again.
-_LAST: Final = ("env", "--default-signal")
+#: What the command is before it is itself: what makes it hear again, and what tells of that.
+_LAST: Final = ("env", "--default-signal", "sh", "-c", '{ echo >"$0"; } 2>/dev/null; exec "$@"')
 #: Seconds for the try whether there can be one.
 _TRY: Final = 10.0
-#: Seconds between two looks for the command.
-_PAUSE: Final = 0.001
+#: Seconds after which the command is taken to be there, should it be unable to open the pipe.
+_ARRIVES: Final = 1.0
 
 
 class Refused(OSError):
@@ -66,38 +65,52 @@ async def flags() -> tuple[str, ...]:
     raise Refused(f"it is refused here ({reason})")
 
 
-def inside(command: Command, how: tuple[str, ...]) -> Command:
-    """``command`` in a new pid namespace.
+def inside(command: Command, how: tuple[str, ...], arrival: Arrival) -> Command:
+    """``command`` in a new pid namespace, which ``arrival`` hears of.
 
     Raises:
         OSError: for a program that is not there, or may not be executed: once it is inside that could not be told.
     """
     check_program(command)
     outside = ("env", f"--ignore-signal={_DEAF}", "unshare", *how)
-    return replace(command, argv=[*outside, *_SHELL, *_LAST, *command.argv])
+    return replace(command, argv=[*outside, *_SHELL, *_LAST, arrival.path, *command.argv])
 
 
-async def entered(pid: int) -> None:
-    """Wait until the command is there, inside what our child ``pid`` makes, or all is over.
+class Arrival:
+    """The arrival of a command in its namespace: the last program before it writes to a named pipe of ours.
 
-    Before that a signal is lost on its way in. Nobody tells of it, so it is looked for; it takes milliseconds.
+    So the command inherits nothing; and in a user namespace, our descriptors cannot be opened through /proc.
     """
-    while not _is_inside(pid):  # noqa: ASYNC110  # nobody could set an event
-        await asyncio.sleep(_PAUSE)
 
+    def __init__(self) -> None:
+        import tempfile
 
-def _is_inside(pid: int) -> bool:
-    outside = look(pid)
-    if outside is None or outside.dead:
-        return True
-    return any(process.parent != pid and not _on_its_way(process.pid) for process in family(pid))
+        self.path: str = os.path.join(tempfile.gettempdir(), f"lifecycle-{secrets.token_hex(16)}")  # noqa: PTH118  # a word of a command
+        with ExitStack() as stack:
+            os.mkfifo(self.path, 0o600)
+            stack.callback(os.unlink, self.path)
+            self._reads = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            stack.callback(os.close, self._reads)
+            self._held = stack.pop_all()
 
+    async def wait(self, pid: int) -> None:
+        """Wait until the command is there, inside what our child ``pid`` makes, or all is over.
 
-def _on_its_way(pid: int) -> bool:
-    with suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
-        return any(tuple(words[: len(before)]) == before for before in (_SHELL, _LAST))
-    return False
+        Before that a signal is lost on its way in.
+        """
+        over = asyncio.ensure_future(_platform.process_end(pid))
+        there = asyncio.ensure_future(_platform.readable(self._reads))
+        try:
+            await asyncio.wait({over, there}, timeout=_ARRIVES, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in (over, there):
+                each.cancel()
+            await asyncio.wait({over, there})
+            self.close()
+
+    def close(self) -> None:
+        """Close the pipe; any number of times."""
+        self._held.close()
 
 
 async def _try(how: tuple[str, ...]) -> str:
