@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from lifecycle.errors import FlowError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["JSON", "Codec", "is_plain", "keep"]
+__all__ = ["JSON", "Codec", "is_large", "is_plain", "keep"]
 
 
 class Codec(Protocol):
@@ -38,11 +38,11 @@ class JSON:
             FlowError: saying what cannot be kept, and where in the value it is.
         """
         try:
-            text = _dumps(value)
+            text = "".join(_pieces(value)) if is_large(value) else _dumps(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise FlowError(f"{_found(value) or _short(value)} cannot be kept as JSON: {error}; {_ADVICE}") from error
-        if type(value) not in _PLAIN and (found := _found(value)):
-            raise FlowError(f"{found} would not come back the same from JSON; {_ADVICE}")
+        if type(value) not in _PLAIN and not _comes_back(value):
+            raise FlowError(f"{_found(value)} would not come back the same from JSON; {_ADVICE}")
         return text
 
     def decode(self, text: str) -> Any:
@@ -62,6 +62,9 @@ class JSON:
 _ADVICE = "return plain data, or give Flows(codec=...) one that knows it"
 #: Characters of a value that an error shows.
 _SHORT = 60
+#: Characters that are encoded in some milliseconds, and those that any value is counted for.
+_MANY, _EACH = 256 * 1024, 16
+_END: Any = object()
 _PLAIN = (int, str, float, bool, type(None))
 _dumps = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
@@ -79,16 +82,87 @@ def _where(value: Any, path: str = "the value") -> str:
     if type(value) in _PLAIN:
         return ""
     if type(value) in (list, tuple):
-        parts = [(each, f"{path}[{place}]") for place, each in enumerate(cast("list[Any]", value))]
+        parts: Iterable[tuple[Any, Any]] = enumerate(cast("list[Any]", value))
     elif type(value) is dict:
         named = cast("Mapping[Any, Any]", value)
         odd = next((key for key in named if type(key) is not str), None)
         if odd is not None:
             return f"the key {_short(odd)} of {path}"
-        parts = [(each, f"{path}[{key!r}]") for key, each in named.items()]
+        parts = named.items()
     else:
         return f"{path}, {_short(value)},"
-    return next(filter(None, (_where(each, where) for each, where in parts)), "")
+    return next(filter(None, (_where(each, f"{path}[{place!r}]") for place, each in parts)), "")
+
+
+def _comes_back(value: Any) -> bool:
+    """Whether JSON knows all of ``value``, which neither contains itself nor is too deep."""
+    left = [iter((value,))]
+    while left:
+        each = next(left[-1], _END)
+        kind = type(each)
+        if each is _END:
+            left.pop()
+        elif kind in (list, tuple):
+            left.append(iter(cast("list[Any]", each)))
+        elif kind is dict:
+            named = cast("Mapping[Any, Any]", each)
+            if any(type(key) is not str for key in named):
+                return False
+            left.append(iter(named.values()))
+        elif kind not in _PLAIN:
+            return False
+    return True
+
+
+def _pieces(value: Any) -> Iterator[str]:
+    """The text of ``value`` in pieces, between which other threads have their turn."""
+    if not is_large(value):
+        yield _dumps(value)
+    elif type(value) in (list, tuple):
+        yield "["
+        yield from _halves(cast("list[Any]", value))
+        yield "]"
+    elif type(value) is dict:
+        yield "{"
+        for place, (key, each) in enumerate(cast("Mapping[Any, Any]", value).items()):
+            # The encoder writes the key, whatever it is.
+            yield f"{',' if place else ''}{_dumps({key: 0})[1:-2]}"
+            yield from _pieces(each)
+        yield "}"
+    else:
+        yield _dumps(value)
+
+
+def _halves(values: Sequence[Any]) -> Iterator[str]:
+    """The texts of ``values``, of which there are some, with commas between them."""
+    if len(values) == 1:
+        yield from _pieces(values[0])
+    elif not is_large(values):
+        yield _dumps(values)[1:-1]
+    else:
+        yield from _halves(values[: len(values) // 2])
+        yield ","
+        yield from _halves(values[len(values) // 2 :])
+
+
+def is_large(value: Any) -> bool:
+    """Whether to make text of ``value`` takes so long that the loop should not wait for it."""
+    if type(value) in _PLAIN:
+        return type(value) is str and len(value) > _MANY
+    left, seen = [iter((value,))], 0
+    while left:
+        each = next(left[-1], _END)
+        kind = type(each)
+        if each is _END:
+            left.pop()
+        elif kind in (list, tuple):
+            left.append(iter(cast("list[Any]", each)))
+        elif kind is dict:
+            left.append(iter(cast("Mapping[Any, Any]", each).values()))
+        seen += len(cast("str", each)) if kind is str else _EACH
+        if seen > _MANY:
+            return True
+    return False
 
 
 def _short(value: Any) -> str:

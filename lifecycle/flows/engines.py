@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle._bells import Bell
-from lifecycle.flows.codecs import keep
+from lifecycle.flows.codecs import JSON, is_large, keep
+from lifecycle.flows.core.cells import NOTHING
 from lifecycle.flows.core.cores import Core
 from lifecycle.flows.core.endings import error_of
 from lifecycle.flows.core.outcomes import Given, cancelled, ended
@@ -185,23 +187,35 @@ class Engine:
     async def _analyze(self) -> None:
         over, self._crew.ended = self._crew.ended, []
         for call, outcome in over:
-            self._take_in(call, outcome)
+            large = is_large(outcome)
+            self._take_in(call, await self._kept_apart(call, outcome) if large else self._kept(outcome))
         self.core.look()
         if self._heeded or not self.core.may_schedule:
             await self._flush()
 
-    def _take_in(self, call: Call, outcome: Any) -> None:
-        if outcome is CANCELLED:
+    def _take_in(self, call: Call, kept: Given | Failure | None) -> None:
+        if kept is None:
             cancelled(self.core, call.cell)
         else:
-            kept = self._kept(outcome)
             ended(self.core, call.cell, kept, back=call.back)
             if isinstance(kept, Given):
                 self.core.ledger.send(call.sent)
 
-    def _kept(self, outcome: Any) -> Given | Failure:
+    async def _kept_apart(self, call: Call, outcome: Any) -> Given | Failure:
+        """The same in a thread; without a copy, if no listener is to be given one."""
+        try:
+            text = await self._threads.call(partial(self._codec.encode, outcome))
+            # A retry remembers what it gave, and a codec of others may fail to decode.
+            decodes = self._heeded or call.cell.node.kind == "retry" or type(self._codec) is not JSON
+            return Given(text, await self._threads.call(partial(self._codec.decode, text)) if decodes else NOTHING)
+        except Exception as error:  # noqa: BLE001  # as below
+            return Failure.of(error)
+
+    def _kept(self, outcome: Any) -> Given | Failure | None:
         if isinstance(outcome, Failure):
             return outcome
+        if outcome is CANCELLED:
+            return None
         try:
             return Given(*keep(self._codec, outcome))
         except Exception as error:  # noqa: BLE001  # what cannot be kept is the failure of who gave it

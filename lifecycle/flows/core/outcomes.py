@@ -21,6 +21,7 @@ class Given(NamedTuple):
     """What a function returned, and how that is kept."""
 
     text: str
+    #: `NOTHING` where it is only decoded once it is asked for.
     value: Any
 
 
@@ -37,7 +38,7 @@ def _succeeded(core: Core, cell: Cell, given: Given) -> None:
     if cell.node.kind == "retry":
         cell.history = [*cell.history, Attempt(given.value, {})]
         cell.due = 0.0
-    core.ledger.move(cell, AtomState.SUCCESS, result=given.value, text=given.text)
+    core.ledger.move(cell, AtomState.SUCCESS, result=_told(given), text=given.text)
 
 
 def _failed(core: Core, cell: Cell, failure: Failure) -> None:
@@ -67,7 +68,12 @@ def _undone(core: Core, cell: Cell, given: Given) -> None:
     cell.history = []
     if cell.atom is not None and cell.atom.undo is not None:
         cell.undone = cell.round
-    core.ledger.move(cell, AtomState.REVERTED, result=given.value, text=given.text)
+    core.ledger.move(cell, AtomState.REVERTED, result=_told(given), text=given.text)
+
+
+def _told(given: Given) -> Any:
+    """What is told of it; a large value is not decoded for who does not listen."""
+    return None if given.value is NOTHING else given.value
 
 
 def _not_undone(core: Core, cell: Cell, failure: Failure) -> None:

@@ -1,0 +1,83 @@
+"""Results of many megabytes: they are made into text in a thread, and cost little more memory than the text."""
+
+from __future__ import annotations
+
+import json
+import threading
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle import hooks
+from lifecycle.flows import JSON, Change, Flows, Run, Times, linear, task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Noting(JSON):
+    """A codec that notes whether it was called in the thread of the loop."""
+
+    def __init__(self) -> None:
+        self.in_loop: list[bool] = []
+
+    def encode(self, value: Any) -> str:
+        self.in_loop.append(threading.current_thread() is threading.main_thread())
+        return super().encode(value)
+
+
+LARGE: list[Any] = [
+    [{}] * 200_000,
+    {"rows": [[number, str(number), None] for number in range(50_000)], 'a"ü': {"x": "y" * 300_000}, "": [[]]},
+    "ü" * 300_000,
+    [[["deep" * 100_000], 1], "end"],
+]
+
+
+@pytest.mark.parametrize("value", LARGE, ids=["many", "rows", "text", "deep"])
+def test_a_large_value_has_the_same_text_as_from_json(value: Any) -> None:
+    assert JSON().encode(value) == json.dumps(value, separators=(",", ":"))
+
+
+def test_to_check_a_large_value_takes_little_memory() -> None:
+    value: list[Any] = [{} for _ in range(200_000)]
+    tracemalloc.start()
+    try:
+        JSON().encode(value)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10_000_000
+
+
+async def test_a_large_result_is_encoded_in_a_thread_and_a_small_one_in_the_loop(tmp_path: Path) -> None:
+    codec = Noting()
+    flow = linear("f", task(lambda: LARGE[0], name="large"), task(len_of, name="small"), retry=Times(1))
+    async with Flows(tmp_path / "app.db", codec=codec) as flows:
+        codec.in_loop.clear()
+        out = await flows.start(flow)
+    assert out == {"large": LARGE[0], "small": 200_000}
+    # What the flow was given, the number of the attempt, both results, and the history of the retry.
+    assert codec.in_loop.count(False) == 1
+
+
+def len_of(large: list[Any]) -> int:
+    return len(large)
+
+
+async def test_a_listener_is_given_a_large_result_and_a_reload_has_it(tmp_path: Path) -> None:
+    told: list[Any] = []
+
+    def hear(_: Run, *, change: Change) -> None:
+        if change.new == "SUCCESS" and change.kind == "task":
+            told.append(change.result)
+
+    flow = linear("f", task(lambda: LARGE[1], name="large"))
+    async with Flows(tmp_path / "app.db") as flows:
+        with hooks.flow_changed.connected_to(hear):
+            await flows.start(flow, id="one")
+        assert await flows.start(flow, id="two") == {"large": LARGE[1]}
+    assert told == [LARGE[1]]
+    async with Flows(tmp_path / "app.db") as flows:
+        assert await flows.start(flow, id="two") == {"large": LARGE[1]}
