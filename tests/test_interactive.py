@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -410,6 +411,29 @@ async def test_lines_are_handled_one_after_the_other(monkeypatch: pytest.MonkeyP
 async def test_what_follows_quit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     events = await typed(monkeypatch, "quit\nsuspend\n", suspend=Part())
     assert events == [ShutdownEvent("quit")]
+
+
+async def test_lines_that_wait_for_a_command_are_not_obeyed_after_a_quit_from_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, write = os.pipe()
+    os.write(write, b"work\nnext\n")
+    seen, begun = Recorder(), asyncio.Event()
+
+    async def work(_: CommandEvent) -> None:
+        begun.set()
+        await asyncio.sleep(0.01)
+
+    with os.fdopen(read) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        router = new(signals=False, commands={"work": work, "next": seen})
+        running = asyncio.create_task(router.run())
+        await begun.wait()
+        await router.emit(ShutdownEvent("SIGTERM"))
+        async with asyncio.timeout(30):
+            await running
+    os.close(write)
+    assert not seen.events
 
 
 async def test_a_default_handler_gets_the_lines_that_are_no_commands(monkeypatch: pytest.MonkeyPatch) -> None:

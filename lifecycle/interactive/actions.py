@@ -80,8 +80,9 @@ class Actions:
         say("resumed")
 
     async def quit(self, event: Topical) -> None:
-        """Shut down; where there is no lifetime, the router is all there is to stop. What follows is not read."""
+        """Shut down, or stop the router where there is no lifetime. Lines that follow are not obeyed."""
         if self.keyboard is not None:
+            self.keyboard.discard_rest()
             with suppress(RouteNotFound):
                 self.router.remove_source(self.keyboard)
         try:

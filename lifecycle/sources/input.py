@@ -66,8 +66,8 @@ class InputSource:
         self._raw = raw
         self._fallback = fallback
         self._stream = stream
-        # The event of the last line.
-        self._last: Topical | None = None
+        # Whether the lines that have come are dropped when the source is cancelled.
+        self._discards = False
         #: Lines that have come so far, of whatever kind.
         self.lines: int = 0
 
@@ -86,13 +86,14 @@ class InputSource:
     async def run(self, emit: Emit) -> None:
         """Emit until the input ends."""
         strict = self.is_terminal
+        self._discards = strict
         lines, chunks, left = Lines(), open_chunks(self._stream), deque[str]()
         try:
             while chunk := await chunks.read():
                 left.extend(lines.feed(chunk))
                 await self._emit_each(left, emit, wait=not strict)
         except asyncio.CancelledError:
-            if not strict:
+            if not self._discards:
                 left.extend(lines.feed(chunks.read_nowait()))
                 await self._hand_over(left, emit)
             raise
@@ -102,6 +103,10 @@ class InputSource:
         await self._emit_each(left, emit, wait=not strict)
         await emit(EndOfInputEvent())
 
+    def discard_rest(self) -> None:
+        """When the source is cancelled, drop the lines that have come and were not emitted."""
+        self._discards = True
+
     async def take(self, lines: Iterable[str], emit: Emit) -> None:
         """Emit what ``lines`` stand for; they do not wait for each other."""
         await self._emit_each(deque(lines), emit, wait=False)
@@ -109,7 +114,7 @@ class InputSource:
     async def _emit_each(self, left: deque[str], emit: Emit, *, wait: bool) -> None:
         """Take the lines out and emit what they stand for; with ``wait`` each after the one before it was handled."""
         while left:
-            self._last = event = self._next_of(left)
+            event = self._next_of(left)
             if event is None:
                 continue
             delivery = await emit(event)
@@ -117,12 +122,9 @@ class InputSource:
                 await _handled(delivery)
 
     async def _hand_over(self, left: deque[str], emit: Emit) -> None:
-        """Emit the lines that have come when the source is cancelled, without waiting for room or for handlers.
-
-        Lines after one that ends the program are not obeyed.
-        """
-        while left and not isinstance(self._last, _ENDS):
-            self._last = event = self._next_of(left)
+        """Emit the lines that have come when the source is cancelled, without waiting for room or for handlers."""
+        while left and not self._discards:
+            event = self._next_of(left)
             if event is not None:
                 # A router that drains takes an event beyond the limit of a full lane when its emit is cancelled.
                 try:
@@ -136,7 +138,9 @@ class InputSource:
 
     def _next_of(self, left: deque[str]) -> Topical | None:
         self.lines += 1
-        return self._event(left.popleft())
+        event = self._event(left.popleft())
+        self._discards |= isinstance(event, _ENDS)
+        return event
 
     def _event(self, line: str) -> Topical | None:
         """What ``line`` stands for; a user's function that fails costs this line only."""

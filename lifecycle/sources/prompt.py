@@ -74,6 +74,10 @@ class PromptSource:
         self._vocabulary.use(commands)
         self._input.use_commands(commands)
 
+    def discard_rest(self) -> None:
+        """When the source is cancelled, drop the lines that have come and were not emitted."""
+        self._input.discard_rest()
+
     def clear_line(self) -> bool:
         """Give up what is half typed; whether there was anything."""
         return self._conversation is not None and self._conversation.clear_line()

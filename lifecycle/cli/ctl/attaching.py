@@ -103,6 +103,8 @@ class _Talk:
         show_commands(self._known)
 
     async def _carry_out(self, event: LineEvent) -> None:
+        if current().stopping:
+            return  # it came from a pipe together with others, and waited for one of them
         try:
             with self._client.tell("/api/command", {"line": event.line}) as exchange:
                 await _readable(exchange)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pexpect
 import pytest
 
-from tests.realtime.observe.controlled import at_terminal, ctl, ends, home, started
+from tests.realtime.observe.controlled import at_terminal, ctl, ends, environment, home, started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,6 +84,49 @@ def test_lines_from_a_pipe_are_carried_out_one_after_the_other(env: Env, shop: R
     assert re.search(r"^program +running", out, re.MULTILINE)
     shop.until("shipped two words")
     assert ctl(env, "attach", given="") == (0, "", "")
+
+
+SLOW = """
+import asyncio, signal
+from lifecycle import Router, run
+from lifecycle.observe import ControlSocket
+
+router, released = Router(), asyncio.Event()
+
+async def slow(_):
+    print("slow has begun", flush=True)
+    await released.wait()
+
+async def note(event):
+    print("noted", *event.args, flush=True)
+
+async def main():
+    await router.wait_running()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, released.set)
+    print("up", flush=True)
+    await asyncio.Event().wait()
+
+router.command("slow", slow)
+router.command("note", note)
+run(ControlSocket("slow"), router, main)
+"""
+
+
+def test_lines_from_a_pipe_that_wait_for_another_are_not_carried_out_after_ctrl_c(env: Env) -> None:
+    with started(env, "-c", SLOW) as program:
+        lines = "slow\n" + "note the rest\n" * 3
+        command = [sys.executable, "-m", "lifecycle", "ctl", "-p", "slow", "attach"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment(env), text=True) as attached:
+            assert attached.stdin is not None
+            attached.stdin.write(lines)
+            attached.stdin.flush()
+            program.until("slow has begun")
+            attached.send_signal(signal.SIGINT)
+            assert attached.wait(30) == 0
+        program.process.send_signal(signal.SIGUSR1)
+        assert ctl(env, "-p", "slow", "note", "the end")[0] == 0
+        program.until("noted the end")
+        assert "noted the rest" not in program.text
 
 
 # -- what else looks different -------------------------------------------------------------------------------------
