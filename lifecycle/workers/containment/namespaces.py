@@ -30,11 +30,11 @@ _DEAF: Final = "HUP,QUIT,USR1,USR2,PIPE,ALRM,STKFLT,XCPU,XFSZ,VTALRM,PROF,IO,PWR
 _FIRST: Final = '"$@"; exit $?'
 _SHELL: Final = ("sh", "-c", _FIRST, "sh")
 #: What the command is before it is itself: what makes it hear again, and what tells of that.
-_LAST: Final = ("env", "--default-signal", "sh", "-c", '{ echo >"$0"; } 2>/dev/null; exec "$@"')
+_LAST: Final = ("env", "--default-signal", "sh", "-c", '{ [ -p "$0" ] && echo >"$0"; } 2>/dev/null; exec "$@"')
 #: Seconds for the try whether there can be one.
 _TRY: Final = 10.0
 #: Seconds after which the command is taken to be there, should it be unable to open the pipe.
-_ARRIVES: Final = 1.0
+_ARRIVES: Final = 10.0
 
 
 class Refused(OSError):
