@@ -1,9 +1,9 @@
 """`Engine`: runs one flow, phase by phase: what the core decides is written, then told, then done.
 
-RESUMING, then SCHEDULING, WAITING and ANALYZING in turn. What a phase has changed is one transaction, and nobody is
-told of a change, nor is a function called, before it is stored. Where nobody is told who could object to what is begun
-next, ANALYZING and the SCHEDULING after it are one transaction: half as many ways to the disk. Decisions belong into
-the core, functions into the crew.
+RESUMING, then SCHEDULING, WAITING and ANALYZING in turn. What a phase has changed is one transaction, and no change is
+told, nor a function called, before it is stored. ANALYZING and the SCHEDULING after it are one transaction: half
+as many ways to the disk. If the flow is suspended before a change of that SCHEDULING was told, the SCHEDULING is taken
+back: the store forgets it, and nothing has begun. Decisions belong into the core, functions into the crew.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lifecycle.flows.tables import ENGINES, FLOWS, AtomState, EngineState, FlowS
 from lifecycle.journal.threads import LoopThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from lifecycle.flows.codecs import Codec
     from lifecycle.flows.core.cores import Call
@@ -156,22 +156,38 @@ class Engine:
         await self._flush()
         scheduling = True
         while scheduling or self._crew or self._crew.ended:
-            if scheduling:
-                self._enter(EngineState.SCHEDULING)
-                await self._schedule()
+            if scheduling and not await self._schedule():
+                scheduling = False
+                continue
             self._enter(EngineState.WAITING)
             await self._wait()
             self._enter(EngineState.ANALYZING)
             await self._analyze()
             scheduling = self.core.may_schedule
 
-    async def _schedule(self) -> None:
+    async def _schedule(self) -> bool:
+        """Write what is begun together with what ANALYZING has left to write; False if nothing is to begin any more."""
         limit = self._options.concurrency
+        analyzed = self.core.ledger.pending
         self.core.now = self._clock()
         calls = self.core.schedule(None if limit is None else limit - len(self._crew))
+        changes = await self._commit()
+        for change in changes[:analyzed]:
+            self._tell(change)
+        suspended = analyzed > 0 and self.core.state is not FlowState.RUNNING
+        if not suspended:
+            self._enter(EngineState.SCHEDULING)
+        if self.core.state is FlowState.RUNNING:
+            for change in changes[analyzed:]:
+                self._tell(change)
+        elif begun := changes[analyzed:]:
+            self.core.take_back(begun[0].seq)
+            calls = []
+        self.bell.ring()
         await self._flush()
         for call in calls:
             self._crew.start(call)
+        return not suspended
 
     async def _wait(self) -> None:
         await self._flush()
@@ -190,7 +206,7 @@ class Engine:
             large = is_large(outcome)
             self._take_in(call, await self._kept_apart(call, outcome) if large else self._kept(outcome))
         self.core.look()
-        if self._heeded or not self.core.may_schedule:
+        if not self.core.may_schedule:
             await self._flush()
 
     def _take_in(self, call: Call, kept: Given | Failure | None) -> None:
@@ -251,18 +267,25 @@ class Engine:
                 watcher(state)
 
     async def _flush(self) -> None:
-        """Write what has changed, then tell of it; who is told may change something again."""
-        while (batch := self.core.ledger.drain()) is not None:
-            await self._store.commit(batch)
-            if batch.sent:
-                self.sent()
-            for change in batch.changes:
+        """Write what has changed, then tell of it; a receiver may change something again."""
+        while changes := await self._commit():
+            for change in changes:
                 self._tell(change)
             self.bell.ring()
 
+    async def _commit(self) -> Sequence[Change]:
+        """Write what has changed; the changes that are to be told, in order."""
+        changes: list[Change] = []
+        while not changes and (batch := self.core.ledger.drain()) is not None:
+            await self._store.commit(batch)
+            changes = batch.changes
+            if batch.sent:
+                self.sent()
+        return changes
+
     @property
     def _heeded(self) -> bool:
-        """Whether somebody is told of changes, and may suspend the flow before the next task begins."""
+        """Whether changes, and the results in them, are given to anything."""
         return bool(self.listeners or hooks.flow_changed.receivers or hooks.state_changed.receivers)
 
     def _tell(self, change: Change) -> None:

@@ -126,3 +126,5 @@ class Batch(NamedTuple):
     error: str = ""
     #: What was sent by those who have succeeded.
     sent: Sequence[OutboxRow] = ()
+    #: The number from which on the changes that are stored are forgotten; 0: none.
+    taken_back: int = 0

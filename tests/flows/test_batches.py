@@ -1,11 +1,17 @@
-"""How much is written at once: the end of a task and the beginning of the next, unless somebody may step in between."""
+"""How much is written at once: the end of a task and the beginning of the next, whoever listens."""
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from lifecycle import hooks
-from lifecycle.flows import Batch, Change, Flow, Flows, MemoryStore, Run, linear, task
+from lifecycle.flows import Batch, Change, Flow, Flows, MemoryStore, Run, Times, linear, task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Noting(MemoryStore):
@@ -25,32 +31,65 @@ def two() -> Flow:
     return linear("f", *[task(lambda: 1, name=name) for name in "ab"])
 
 
-async def test_the_end_of_a_task_is_written_with_the_beginning_of_the_next() -> None:
+def told(_: Any, **_arguments: Any) -> None:
+    """Of a change."""
+
+
+@pytest.mark.parametrize(
+    "listening",
+    [nullcontext, lambda: hooks.flow_changed.connected_to(told), lambda: hooks.state_changed.connected_to(told)],
+)
+async def test_the_end_of_a_task_is_written_with_the_beginning_of_the_next(listening: Callable[[], Any]) -> None:
     async with Flows(store=(store := Noting())) as flows:
-        await flows.start(two())
+        with listening():
+            await flows.start(two())
     assert store.batches == [["f RUNNING"], ["a RUNNING"], ["a SUCCESS", "b RUNNING"], ["b SUCCESS"], ["f SUCCESS"]]
 
 
-async def test_who_is_told_of_the_end_of_a_task_can_suspend_the_flow_before_the_next_begins() -> None:
-    def told(run: Run, *, change: Change) -> None:
+async def test_a_receiver_that_hears_of_the_end_of_a_task_can_suspend_the_flow_before_the_next_begins(
+    flows: Flows,
+) -> None:
+    calls: list[str] = []
+    heard: list[str] = []
+
+    def suspend(run: Run, *, change: Change) -> None:
+        heard.append(f"{change.name} {change.new}")
         if (change.name, change.new) == ("a", "SUCCESS"):
             run.suspend()
 
-    async with Flows(store=(store := Noting())) as flows:
-        with hooks.flow_changed.connected_to(told):
-            run = flows.start(two())
-            assert [state.value async for state in run.states()][-1] == "SUSPENDED"
-            await flows.suspend()
-        assert (run.state, run.atoms["b"].attempt) == ("SUSPENDED", 0)
-    assert store.batches[2] == ["a SUCCESS"]
+    flow = linear("f", *[task(lambda name=name: calls.append(name), name=name) for name in "ab"])
+    with hooks.flow_changed.connected_to(suspend):
+        run = flows.start(flow, id="one")
+        assert [state.value async for state in run.states()][-1] == "SUSPENDED"
+    assert heard == ["f RUNNING", "a RUNNING", "a SUCCESS", "f SUSPENDING", "f SUSPENDED"]
+    assert (run.state, run.atoms["b"].state, run.atoms["b"].attempt) == ("SUSPENDED", "PENDING", 0)
+    stored = await flows.store.load("one")
+    assert (stored.atoms["b"].state, stored.atoms["b"].attempt) == ("PENDING", 0)
+    assert [f"{each.name} {each.new}" for each in await flows.store.changes("one")] == heard
+    await run.resume()
+    await run
+    assert calls == ["a", "b"]
 
 
-async def test_a_receiver_of_states_sees_each_as_it_is_stored() -> None:
-    async with Flows(store=(store := Noting())) as flows:
+async def test_a_retry_that_was_suspended_before_its_next_attempt_makes_it_when_it_goes_on(flows: Flows) -> None:
+    keys = 0
 
-        def told(_: Any, **_arguments: Any) -> None: ...
+    def fails_once() -> int:
+        nonlocal keys
+        keys += 1
+        if keys == 1:
+            raise OSError("no connection")
+        return keys
 
-        with hooks.state_changed.connected_to(told):
-            await flows.start(two())
-    assert ["a SUCCESS"] in store.batches
-    assert ["b RUNNING"] in store.batches
+    def suspend(run: Run, *, change: Change) -> None:
+        if (change.name, change.new) == ("a", "REVERTED"):
+            run.suspend()
+
+    flow = linear("f", task(fails_once, name="a"), retry=Times(3))
+    with hooks.flow_changed.connected_to(suspend):
+        run = flows.start(flow, id="one")
+        assert [state.value async for state in run.states()][-1] == "SUSPENDED"
+    stored = await flows.store.load("one")
+    assert {name: row.state for name, row in stored.atoms.items()} == {"a": "REVERTED", "f_retry": "SUCCESS"}
+    await run.resume()
+    assert (await run)["a"] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import FlowError
@@ -98,6 +99,15 @@ class Cell:
     def __repr__(self) -> str:
         return f"<Cell {self.name or self.node.kind!r}: {self.state}/{self.intention}>"
 
+    def saved(self) -> tuple[Any, ...]:
+        """All that it is now, for `restore`."""
+        return _SAVED(self)
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        """Be again what it was."""
+        for name, value in zip(self.__slots__, saved, strict=True):
+            setattr(self, name, value)
+
     def is_settled(self) -> bool:
         """Whether those after it need not wait for it, or for any before it."""
         return not self.unsettled and (self.atom is None or (self.state in _SETTLED and self.intention in _AHEAD))
@@ -172,6 +182,9 @@ class Cell:
         self.failure = Failure.decode(row.failure) if row.failure else None
         self.revert_failure = Failure.decode(row.revert_failure) if row.revert_failure else None
         self.history = _history(row.history, codec) if row.history else []
+
+
+_SAVED = attrgetter(*Cell.__slots__)
 
 
 def _history_text(history: list[Attempt], codec: Codec) -> str:

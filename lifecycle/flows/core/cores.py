@@ -71,6 +71,10 @@ class Core:
         self.now: float = 0.0
         # Those whose turn it is: the highest priority first, then the first in the flow.
         self._ready: list[tuple[int, int]] = []
+        # Of the last `schedule`: the cells as they were before, those that it began, and the errors that there were.
+        self._before: list[tuple[Cell, tuple[Any, ...]]] = []
+        self._begun: list[Cell] = []
+        self._errors = 0
         self._load(snapshot.atoms, codec)
 
     def _load(self, rows: dict[str, AtomRow], codec: Codec) -> None:
@@ -203,17 +207,34 @@ class Core:
 
     def schedule(self, room: int | None) -> list[Call]:
         """Begin those whose turn it is, at most ``room`` of them."""
+        self._before, self._begun, self._errors = [], [], len(self.errors)
         calls: list[Call] = []
         while self.may_schedule and (room is None or len(calls) < room):
             cell = self.cells[heapq.heappop(self._ready)[1]]
             cell.queued = False
             if not cell.is_ready():
                 continue
+            self._before.append((cell, cell.saved()))
+            self._begun.append(cell)
             try:
                 calls.append(self._begin(cell))
             except Exception as error:  # noqa: BLE001  # it ends the flow; the cell has not begun
                 self.errors.append((cell.name, Failure.of(error)))
         return calls
+
+    def take_back(self, seq: int) -> None:
+        """Undo the last `schedule`: nothing of it was done or told. Its changes were stored, from that number on."""
+        for cell, saved in reversed(self._before):
+            cell.restore(saved)
+            self.ledger.add(cell)
+        del self.errors[self._errors :]
+        self._readiness.count(self.cells)
+        self._readiness.found.clear()
+        for cell in self._begun:
+            assert cell.atom is not None
+            cell.queued = True
+            heapq.heappush(self._ready, (-cell.atom.priority, cell.number))
+        self.ledger.take_back(seq)
 
     def _begin(self, cell: Cell) -> Call:
         if cell.state is AtomState.REVERTING or (cell.can_revert() and cell.intention is Intention.REVERT):
@@ -253,4 +274,6 @@ class Core:
     def _renew_after(self, retry: Cell) -> None:
         """Make ready for another attempt what follows ``retry``."""
         for node in self.plan.after(retry.node):
-            self.ledger.renew(self.cells[node.number])
+            cell = self.cells[node.number]
+            self._before.append((cell, cell.saved()))
+            self.ledger.renew(cell)

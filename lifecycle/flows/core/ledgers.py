@@ -31,6 +31,8 @@ class Ledger:
         self._changes: list[Change] = []
         self._sent: list[OutboxRow] = []
         self._seq = flow.seq
+        # The number of the first change that was written and is to be forgotten.
+        self._taken_back = 0
 
     def go(self, state: FlowState, reason: str = "") -> bool:
         """Move the flow; False where the table says to ignore it.
@@ -114,6 +116,15 @@ class Ledger:
         """Whether there is a change to be told, and not only rows to be written."""
         return bool(self._changes)
 
+    @property
+    def pending(self) -> int:
+        """How many changes are not written yet."""
+        return len(self._changes)
+
+    def take_back(self, seq: int) -> None:
+        """Have the changes from that number on, which were written, forgotten with the next batch."""
+        self._taken_back = seq
+
     def drain(self) -> Batch | None:
         """What has changed since the last time, for one transaction; None if nothing has."""
         if not self._dirty and not self._changes:
@@ -121,5 +132,16 @@ class Ledger:
         cells, self._dirty = self._dirty.values(), {}
         changes, self._changes = self._changes, []
         sent, self._sent = self._sent, []
+        taken_back, self._taken_back = self._taken_back, 0
         rows = [cell.row(self._codec) for cell in cells]
-        return Batch(self._flow.id, self._flow.epoch, self.state.value, self._seq, self.now, rows, changes, sent=sent)
+        return Batch(
+            self._flow.id,
+            self._flow.epoch,
+            self.state.value,
+            self._seq,
+            self.now,
+            rows,
+            changes,
+            sent=sent,
+            taken_back=taken_back,
+        )

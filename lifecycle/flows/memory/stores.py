@@ -93,6 +93,9 @@ class MemoryStore:
         atoms = self._atoms[flow.id]
         for row in batch.atoms:
             atoms[row.name] = row
+        if batch.taken_back:
+            kept = [change for change in self._changes[flow.id] if change.seq < batch.taken_back]
+            self._changes[flow.id] = kept
         self._changes[flow.id] += batch.changes
         self._outbox.add(batch.sent)
 

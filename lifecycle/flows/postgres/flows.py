@@ -63,6 +63,7 @@ INSERT INTO lifecycle_outbox (id, topic, data, until) SELECT s.*, 0 FROM held,
 """  # noqa: S608  # the same
 _WRITE = f"WITH held AS ({_HELD}), atoms AS ({_ATOMS}), changes AS ({_CHANGES}) SELECT 1 FROM held"  # noqa: S608  # the same
 _WRITE_AND_SEND = _WRITE.replace(") SELECT 1", f"), sent AS ({_SEND}) SELECT 1")
+_TAKE_BACK = "DELETE FROM lifecycle_flow_changes c USING held WHERE c.flow = held.id AND c.seq >= %(taken_back)s"
 
 
 def begin(flow: FlowRow, stamp: int) -> Statement:
@@ -78,9 +79,13 @@ def write(batch: Batch, stamp: int) -> Statement:
     values["error"] = printable(batch.error)
     values["atoms"] = json.dumps([row._asdict() for row in batch.atoms])
     values["changes"] = json.dumps([_told(change) for change in batch.changes])
-    if not batch.sent:
-        return sql(_WRITE, **values, stamp=stamp)
-    return sql(_WRITE_AND_SEND, **values, sent=json.dumps([row._asdict() for row in batch.sent]), stamp=stamp)
+    text = _WRITE
+    if batch.sent:
+        text, values["sent"] = _WRITE_AND_SEND, json.dumps([row._asdict() for row in batch.sent])
+    if batch.taken_back:
+        text = text.replace(") SELECT 1", f"), gone AS ({_TAKE_BACK}) SELECT 1")
+        values["taken_back"] = batch.taken_back
+    return sql(text, **values, stamp=stamp)
 
 
 def _told(change: Change) -> dict[str, Any]:

@@ -172,6 +172,8 @@ def write(db: sqlite3.Connection, batch: Batch) -> None:
             (batch.state, batch.at, batch.error, batch.store, batch.flow),
         )
     db.executemany(_INSERT_ATOM, [(batch.flow, *row) for row in batch.atoms])
+    if batch.taken_back:
+        db.execute("DELETE FROM lifecycle_flow_changes WHERE flow = ? AND seq >= ?", (batch.flow, batch.taken_back))
     db.executemany(_INSERT_CHANGE, map(_TOLD, batch.changes))
     if batch.sent:
         post(db, batch.sent)
