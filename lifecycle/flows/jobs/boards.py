@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from lifecycle.flows.jobs.stores import JobStore
     from lifecycle.flows.patterns import Item
-    from lifecycle.flows.records import Snapshot
     from lifecycle.flows.sessions import Flows
 
 __all__ = ["Board", "BoardState"]
@@ -185,10 +184,6 @@ class Board:
     async def purge(self, older_than: float) -> int:
         """Forget the jobs that were completed more than that many seconds ago, with their flows; how many they were."""
         return await self.store.purge(before=self.now() - older_than)
-
-    async def claim_some(self, flows: Collection[str], lease: float, limit: int) -> list[tuple[Job, Snapshot | None]]:
-        """Claim as many jobs of those flows as are due, at most ``limit``, and take their flows, as `work` does."""
-        return await self._claims.some(flows, lease, limit)
 
     # -- for who does it ----------------------------------------------------------------------------------------------
 

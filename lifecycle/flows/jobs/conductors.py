@@ -16,7 +16,7 @@ from lifecycle._naming import error_text
 from lifecycle.backoff import Backoff
 from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
 from lifecycle.flows.crews import LAST_WORDS
-from lifecycle.flows.jobs.claims import JOBS_TO_CLAIM, jobs_of
+from lifecycle.flows.jobs.claims import JOBS_TO_CLAIM, Claims, jobs_of
 from lifecycle.flows.jobs.leases import Leases
 from lifecycle.flows.jobs.rows import flow_of
 from lifecycle.flows.jobs.stores import lost_job
@@ -63,6 +63,7 @@ class Conductor:
         self._seated: set[Lease] = set()
         # Set when a job has ended that took one of them.
         self._seat = asyncio.Event()
+        self._claims = Claims(board)
         self._leases = Leases(board, lease)
         # Set when there may be something to claim.
         self._news = asyncio.Event()
@@ -144,7 +145,7 @@ class Conductor:
             await self._news.wait()
             return
         free = self._seats - len(self._seated)
-        jobs = await self._board.claim_some(self._flows, self._lease, free)
+        jobs = await self._claims.some(self._flows, self._lease, free)
         if self._is_suspended():
             # They were on their way.
             await asyncio.gather(*[self._board.give_back(job) for job, _ in jobs])
