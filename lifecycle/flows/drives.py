@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
@@ -150,10 +149,19 @@ class Drive:
                 if not (
                     await repository.is_elsewhere(snapshot.flow) or (tries and await repository.is_posted(self.id))
                 ):
-                    with suppress(ClaimLost):
+                    try:
                         taken = await repository.take(snapshot)
+                    except ClaimLost:
+                        if anew:
+                            raise
+                    else:
                         self._mine = True
                         return taken
+                elif anew:
+                    raise ClaimLost(
+                        f"flow {self.id!r} is {snapshot.flow.state} in a process that lives ({snapshot.flow.owner}); "
+                        "wait for its end, or suspend it there"
+                    )
                 elif self._asked is not None:
                     return snapshot
                 else:
@@ -161,7 +169,7 @@ class Drive:
                     await within(_LOOK.delay(tries), self._news)
                     tries += 1
                 snapshot = await repository.store.load(self.id)
-                if snapshot.flow.state in ENDS and not anew:
+                if snapshot.flow.state in ENDS:
                     return snapshot
                 self._row = self._row._replace(state=snapshot.flow.state)
                 self._bell.ring()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.errors import FlowError
+from lifecycle.errors import ClaimLost, FlowError
 from lifecycle.flows import Board, Flows, FlowState, linear, task
 from tests.waiting import until
 
@@ -115,6 +115,19 @@ async def test_a_process_that_waits_for_a_flow_can_be_suspended_and_go_on(
         await run
         await second.resume()
         assert await waiting == {"a": 1, "b": 2}
+
+
+async def test_a_flow_that_another_process_runs_cannot_be_reset(others: Callable[[], Flows], gate: Gate) -> None:
+    flow = gate.flow()
+    async with others() as first, others() as second, asyncio.timeout(LIMIT):
+        run = first.start(flow, id="one", size=1)
+        await gate.begun.wait()
+        waiting = await second.start(flow, id="one", size=1).stored()
+        await waiting.suspend()
+        with pytest.raises(ClaimLost, match="'one' is RUNNING in a process that lives"):
+            await waiting.reset()
+        gate.open.set()
+        await run
 
 
 async def test_other_values_for_an_id_that_exists_are_refused(others: Callable[[], Flows], gate: Gate) -> None:
