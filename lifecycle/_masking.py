@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lifecycle._naming import words_of
 
-__all__ = ["HIDDEN", "error_masked", "is_secret", "masked", "masked_values"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["HIDDEN", "error_masked", "is_secret", "masked", "masked_values", "option_names"]
 
 #: Stands in place of a secret.
 HIDDEN = "***"
@@ -27,8 +30,8 @@ _BETWEEN = re.compile(r"[\W_]+")
 #: The keys that are secret, by the word before.
 _KEYS = "api|private|access|signing|encryption|ssh|account|master|shared|service"
 _SECRET = re.compile(
-    rf"""passw(?:or)?d | passphrase | pass\ phrase | pwd | secret | tokens?\b | credential | apikey
-      | \b(?: pass | pgpass | creds? | o?auth2? | authentication | authorization | cookies? | session
+    rf"""passw(?:or)?d | passphrase | pass\ phrase | passcode | pwd | secret(?!ar) | tokens?\b | credential | apikey
+      | \b(?: pass | pgpass | pw | creds? | o?auth2? | authentication | authorization | cookies? | session
             | session\ ?id | signature | sig | bearer | [ht]?otp | jwt | psk )\b
       | \b(?:{_KEYS})\ ?keys?\b""",
     re.VERBOSE,
@@ -37,31 +40,53 @@ _SECRET = re.compile(
 _ABOUT = re.compile(
     r"""\b(?: error | exception | warning | lost | failed | failure | invalid | expired | expires | expiry | missing
             | denied | refused | required | mismatch | timeout | ttl | count | length | size | limit | type | method
-            | url | uri )$""",
+            | url | uri
+            | (?: max | min | prompt | completion | input | output | total | cached ) .* tokens | tokens\ used )$""",
     re.VERBOSE,
 )
 
+#: A text in quotes, which may be escaped, as in a repr within a repr. A text that was cut has no end.
+_QUOTED = (
+    r"""(?: b?(?P<quote>\\*+(?:"{3}|'{3}|["'])) (?: (?!(?P=quote)) (?: \\\\\\. | \\. | . ) )*+ (?:(?P=quote))? )"""
+)
+
 #: A name, and what separates it from its value. A name begins where a word does, so that a text is read once.
+#: An option of a command, or the first of a pair, is followed by a comma.
 _NAMED = re.compile(
-    rf"""(?<![\w.-])(?<!//) (?P<name> (?: (?:{_KEYS})\  )? [\w.-]++ )
-         (?P<between> \\?["']?\s* (?: => | [=:] )(?!//) \s* | ["']?\s+ )""",
+    rf"""(?<![\w.-])(?<!//)(?<!/etc/) (?P<name> (?: (?:{_KEYS})\  )? [\w.-]++ )
+         (?P<between> \\*+["']?\]?\s* (?: => | [=:] )(?!//) \s* | \\*+["'],\s* | ["']?\s+ )""",
     re.VERBOSE | re.IGNORECASE,
 )
 _VALUE = re.compile(
-    r"""(?: (?:bearer|basic|digest|token) \s+ )?
-        [\[({]* (?: "(?:[^"\\]|\\.)*"? | '(?:[^'\\]|\\.)*'? | \\"(?:(?!\\").)*(?:\\")? | [^\s,;&"'()\[\]{}]+ )""",
+    rf"""(?: (?:bearer|basic|digest|token) \s+ )? (?: {_QUOTED} | [^\s,;&"'()\[\]{{}}]+ | (?=[\[({{]) )""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
+_BRACKET = re.compile(rf"{_QUOTED} | (?P<opens> [\[({{] ) | [\])}}]", re.VERBOSE | re.DOTALL)
 _BEARER = re.compile(r"\b(bearer\s+)(?!token|auth|scheme)[\w.~+/=-]{6,}", re.IGNORECASE)
-_COOKIES = re.compile(r"(\bcookie[\"']?\s*:\s*)[^\r\n]+", re.IGNORECASE)
+#: Headers whose value goes to the end of the line.
+_HEADER = re.compile(
+    rf"""(\b(?:cookie|authorization)\\*+["']?\s*:\s*) (?: {_QUOTED} | [^\r\n]+ )""",
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+#: A private key in the form in which files have it.
+_PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 #: The password in an address, also in one that is cut within it, or a token in place of the user; keys in a query.
 _ADDRESS = re.compile(r"(://[^\s:/@]*:)[^\s/]+(?=@|…)|(://)[^\s:/@]{20,}(?=@)|([?&](?:key|sig)=)[^\s&]+", re.IGNORECASE)
 
+#: Characters of a name that are looked at, the last ones.
+_NAME = 200
+#: Characters of a number that is not taken for a secret in a sentence such as "session 7 ended".
+_NUMBER = 4
 
-@lru_cache(1024)
+
 def is_secret(name: str) -> bool:
     """Whether a value of that name must not be shown."""
-    words = _BETWEEN.sub(" ", _HUMP.sub(" ", name[:200])).strip().lower()
+    return _is_secret(name[-_NAME:])
+
+
+@lru_cache(1024)
+def _is_secret(name: str) -> bool:
+    words = _BETWEEN.sub(" ", _HUMP.sub(" ", name)).strip().lower()
     return _SECRET.search(words) is not None and _ABOUT.search(words) is None
 
 
@@ -72,7 +97,8 @@ def masked(text: str) -> str:
 
 def _masked(text: str) -> str:
     text = _ADDRESS.sub(lambda found: f"{found[1] or found[2] or found[3]}{HIDDEN}", text)
-    text = _BEARER.sub(rf"\g<1>{HIDDEN}", _COOKIES.sub(rf"\g<1>{HIDDEN}", text))
+    text = _PEM.sub(HIDDEN, text)
+    text = _BEARER.sub(rf"\g<1>{HIDDEN}", _HEADER.sub(rf"\g<1>{HIDDEN}", text))
     return _assignments_masked(text)
 
 
@@ -98,8 +124,14 @@ def masked_values(value: Any, name: str = "") -> Any:
         return {key: masked_values(each, key) for key, each in fields.items()}
     if isinstance(value, list):
         items: list[Any] = value  # pyright: ignore[reportUnknownVariableType]  # of Any
-        return [masked_values(each) for each in items]
+        return [masked_values(each, name) for each, name in zip(items, option_names(items), strict=True)]
     return value
+
+
+def option_names(items: Sequence[Any]) -> list[str]:
+    """For each of ``items``, which may be the arguments of a command, the option before it, or an empty text."""
+    before = ["", *items][: len(items)]
+    return [each if isinstance(each, str) and each.startswith("-") else "" for each in before]
 
 
 def _assignments_masked(text: str) -> str:
@@ -111,13 +143,31 @@ def _assignments_masked(text: str) -> str:
             continue
         value = _VALUE.match(text, found.end())
         if value is not None and _is_assigned(found, value[0]):
-            parts += text[at : value.start()], HIDDEN
-            at = value.end()
+            parts += text[at : found.end()], HIDDEN
+            at = _end_of(text, value.end())
     return "".join(parts) + text[at:]
 
 
 def _is_assigned(named: re.Match[str], value: str) -> bool:
     """Whether it is the value of that name, or the next word of a sentence such as "the token expired"."""
-    if named["between"].strip("\\\"' \t\r\n") or named["name"].startswith("--"):
+    between = named["between"].strip("\\\"' \t\r\n")
+    if between == ",":
+        return named["name"].startswith("-") or named.string[: named.start()].rstrip("b\\\"'").endswith("(")
+    if between or named["name"].startswith("--"):
         return True
-    return value[0] in "\"'" or any(each.isdigit() for each in value)
+    if value[:1] in ("'", '"'):
+        return any(each.isalnum() for each in value)
+    return any(each.isdigit() for each in value) and not (len(value) <= _NUMBER and value.isdecimal())
+
+
+def _end_of(text: str, at: int) -> int:
+    """Where the value ends of which the part up to ``at`` was read: behind its brackets, as of a list or a call."""
+    if text[at : at + 1] not in ("(", "[", "{"):
+        return at
+    depth = 0
+    for found in _BRACKET.finditer(text, at):
+        if found["quote"] is None:
+            depth += 1 if found["opens"] else -1
+        if depth == 0:
+            return found.end()
+    return len(text)

@@ -42,6 +42,9 @@ OTHER_NAMES = [
     "compass",
     "key",
     "sessions",
+    "secretary",
+    "max_tokens",
+    "total_tokens",
     "idempotency_key",
     "AuthError",
     "token_type",
@@ -85,6 +88,26 @@ def test_names_that_only_resemble_those_of_secrets(name: str) -> None:
         "https://example.com/?x=1&key=hunter2",
         "api key: hunter2",
         "token: 'hunter2",
+        "Command '['run', '--password', 'hunter2']' returned non-zero exit status 1.",
+        '["run", "--api-key", "hunter2"]',
+        "('password', 'hunter2')",
+        "[(b'authorization', b'Basic hunter2')]",
+        "{b'password': b'hunter2'}",
+        "password=SecretStr('hunter2')",
+        "passwords=['a', 'hunter2']",
+        "credentials={'user': 'bob)', 'x': ['hunter2']}",
+        '{"token": {"value": "hunter2"}}',
+        "token: [a, hunter2",
+        "-----BEGIN RSA PRIVATE KEY-----\nabc\nhunter2\n-----END RSA PRIVATE KEY-----",
+        "private_key=-----BEGIN PRIVATE KEY-----\nabc\nhunter2",
+        '"{\\\\\\"password\\\\\\": \\\\\\"hunter2\\\\\\"}"',
+        "'token=\\'a hunter2\\''",
+        "password='''a hunter2'''",
+        "user[password]=hunter2",
+        "config['password'] = 'hunter2'",
+        "Authorization: ApiKey hunter2",
+        'Authorization: Digest username="bob", response="hunter2"',
+        f"{'x' * 300}_password=hunter2",
     ],
 )
 def test_secrets_in_a_text_are_masked(text: str) -> None:
@@ -101,6 +124,13 @@ def test_secrets_in_a_text_are_masked(text: str) -> None:
         "http://auth:8080/x",
         "author=bob keyboard: us",
         "mail to bob@example.com",
+        "session 7 ended",
+        "got token 3 of 5",
+        'unexpected token ")" at 4',
+        "max_tokens=512 prompt_tokens: 17",
+        "cat: /etc/passwd: Permission denied",
+        "secretary: bob",
+        "fields ['password', 'email']",
         "",
     ],
 )
@@ -113,6 +143,22 @@ def test_only_the_secret_is_masked() -> None:
     assert masked("x" * 5000 + " pwd=hunter2 and more") == "x" * 5000 + " pwd=*** and more"
     assert error_masked(ValueError("token=hunter2 is wrong")) == "ValueError: token=*** is wrong"
     assert error_masked(ValueError()) == "ValueError"
+    assert masked("login(passwords=['a', 'b(']), user='bob')") == "login(passwords=***), user='bob')"
+    assert masked('{"cookie": "a=1; b=2", "topic": "x"}') == '{"cookie": ***, "topic": "x"}'
+    assert (
+        masked("Command '['run', '--token', 'hunter2', '-v']' failed")
+        == "Command '['run', '--token', ***, '-v']' failed"
+    )
+    key = "-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----"
+    assert masked(f"cannot load {key}: expired") == "cannot load ***: expired"
+
+
+@pytest.mark.parametrize(
+    "part", ["token=[", "password ", "a.:", 'token=\\"', "-----BEGIN PRIVATE KEY", "://x:y…", "'--token',"]
+)
+def test_a_long_text_is_masked_in_linear_time(part: str) -> None:
+    """In quadratic time this would exceed the time limit of a test."""
+    assert "***" in masked(part * (300_000 // len(part)) + " password=hunter2")
 
 
 def test_values_are_masked_by_their_names_at_any_depth() -> None:
@@ -124,3 +170,4 @@ def test_values_are_masked_by_their_names_at_any_depth() -> None:
         "keys": [{"api_key": "***"}, "token=***", 1.5, True],
     }
     assert masked_values("anything", "access_token") == "***"
+    assert masked_values(["run", "--token", "abc", "-v"]) == ["run", "--token", "***", "-v"]

@@ -509,7 +509,14 @@ async def test_nothing_in_a_snapshot_shows_a_secret() -> None:
     router = Router()
     router.add_source(Broken(), restart="never")
     others = (
-        Component({"dsn": f"postgres://bob:hunter2@db/{leak}", "auth_token": "hunter2", "deep": [{"otp": 2}]}),
+        Component(
+            {
+                "dsn": f"postgres://bob:hunter2@db/{leak}",
+                "auth_token": "hunter2",
+                "deep": [{"otp": 2}],
+                "argv": ["--token", "hunter2"],
+            }
+        ),
         Component(ValueError(leak)),
     )
     supervisor = Supervisor("s", Spec("crash", crash, restart="never"), Spec("ill", lambda: Ill("ill", forever)))

@@ -12,7 +12,7 @@ from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
-from lifecycle._masking import HIDDEN, is_secret, masked
+from lifecycle._masking import HIDDEN, is_secret, masked, option_names
 from lifecycle._naming import error_text
 from lifecycle.observe._words import shortened
 
@@ -149,7 +149,8 @@ class _Telling:
                     for key, each in self._some(value.items())
                 }
             if isinstance(value, list | tuple | AbstractSet):
-                return [self.tell(each, depth - 1) for each in self._some(value)]
+                items = list(self._some(value))
+                return [self.tell(each, depth - 1, name) for each, name in zip(items, option_names(items), strict=True)]
         return masked(self._in_words(value))
 
     def _in_words(self, value: Any) -> str:
