@@ -184,13 +184,15 @@ class Engine:
             self.core.take_back(begun[0].seq)
             calls = []
         self.bell.ring()
-        await self._flush()
+        if self.core.ledger.is_open:
+            await self._flush()
         for call in calls:
             self._crew.start(call)
         return not suspended
 
     async def _wait(self) -> None:
-        await self._flush()
+        if self.core.ledger.is_open:
+            await self._flush()
         if self._crew and self._crew.ended:
             # Some had nothing to do. Those who are as quick are looked at together with them, and written at once.
             for _ in range(2):

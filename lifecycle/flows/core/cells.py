@@ -100,12 +100,12 @@ class Cell:
         return f"<Cell {self.name or self.node.kind!r}: {self.state}/{self.intention}>"
 
     def saved(self) -> tuple[Any, ...]:
-        """All that it is now, for `restore`."""
-        return _SAVED(self)
+        """Its state now, for `restore`; what follows from those around it is counted again."""
+        return _STATE(self)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Be again what it was."""
-        for name, value in zip(self.__slots__, saved, strict=True):
+        for name, value in zip(_STATE_NAMES, saved, strict=True):
             setattr(self, name, value)
 
     def is_settled(self) -> bool:
@@ -184,7 +184,23 @@ class Cell:
         self.history = _history(row.history, codec) if row.history else []
 
 
-_SAVED = attrgetter(*Cell.__slots__)
+_STATE_NAMES = (
+    "answered",
+    "attempt",
+    "due",
+    "failure",
+    "history",
+    "intention",
+    "restart",
+    "result",
+    "revert_failure",
+    "revert_result",
+    "round",
+    "state",
+    "undone",
+    "value",
+)
+_STATE = attrgetter(*_STATE_NAMES)
 
 
 def _history_text(history: list[Attempt], codec: Codec) -> str:

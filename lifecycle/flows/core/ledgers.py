@@ -117,6 +117,11 @@ class Ledger:
         return bool(self._changes)
 
     @property
+    def is_open(self) -> bool:
+        """Whether something is not written yet."""
+        return bool(self._dirty or self._changes)
+
+    @property
     def pending(self) -> int:
         """How many changes are not written yet."""
         return len(self._changes)
@@ -127,7 +132,7 @@ class Ledger:
 
     def drain(self) -> Batch | None:
         """What has changed since the last time, for one transaction; None if nothing has."""
-        if not self._dirty and not self._changes:
+        if not self.is_open:
             return None
         cells, self._dirty = self._dirty.values(), {}
         changes, self._changes = self._changes, []
