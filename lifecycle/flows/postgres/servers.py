@@ -76,8 +76,15 @@ class Server:
         return self._connector.time()
 
     async def read_clock(self) -> None:
-        """Agree with the others on the time."""
-        await self.borrow(self._connector.read_clock)
+        """Agree with the others on the time.
+
+        Raises:
+            JournalError: if the server is gone again.
+        """
+        try:
+            await self.borrow(self._connector.read_clock)
+        except Unreachable as error:
+            raise JournalError(str(error)) from None
 
     async def open(self, prepare: Callable[[Any], None]) -> None:
         """Connect, and have ``prepare`` called with the first connection.
