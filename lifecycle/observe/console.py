@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._hosts import share_of_descriptors
+from lifecycle._masking import masked
 from lifecycle._steering.lent_commands import Steering, lent
 from lifecycle.control.commands import completions
 from lifecycle.observe._console.orders import Orders, Outcome, TooMany, Verdict
@@ -146,8 +147,8 @@ class Console:
         return diagram(self.lifetime, of)
 
     def dump(self) -> str:
-        """Where each thread and each task stands."""
-        return stacks(asyncio.get_running_loop())
+        """Where each thread and each task stands, with the secrets in the lines of code masked."""
+        return masked(stacks(asyncio.get_running_loop()))
 
     def listening(self) -> AbstractContextManager[Listener]:
         """What it prints and logs from now on: ``with console.listening() as texts: async for text in texts``."""

@@ -69,10 +69,10 @@ def reserve() -> Path | None:
     """Where they are if another user owns that directory, or it cannot be made; None for a directory that was given."""
     if _given() is not None:
         return None
-    state = os.environ.get("XDG_STATE_HOME", "")
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
     with suppress(RuntimeError):  # the user has no home
-        return Path(state if Path(state).is_absolute() else Path.home() / ".local" / "state", "lifecycle")
-    return None
+        state = state if state.is_absolute() else Path.home() / ".local" / "state"
+    return state / "lifecycle" if state.is_absolute() else None
 
 
 def _given() -> Path | None:

@@ -352,6 +352,22 @@ async def test_a_dump_says_where_tasks_and_threads_stand() -> None:
     assert "test_a_dump_says_where" in text
 
 
+async def test_a_dump_masks_secrets_in_lines_of_code() -> None:
+    async def wait_with(*, password: str) -> None:
+        await asyncio.Event().wait()
+
+    async def connect() -> None:
+        await wait_with(password="hunter2")
+
+    async with steered(Router()) as (_, console), asyncio.TaskGroup() as group:
+        task = group.create_task(connect())
+        await asyncio.sleep(0)
+        text = console.dump()
+        task.cancel()
+    assert "await wait_with(password=***" in text
+    assert "hunter2" not in text
+
+
 async def test_the_snapshot_is_of_the_program() -> None:
     async with steered(Router("mine")) as (_, console):
         state = console.snapshot().to_dict()

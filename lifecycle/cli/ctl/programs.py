@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from math import isfinite
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +23,8 @@ __all__ = ["ps"]
 _PATIENCE: Final = 5.0
 #: Bytes of an answer: a description of a program has some hundred.
 _LARGEST: Final = 64 * 1024
+#: No program started later, in seconds since 1970.
+_LATEST: Final = 1e11
 
 
 def ps(request: Request) -> int:
@@ -74,4 +75,4 @@ def _row(program: Program, answer: dict[str, Any]) -> tuple[str, ...]:
     if "error" in answer:
         return program.name, str(pid or ""), "no answer"
     since = answer.get("started_at")
-    return program.name, str(pid), ago(since) if isinstance(since, (int, float)) and isfinite(since) and since else ""
+    return program.name, str(pid), ago(since) if isinstance(since, (int, float)) and 0 < since < _LATEST else ""

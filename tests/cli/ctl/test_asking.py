@@ -131,9 +131,10 @@ def test_who_does_not_answer_keeps_nobody(
         (answer("[]"), "no description of a program"),
         (answer('{"name": "' + "x" * 100_000 + '"}'), "more than 65536 bytes"),
         (answer('{"started_at": 1e999, "pid": {}}'), ""),
+        (answer('{"started_at": 1' + "0" * 400 + "}"), ""),
         (answer('{"error": "no"}', status=500), "no"),
     ],
-    ids=["deep and long", "deep", "less deep", "list", "long", "odd values", "refusal"],
+    ids=["deep and long", "deep", "less deep", "list", "long", "odd values", "no float", "refusal"],
 )
 def test_ps_survives_whatever_one_program_answers(
     sockets: Path, capsys: pytest.CaptureFixture[str], given: bytes, told: str

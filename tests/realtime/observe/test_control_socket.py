@@ -204,6 +204,13 @@ async def test_a_directory_that_another_user_took_first_is_replaced_by_one_below
     assert f"using {path.parent}" in caplog.text
 
 
+def test_no_directory_is_made_below_a_home_that_is_relative(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XDG_RUNTIME_DIR", "RUNTIME_DIRECTORY", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "somewhere")
+    assert sockets.reserve() is None
+
+
 def test_a_program_runs_without_a_socket_where_there_is_no_place_for_one(runtime: Path) -> None:
     (runtime / "lifecycle").write_text("")
     program = Running("-c", PROGRAM, "demo", env={"XDG_RUNTIME_DIR": str(runtime)})
