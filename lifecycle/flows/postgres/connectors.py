@@ -9,6 +9,7 @@ import math
 import sys
 import threading
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lifecycle.errors import FlowError, JournalError
@@ -241,14 +242,15 @@ class Connector:
 
     def carry_out(self, db: psycopg.Connection[Row], statements: Sequence[Statement]) -> list[Row]:
         """What the last of ``statements`` gives; they are committed together, and go there and come back once."""
-        cursor = db.execute(*statements[0]) if len(statements) == 1 else _together(db, statements)
+        cursor = db.execute(*statements[0]) if len(statements) == 1 else _together(db, statements)[-1]
         return cursor.fetchall() if cursor.description else []
 
     def carry_out_together(self, db: psycopg.Connection[Row], works: Sequence[Sequence[Statement]]) -> list[list[Row]]:
         """What `carry_out` gives of each of ``works``, which are one transaction, and go there and come back once."""
-        with db.pipeline():
-            cursors = [[db.execute(*each) for each in statements][-1] for statements in works]
-        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+        cursors = iter(_together(db, [each for statements in works for each in statements]))
+        # Of each work the last statement counts.
+        lasts = [list(islice(cursors, len(statements)))[-1] for statements in works]
+        return [cursor.fetchall() if cursor.description else [] for cursor in lasts]
 
     def told(self, db: psycopg.Connection[Row], error: BaseException) -> BaseException:
         """The same error, for somebody who has to do something about it; others stay as they are."""
@@ -268,8 +270,8 @@ class Connector:
         return JournalError(f"{self}: {_said(error, _TROUBLES.get(state, 'the server refuses it'))}")
 
 
-def _together(db: psycopg.Connection[Row], statements: Sequence[Statement]) -> psycopg.Cursor[Row]:
-    """Carry out ``statements`` in one pipeline, and return the cursor of the last."""
+def _together(db: psycopg.Connection[Row], statements: Sequence[Statement]) -> list[psycopg.Cursor[Row]]:
+    """Carry out ``statements`` in one pipeline, and return their cursors."""
     import psycopg
 
     failure: psycopg.Error | None = None
@@ -286,7 +288,7 @@ def _together(db: psycopg.Connection[Row], statements: Sequence[Statement]) -> p
             raise
     if failure is not None:
         raise failure
-    return cursors[-1]
+    return cursors
 
 
 def check_version(place: str, version: int) -> None:
