@@ -44,7 +44,7 @@ class Supervisor(BaseWorker):
     those that ``strategy`` names. `stop` stops them, the last first.
 
     If it fails inside an ``async with`` block, for instance because its ``intensity`` is exceeded, the body of the
-    block is cancelled, and the block raises the error, as a task group does.
+    block is cancelled, and the block raises the error, as a task group does. Leave it in the task that entered it.
 
     A child that raises `DoNotRestart` stays down; one that raises `StopTree`, `SystemExit` or `KeyboardInterrupt` is
     the end of this supervisor and of those above it: they end FAILED with that error.
@@ -260,16 +260,29 @@ class Supervisor(BaseWorker):
     ) -> None:
         """Stop the children. Raise the error with which the supervisor failed, unless the body raised its own."""
         block, self._block = self._block, None
+        # In another task, the cancellation is not for us to take back.
+        ours = self._interrupted and block is asyncio.current_task()
+        late: asyncio.CancelledError | None = None
+        left = 0
         try:
             await self.stop()
+        except asyncio.CancelledError as cancelled:
+            # Since the first was ours, this is the first from outside, and the children are stopped all the same. Or it
+            # is ours again: a task group in the body passes it on.
+            if block is None or not ours or block.cancelling() > self._cancelled_before + 2:
+                raise
+            late = cancelled
+            await self.stop()
         finally:
-            left = 0
-            if block is not None and self._interrupted:
+            if block is not None and ours:
                 left = block.uncancel() - self._cancelled_before
-        failure = (await self.wait()).error if self.status is Status.FAILED else None
-        if failure is None or left > 0:
+        if left > 0:
+            if late is not None:
+                raise late
             return
-        if error is None or (self._interrupted and isinstance(error, asyncio.CancelledError)):
+        if (failure := self._owner.error) is None:
+            return
+        if error is None or (ours and isinstance(error, asyncio.CancelledError)):
             raise failure
 
     def _interrupt_block(self) -> None:

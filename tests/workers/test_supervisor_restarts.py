@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -412,6 +412,83 @@ async def test_an_error_of_the_body_and_a_cancellation_from_outside_win_over_the
                 await asyncio.sleep(1)
             finally:
                 await asyncio.sleep(5)
+
+
+async def test_a_cancellation_from_outside_does_not_leave_a_failed_block_before_its_children_ended(
+    clock: Clock, crew: Crew
+) -> None:
+    supervisor = Supervisor("s", *crew.specs("a b"), intensity=Intensity(0, 10))
+    crew.deaf = {"b"}
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2), supervisor:
+            crew.crash("a")
+            await asyncio.sleep(1000)
+    assert statuses(supervisor) == {"a": "failed", "b": "killed"}
+
+
+async def test_the_second_cancellation_from_outside_leaves_a_failed_block_at_once(clock: Clock, crew: Crew) -> None:
+    supervisor = Supervisor("s", *crew.specs("a b"), intensity=Intensity(0, 10))
+    crew.deaf = {"b"}
+
+    async def use() -> None:
+        async with supervisor:
+            crew.crash("a")
+            await asyncio.sleep(1000)
+
+    task = asyncio.create_task(use())
+    await asyncio.sleep(1)
+    task.cancel()
+    await asyncio.sleep(1)
+    task.cancel()
+    await asyncio.wait({task})
+    assert (task.cancelled(), supervisor.status, clock.time()) == (True, "stopping", 2)
+    await supervisor.wait()
+
+
+async def test_a_block_whose_cancellation_is_passed_on_raises_the_error_of_its_body(clock: Clock, crew: Crew) -> None:
+    supervisor = Supervisor("s", *crew.specs("a b"), intensity=Intensity(0, 10))
+    crew.deaf = {"b"}
+    task = asyncio.current_task()
+    assert task is not None
+    with pytest.raises(KeyError):
+        async with supervisor:
+            crew.crash("a")
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                # As a task group does since Python 3.13 where a task of its own failed, too.
+                task.uncancel()
+                task.cancel()
+                raise KeyError("of the body")
+    assert (statuses(supervisor), task.cancelling()) == ({"a": "failed", "b": "killed"}, 0)
+
+
+async def test_a_body_that_kills_a_failing_supervisor_raises_the_failure(clock: Clock, crew: Crew) -> None:
+    with pytest.raises(RestartLimitReached):
+        async with Supervisor("s", *crew.specs("a b"), intensity=Intensity(0, 10)) as supervisor:
+            crew.deaf = {"b"}
+            crew.crash("a")
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                await supervisor.stop(0)
+
+
+async def test_a_block_that_is_left_in_another_task_lets_that_be_cancelled(clock: Clock, crew: Crew) -> None:
+    supervisor = Supervisor("s", crew.spec("a"), intensity=Intensity(0, 10))
+    stack = AsyncExitStack()
+    await asyncio.create_task(stack.enter_async_context(supervisor))
+
+    async def leave() -> None:
+        async with stack:
+            crew.crash("a")
+            await asyncio.sleep(1000)
+
+    task = asyncio.create_task(leave())
+    await asyncio.sleep(1)
+    task.cancel()
+    await asyncio.wait({task})
+    assert (task.cancelled(), supervisor.status) == (True, "failed")
 
 
 @pytest.mark.parametrize("error", [StopTree("no licence"), SystemExit(3)])
