@@ -68,6 +68,7 @@ class Bond:
         if not self._guarded():
             self.level = Level.GROUP
             return command
+        await guards.may_start()
         guards.hold()
         self._holds_guard = True
         self._cookie = cookies.new()

@@ -8,6 +8,7 @@ another, which has the same notes. What it does is in `watchman`.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -75,7 +76,10 @@ class Notes:
         """Add ``lines``. Raises OSError if the files were closed, or memory is short."""
         self._check()
         text = "".join(f"{line}\n" for line in lines).encode()
-        self._size += os.pwrite(self._file, text, self._size)
+        if (written := os.pwrite(self._file, text, self._size)) < len(text):
+            # Half a line would make one line with the next.
+            raise OSError(errno.ENOSPC, f"{written} of {len(text)} bytes of the notes for the guard were written")
+        self._size += written
 
     @property
     def is_stale(self) -> bool:
@@ -215,6 +219,11 @@ class Guards:
         """The guard's number, while there is one."""
         return self._guard.pid if self._guard is not None else None
 
+    async def may_start(self) -> None:
+        """Return when a guard that has ended may be replaced: at once, or later if it is not the first one."""
+        while (seconds := self._seconds_to_wait()) > 0:  # noqa: ASYNC110  # the time itself is what is waited for
+            await asyncio.sleep(seconds)
+
     def hold(self) -> None:
         """Have a guard; it is started if there is none.
 
@@ -310,7 +319,7 @@ class Guards:
             return
         if self._guard is not None:
             if not self._guard.is_alive:
-                self._wait_to_replace(self._guard.pid)
+                self._count_lost(self._guard.pid)
             self._guard.dismiss()
             _reap(self._guard.pid)
             self._guard = None
@@ -324,20 +333,24 @@ class Guards:
             raise
         self._started_at = time.monotonic()
 
-    def _wait_to_replace(self, pid: int) -> None:
-        """Raise OSError if the guard, which has ended, is not to be replaced yet: it could end again and again."""
+    def _seconds_to_wait(self) -> float:
+        """Seconds before the guard, if it has ended, is replaced: it could end again and again."""
+        if self._guard is None or self._guard.is_alive:
+            return 0.0
         age = time.monotonic() - self._started_at
-        if age >= _PATIENCE.reset_after:
-            self._lost = 0
-        due = _PATIENCE.delay(self._lost - 1) - age if self._lost else 0.0
-        if due > 0:
+        return _PATIENCE.delay(self._lost - 1) - age if self._lost and age < _PATIENCE.reset_after else 0.0
+
+    def _count_lost(self, pid: int) -> None:
+        """The guard has ended. Raise OSError if it is not to be replaced yet."""
+        if (seconds := self._seconds_to_wait()) > 0:
             raise OSError(
-                errno.EAGAIN,
-                f"its guard (pid {pid}) has ended, as {self._lost} before it; look for what kills them. "
-                f"The next one is started in {due:.1f} s at the earliest",
+                errno.EAGAIN, f"its guard (pid {pid}) has ended, and the next one is started in {seconds:.1f} s"
             )
+        if time.monotonic() - self._started_at >= _PATIENCE.reset_after:
+            self._lost = 0
+        before = f", as {self._lost} before it; look for what kills them" if self._lost else ""
         self._lost += 1
-        _log.warning("the guard (pid %d) has ended; another takes its place", pid)
+        _log.warning("the guard (pid %d) has ended%s; another takes its place", pid, before)
 
     def _close_notes(self) -> None:
         if self._notes is not None:

@@ -88,9 +88,12 @@ class Arrival:
         self.path: str = os.path.join(tempfile.gettempdir(), f"lifecycle-{secrets.token_hex(16)}")  # noqa: PTH118  # a word of a command
         with ExitStack() as stack:
             os.mkfifo(self.path, 0o600)
-            stack.callback(os.unlink, self.path)
+            unlinked = stack.enter_context(ExitStack())
+            unlinked.callback(os.unlink, self.path)
             self._reads = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             stack.callback(os.close, self._reads)
+            # Unlinked first: a command that opens it without a reader would wait for ever.
+            stack.callback(unlinked.close)
             self._held = stack.pop_all()
 
     async def wait(self, pid: int) -> None:
