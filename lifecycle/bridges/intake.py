@@ -100,6 +100,7 @@ class Intake:
         counts: Counts,
         memory: Memory,
         failures: Failures,
+        look: Callable[[], Awaitable[None]],
         freed: Callable[[], None],
     ) -> None:
         self._settings = settings
@@ -109,6 +110,8 @@ class Intake:
         self._memory = memory
         self._failures = failures
         self._subscriptions = subscriptions
+        # Looks at the patterns of the other members.
+        self._look = look
         self._pull_more = freed
         self._wants = lru_cache(4096)(settings.is_subscribed)
         # Rung when an event has ended, and when the bridge ends.
@@ -142,7 +145,7 @@ class Intake:
             return
         held = self._held[key] = _Held(message, key, topic)
         if not self._wants(topic):
-            await self._refuse(held, delivered)
+            self._spawn(self._refuse(held, delivered))
             return
         if delivered > 1:
             held.past = await self._failures.past(key)
@@ -171,17 +174,32 @@ class Intake:
 
     async def _refuse(self, held: _Held, delivered: int) -> None:
         """Answer an event to which this member does not subscribe: others of the group may."""
-        message, elsewhere = held.message, self._subscriptions.is_elsewhere(held.topic)
-        if not elsewhere and self._subscriptions.is_ours(message.subject):
+        topic, subject = held.topic, held.message.subject
+        is_wide = self._subscriptions.is_ours(subject)
+        elsewhere = self._subscriptions.is_elsewhere(topic)
+        if not elsewhere and (is_wide or delivered > _UNWANTED):
+            # A member may have started since the last look.
+            elsewhere = await self._may_be_elsewhere(topic)
+        if not elsewhere and is_wide:
             # The filter had to be wider than the patterns.
-            await _said(message.ack())
+            await _said(held.message.ack())
         elif not elsewhere and delivered > _UNWANTED:
             await self._bury(held, "no member of the group subscribes to it any more")
             return
         else:
-            await _said(message.nak(delay=_ELSEWHERE.delay(delivered - 1)))
-        del self._held[held.key]
-        self._pull_more()
+            await _said(held.message.nak(delay=_ELSEWHERE.delay(delivered - 1)))
+        self._release(held)
+
+    async def _may_be_elsewhere(self, topic: str) -> bool:
+        """Look whether another member subscribes to ``topic``; if the server does not answer, one may."""
+        from nats.errors import Error as NatsError
+
+        try:
+            await self._look()
+        except (NatsError, TimeoutError, OSError) as error:
+            _log.debug("the patterns of the group cannot be looked at: %r", error)
+            return True
+        return self._subscriptions.is_elsewhere(topic)
 
     async def _be_alone(self, held: _Held, delivered: int) -> None:
         """Wait until nothing else runs, and count a failure: the process may not live to do so afterwards."""

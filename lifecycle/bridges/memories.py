@@ -6,11 +6,13 @@ counts failures itself. They are kept on the server, in a bucket: the next deliv
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
+from lifecycle._naming import reason_of
 from lifecycle.bridges.streams import replicated
 from lifecycle.errors import UnfitServer
 
@@ -35,8 +37,11 @@ BUCKET = "FAILURES"
 _STREAM = f"KV_{BUCKET}"
 _KEPT, _MOST_KEPT = 7 * 24 * 3600.0, 1_000_000
 
-#: Seconds for an answer of the server.
-_ANSWER = 2.0
+#: Seconds for an answer of the server, and for the bucket to be made.
+_ANSWER, _MAKING = 2.0, 5.0
+
+#: Seconds without questions after one that was not answered: each would hold up the events behind it.
+_QUIET = 30.0
 
 
 class Past(NamedTuple):
@@ -75,7 +80,8 @@ class Memory:
 class Failures:
     """The failures of a group's events, in the bucket ``FAILURES`` and in ``memory``.
 
-    The bucket is made with the first failure. Where the account does not allow one, each process counts alone.
+    The bucket is made with the first failure. Where the account does not allow one, each process counts alone. So it
+    does for half a minute after a question that the server did not answer.
     """
 
     def __init__(self, link: Link, settings: Settings, memory: Memory) -> None:
@@ -84,28 +90,32 @@ class Failures:
         self._memory = memory
         #: Whether other processes see what is noted.
         self.is_shared: bool = True
+        # Until when the server is not asked, and whether a warning has told of it.
+        self._quiet_until = 0.0
+        self._is_told = False
 
     async def past(self, key: Key) -> Past:
         """Return the failures of an event, as far as the server answers."""
         known = self._memory.past(key)
-        if not self.is_shared:
+        if not self._is_asked():
             return known
         from nats.errors import Error as NatsError
         from nats.js.errors import NotFoundError
 
         try:
-            message = await self._link.js.get_last_msg(_STREAM, self._subject(key))
+            async with asyncio.timeout(_ANSWER):
+                message = await self._link.js.get_last_msg(_STREAM, self._subject(key))
         except NotFoundError:
             return known
         except (NatsError, TimeoutError, OSError) as error:
-            _log.debug("the failures of event %d cannot be read: %r", key[0], error)
+            self._note_trouble(error)
             return known
         return max(known, _read(message.data))
 
     async def note(self, key: Key, past: Past) -> None:
         """Keep the failures of an event; a server that does not answer has them from this process later."""
         self._memory.failed(key, past)
-        if not self.is_shared:
+        if not self._is_asked():
             return
         from nats.errors import Error as NatsError
         from nats.js.errors import NoStreamResponseError
@@ -114,13 +124,40 @@ class Failures:
             try:
                 await self._write(key, past)
             except NoStreamResponseError:
-                await replicated(self._link, self._make, f"the bucket {BUCKET!r}")
+                async with asyncio.timeout(_MAKING):
+                    await replicated(self._link, self._make, f"the bucket {BUCKET!r}")
                 await self._write(key, past)
         except UnfitServer as error:
-            self.is_shared = False
-            _log.warning("%s; this process counts the failures of its events alone", error)
+            self._count_alone(error)
         except (NatsError, TimeoutError, OSError) as error:
-            _log.debug("the failures of event %d cannot be kept: %r", key[0], error)
+            self._note_trouble(error)
+        else:
+            self._is_told = False
+
+    def _is_asked(self) -> bool:
+        return self.is_shared and asyncio.get_running_loop().time() >= self._quiet_until
+
+    def _count_alone(self, reason: object) -> None:
+        self.is_shared = False
+        _log.warning("%s; this process counts the failures of its events alone", reason)
+
+    def _note_trouble(self, error: Exception) -> None:
+        """Count alone for a while, or for good if the server denies access, which it does not say in an answer."""
+        trouble = self._link.trouble
+        if isinstance(error, TimeoutError) and "permissions violation" in trouble.lower() and BUCKET in trouble.upper():
+            if self.is_shared:
+                self._count_alone(trouble)
+            return
+        if isinstance(error, TimeoutError):
+            self._quiet_until = asyncio.get_running_loop().time() + _QUIET
+        level = logging.DEBUG if self._is_told else logging.WARNING
+        self._is_told = True
+        _log.log(
+            level,
+            "the bucket %r cannot be used (%s); until it can, this process counts the failures of its events alone",
+            BUCKET,
+            reason_of(error),
+        )
 
     async def _write(self, key: Key, past: Past) -> None:
         body = json.dumps(past._asdict()).encode()

@@ -53,6 +53,7 @@ class Session:
             self._subscriptions,
             counts=counts,
             memory=memory,
+            look=self._look,
             failures=Failures(link, settings, memory),
             freed=self._pull_more,
         )
@@ -61,6 +62,9 @@ class Session:
         # Until when an operator has paused the consumer, as the server says it.
         self._paused = ""
         self._ending = asyncio.Event()
+        # Looks at the consumer that have begun, and the last one of them that was answered.
+        self._begun = self._seen = 0
+        self._looking = asyncio.Lock()
 
     @property
     def in_flight(self) -> int:
@@ -166,15 +170,25 @@ class Session:
         while True:
             await asyncio.sleep(_LOOK)
             try:
-                info = await self.link.js.consumer_info(settings.stream, settings.group)
-                self._subscriptions.read(info.config)
-                self._note_pause(info)
+                await self._look()
                 if self._subscriptions.is_due():
                     await ensure_consumer(self.link, settings.stream, self._subscriptions)
             except BridgeError as error:
                 _log.warning("%s", error)
             except _told_by_server() as error:
                 _log.debug("the group %r cannot be looked at: %r", settings.group, error)
+
+    async def _look(self) -> None:
+        """Return after a look at the consumer that began after this call; calls at the same time share one."""
+        begun = self._begun
+        async with self._looking:
+            if self._seen > begun:
+                return
+            self._begun = number = self._begun + 1
+            info = await self.link.js.consumer_info(self._settings.stream, self._settings.group)
+            self._subscriptions.read(info.config)
+            self._note_pause(info)
+            self._seen = number
 
     def _note_pause(self, info: ConsumerInfo) -> None:
         paused = (info.config.pause_until or "further notice") if info.paused else ""

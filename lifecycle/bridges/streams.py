@@ -63,6 +63,12 @@ _PATTERNS = "lifecycle-patterns"
 #: Seconds after which the group forgets a pattern that no running member has renewed.
 _FORGOTTEN = 900.0
 
+#: Most seconds between two looks by which a stamp grows older: in a longer gap nothing was seen, as in an outage.
+_GAP = 10.0
+
+#: Least seconds between the write of a new pattern and the look that shows whether another member has overwritten it.
+_SETTLED = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -197,11 +203,21 @@ class Subscriptions:
         self._strange: dict[str, float] = {}
         # The filter of the consumer; empty for everything.
         self._got: list[str] = []
+        # What other programs keep in the metadata.
+        self._remarks: dict[str, str] = {}
+        self._read_at: float | None = None
 
     def read(self, config: ConsumerConfig) -> None:
         """Take over what the metadata and the filter of the consumer say."""
         now = asyncio.get_running_loop().time()
+        self._skip(now)
         stamps = _stamps_of(config)
+        self._warn_of_loss(stamps)
+        self._remarks = {
+            name: value
+            for name, value in (config.metadata or {}).items()
+            if name != _PATTERNS and not name.startswith("_nats.")
+        }
         self._stamps = {text: (stamp, self._since(text, stamp, now)) for text, stamp in stamps.items()}
         self._got = _filters_of(config)
         others = {text: pattern for text in stamps if text not in self._own and (pattern := _pattern(text))}
@@ -225,10 +241,7 @@ class Subscriptions:
         """Whether the consumer has to be written: own stamps are missing or old, or others are out of date."""
         now = asyncio.get_running_loop().time()
         renewed = now - _FORGOTTEN / 3
-        own = all(
-            text in self._stamps and self._stamps[text][1] > renewed and self._is_got(pattern)
-            for text, pattern in self._own.items()
-        )
+        own = self.is_complete() and all(self._stamps[text][1] > renewed for text in self._own)
         return not own or bool(self._out_of_date(now))
 
     def group(self) -> Group:
@@ -253,7 +266,7 @@ class Subscriptions:
             widest([*wanted, *self._strange]),
             settings.ack_wait,
             strict=settings.max_in_flight == 1,
-            metadata={_PATTERNS: json.dumps(stamps, ensure_ascii=False)},
+            metadata=self._remarks | {_PATTERNS: json.dumps(stamps, ensure_ascii=False)},
         )
 
     def is_elsewhere(self, topic: str) -> bool:
@@ -263,6 +276,31 @@ class Subscriptions:
     def is_ours(self, subject: str) -> bool:
         """Whether the filter that this member needs lets ``subject`` through."""
         return any(covers(each, subject) for each in self._own_filters)
+
+    def is_complete(self) -> bool:
+        """Whether the consumer has all patterns of this member."""
+        return all(text in self._stamps and self._is_got(pattern) for text, pattern in self._own.items())
+
+    def _skip(self, now: float) -> None:
+        """Do not count the time in which nothing was seen: those who could not renew their stamps may be back soon."""
+        gap = 0.0 if self._read_at is None else max(0.0, now - self._read_at - _GAP)
+        self._read_at = now
+        if gap:
+            self._stamps = {
+                text: (stamp, since if text in self._own else since + gap)
+                for text, (stamp, since) in self._stamps.items()
+            }
+            self._strange = {each: since + gap for each, since in self._strange.items()}
+
+    def _warn_of_loss(self, stamps: Mapping[str, str]) -> None:
+        """Warn of own patterns that the group had and has no more."""
+        if gone := [text for text in self._own if text in self._stamps and text not in stamps]:
+            _log.warning(
+                "another member had removed %s from the group %r, and this member adds it again; events that were sent "
+                "meanwhile may not come to the group",
+                ", ".join(gone),
+                self._settings.group,
+            )
 
     def _is_got(self, pattern: Pattern) -> bool:
         """Whether the group gets all that ``pattern`` matches."""
@@ -302,28 +340,44 @@ def _filters_of(config: ConsumerConfig) -> list[str]:
 async def ensure_consumer(link: Link, stream: str, subscriptions: Subscriptions) -> None:
     """Make the consumer of the group, or change it to what its members need.
 
+    The server does not compare revisions of a consumer: of two members that start together, the second may overwrite
+    the patterns of the first. So new patterns are looked at again before this returns.
+
     Raises:
         UnfitServer: when the server refuses it, or made it in another way.
     """
     from nats.js.errors import APIError, NotFoundError
 
-    group = subscriptions.name
+    group, clock = subscriptions.name, asyncio.get_running_loop().time
 
-    async def make() -> tuple[ConsumerInfo, Group]:
+    async def has_own() -> bool:
         try:
             subscriptions.read((await link.js.consumer_info(stream, group, timeout=_ANSWER)).config)
         except NotFoundError as error:
             if error.err_code == _NO_STREAM:
                 raise
+            return False
+        return subscriptions.is_complete()
+
+    async def make() -> tuple[ConsumerInfo, Group, bool]:
+        is_new = not await has_own()
         wanted = subscriptions.group()
-        return await link.js.add_consumer(stream, _consumer(wanted), timeout=_ANSWER), wanted  # pyright: ignore[reportUnknownMemberType]  # of nats-py
+        info = await link.js.add_consumer(stream, _consumer(wanted), timeout=_ANSWER)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
+        return info, wanted, is_new
 
     try:
-        info, wanted = await patiently(link, make)
+        while True:
+            began = clock()
+            info, wanted, is_new = await patiently(link, make)
+            _compare_consumer(info.config, wanted)
+            subscriptions.read(info.config)
+            if not is_new:
+                return
+            await asyncio.sleep(max(_SETTLED, 5 * (clock() - began)))
+            if await patiently(link, has_own):
+                return
     except APIError as error:
         raise UnfitServer(f"the server refuses the group {group!r}: {error.description}") from None
-    _compare_consumer(info.config, wanted)
-    subscriptions.read(info.config)
 
 
 def _consumer(group: Group) -> ConsumerConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.backoff import Backoff
-from lifecycle.bridges import BusEvent, NatsBridge
+from lifecycle.bridges import BusEvent, NatsBridge, memories
 from lifecycle.control import Event, Router
 from lifecycle.testing import running
 from tests.nats_servers import LIMIT, NatsProcess
@@ -239,6 +240,65 @@ async def test_where_no_bucket_can_be_made_an_event_that_is_delivered_for_ever_i
             [letter] = await dead.wait(1)
     assert letter.data == 7
     assert handled.events == []
+
+
+@pytest.fixture
+def denying(tmp_path: Path) -> Iterator[NatsProcess]:
+    """A server that lets its user reach the stream of events and nothing else."""
+    allowed = ["ev.>", "$JS.API.INFO", "$JS.API.STREAM.*.EVENTS", "$JS.API.CONSUMER.>", "$JS.ACK.>", "_INBOX.>"]
+    user = f"{{ user: me, password: pw, permissions: {{ publish: {{ allow: {json.dumps(allowed)} }} }} }}"
+    accounts = f"accounts {{ A: {{ jetstream: enabled, users: [{user}] }} }}"
+    with NatsProcess(tmp_path, settings=f"{accounts}\nno_auth_user: me") as server:
+        yield server
+
+
+async def test_where_the_bucket_is_denied_the_server_is_not_asked_for_every_event(
+    denying: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not answer, and events behind one that waits for an answer wait too."""
+    monkeypatch.setattr(memories, "_ANSWER", 0.5)
+    assert await dead_letters(denying, 20) == {"2"}
+    told = [record.message for record in caplog.records if "counts the failures of its events alone" in record.message]
+    assert len(told) == 1
+    assert "permissions violation" in told[0].lower()
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[NatsProcess]:
+    """A server on which questions for failures come to nothing."""
+    with NatsProcess(tmp_path, settings='mappings: { "$JS.API.STREAM.MSG.GET.KV_FAILURES": "nowhere" }') as server:
+        yield server
+
+
+async def test_a_bucket_that_does_not_answer_is_left_alone_for_a_while(
+    silent: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(memories, "_ANSWER", 0.5)
+    async with by_hand(silent) as js:
+        await js._nc.subscribe("nowhere")
+        assert await dead_letters(silent, 20) == {"2"}
+    assert len([record for record in caplog.records if "'FAILURES' cannot be used" in record.message]) == 1
+
+
+async def dead_letters(server: NatsProcess, count: int) -> set[str]:
+    """Let so many events fail twice, and return the attempts of their dead letters."""
+    router = Router()
+    router.add_source(
+        NatsBridge(
+            server.url,
+            group="g",
+            publish=("job/*",),
+            subscribe=("job/*", "dead/**"),
+            max_deliver=2,
+            backoff=Backoff(initial=0.05, maximum=0.1),
+        )
+    )
+    router.handle("dead/**", dead := Box())
+    router.handle("job/*", broken)
+    async with running(router):
+        for _ in range(count):
+            await (await router.emit(Event("job/x")))
+        return {letter.headers["dead-attempts"] for letter in await dead.wait(count)}
 
 
 async def broken(event: BusEvent) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ from lifecycle.backoff import Backoff
 from lifecycle.bridges import intake, sessions, streams
 from lifecycle.control import Event, Router
 from lifecycle.testing import running
+from tests.nats_servers import LIMIT
 from tests.realtime.bridges.boxes import Box, answered, by_hand
 from tests.waiting import until
 
@@ -91,6 +94,85 @@ async def test_patterns_that_share_a_filter_are_told_apart(bridge: MakeBridge, m
         await two_box.wait(COUNT)
     assert set(one_box.topics) == {"foo"}
     assert set(two_box.topics) == {"bar"}
+
+
+async def test_a_member_with_a_wide_filter_gives_back_what_a_member_that_just_started_subscribes_to(
+    bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A subject has no words for ``**/failed``, so the old member gets all events, before it has seen the new one."""
+    monkeypatch.setattr(sessions, "_LOOK", 3600.0)
+    here, _ = member(bridge(group="here", publish=("**",)))
+    old, _ = member(bridge(group="g", subscribe=("**/failed",)))
+    new, box = member(receiver := bridge(group="g", subscribe=("order/*",)))
+    async with running(here), running(old), running(new):
+        await until(lambda: receiver.state().up)
+        await send(here, "order/x")
+        await box.wait(COUNT)
+    assert {event.data for event in box.events} == set(range(COUNT))
+
+
+async def test_members_that_start_together_do_not_overwrite_the_patterns_of_each_other(
+    bridge: MakeBridge, server: NatsProcess
+) -> None:
+    receivers = [bridge(group="g", subscribe=(f"{name}/*",)) for name in "abcd"]
+    routers = [member(receiver)[0] for receiver in receivers]
+    stream, prefix = receivers[0]._settings.stream, receivers[0]._settings.prefix
+    async with by_hand(server) as js:
+        await js.add_stream(name=stream, subjects=[f"{prefix}.>"])
+        tasks = [asyncio.create_task(router.run()) for router in routers]
+        await until(lambda: all(receiver.state().up for receiver in receivers))
+        wanted = (await js.consumer_info(stream, "g")).config.filter_subjects
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    assert wanted == [f"{prefix}.{name}.*" for name in "abcd"]
+
+
+async def test_an_outage_does_not_count_towards_the_time_after_which_a_pattern_is_forgotten(
+    own_bridge: MakeBridge, own_server: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No member can renew its patterns while the server is down; the one that is back first removes nothing."""
+    monkeypatch.setattr(sessions, "_LOOK", 3600.0)
+    new, _ = member(own_bridge(group="g", subscribe=("a/*", "b/*")))
+    old, _ = member(receiver := own_bridge(group="g", subscribe=("a/*",)))
+    stream, prefix = receiver._settings.stream, receiver._settings.prefix
+    async with running(new):
+        pass
+    async with running(old):
+        await until(lambda: receiver.state().up)
+        async with by_hand(own_server) as js:
+            first = later = (await js.consumer_info(stream, "g")).config
+        monkeypatch.setattr(streams, "_GAP", 0.1)
+        monkeypatch.setattr(streams, "_FORGOTTEN", 0.9)
+        await own_server.restart(after=1.0)
+        async with by_hand(own_server) as js:
+            async with asyncio.timeout(LIMIT):
+                while first.metadata == later.metadata:
+                    await asyncio.sleep(0.01)
+                    later = (await js.consumer_info(stream, "g")).config
+    assert later.filter_subjects == [f"{prefix}.a.*", f"{prefix}.b.*"]
+    assert "gets b/* no longer" not in caplog.text
+
+
+async def test_a_member_adds_its_pattern_again_when_another_has_removed_it_and_warns(
+    bridge: MakeBridge, server: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sessions, "_LOOK", 0.01)
+    there, _ = member(receiver := bridge(group="g", subscribe=("a/*", "b/*")))
+    stream, prefix = receiver._settings.stream, receiver._settings.prefix
+    async with running(there), by_hand(server) as js:
+        await until(lambda: receiver.state().up)
+        config = (await js.consumer_info(stream, "g")).config
+        only = {"lifecycle-patterns": json.dumps({"a/*": "of another"}), "owner": "me"}
+        await js.add_consumer(
+            stream, config.evolve(filter_subjects=[f"{prefix}.a.*"], filter_subject=None, metadata=only)
+        )
+        await until(lambda: "another member had removed b/* from the group 'g'" in caplog.text)
+    async with running(there), by_hand(server) as js:
+        await until(lambda: receiver.state().up)
+        config = (await js.consumer_info(stream, "g")).config
+    assert config.filter_subjects == [f"{prefix}.a.*", f"{prefix}.b.*"]
+    assert (config.metadata or {})["owner"] == "me"
 
 
 async def test_a_pattern_that_an_operator_removes_from_the_filter_is_gone(
