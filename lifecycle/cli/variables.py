@@ -34,11 +34,13 @@ def parse_env(text: str, name: str) -> dict[str, str]:
     from dotenv.main import DotEnv
     from dotenv.parser import parse_stream
 
+    from lifecycle._masking import masked
+
     for each in parse_stream(io.StringIO(text)):
         written = each.original.string
         if each.error or "\0" in written:
             line = next(iter(written.strip().splitlines()), "")
-            raise ConfigError(f"{name}:{each.original.line}: {line!r} cannot be read; write KEY=VALUE")
+            raise ConfigError(f"{name}:{each.original.line}: {masked(line)!r} cannot be read; write KEY=VALUE")
     # A variable that is set already wins, also where another refers to it.
     found = DotEnv(None, stream=io.StringIO(text), override=False).dict()
     return {key: value for key, value in found.items() if value is not None}

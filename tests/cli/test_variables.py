@@ -59,6 +59,12 @@ def test_a_file_is_read_as_python_dotenv_reads_it(text: str) -> None:
     assert parse_env(text, ".env") == dict(dotenv_values(stream=io.StringIO(text)))
 
 
+def test_an_error_about_a_line_does_not_show_its_secret() -> None:
+    with pytest.raises(ConfigError, match=r"\.env:2: .*PASSWORD=\*\*\*.* cannot be read") as caught:
+        parse_env("A=1\nPASSWORD='hunter2\n", ".env")
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_variable_that_is_set_wins_also_where_another_refers_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOT_OF_IT", "/set")
     assert parse_env("ROOT_OF_IT=/file\nA=${ROOT_OF_IT}/a", ".env")["A"] == "/set/a"
