@@ -138,6 +138,12 @@ export class Live {
       if (this.#abort !== abort) return;
       clearTimeout(this.#silence);
       this.#abort = null;
+      if (error.status === 401 && token.get()) {
+        // A program that was started again may have another token. Perhaps it can be watched without one.
+        token.set("");
+        this.start();
+        return;
+      }
       this.#tell(error.status === 401 ? "refused" : "closed", error.message);
       if (error.status === 401) return;
       this.#again = setTimeout(() => this.start(), this.#wait);

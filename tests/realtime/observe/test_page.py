@@ -316,6 +316,23 @@ async def test_a_page_that_is_seen_again_stays_live_after_a_restart_of_the_progr
         await dashboard.__aenter__()
 
 
+async def test_a_page_shows_a_program_that_has_another_token_since_its_restart(browser: str) -> None:
+    """Without the new token it only shows, as a page that was opened without one does."""
+    async with shown(browser, Router()) as (page, dashboard):
+        port = int(dashboard.url.rpartition(":")[2])
+        await dashboard.__aexit__(None, None, None)
+        await page.until("document.querySelector('.link.closed')")
+        async with Dashboard(port=port, token="another-token-of-the-user"):
+            await page.until("document.querySelector('.link.open')")
+            assert await page.run("document.querySelector('dialog[open]')") is None
+            await page.press(":", text=":")
+            await page.until("document.querySelector('#dialog-command[open]')")
+            await page.type("stop")
+            await page.press("Enter")
+            await page.until("document.querySelector('#dialog-token[open]')")
+        await dashboard.__aenter__()
+
+
 async def test_a_connection_on_which_nothing_is_heard_is_given_up_and_made_again(browser: str) -> None:
     async with AsyncExitStack() as held:
         await held.enter_async_context(lifetime(signals=False))
