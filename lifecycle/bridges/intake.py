@@ -50,6 +50,9 @@ _SUSPECT = 20
 #: Deliveries without a member that subscribes to it after which an event is a dead letter.
 _UNWANTED = 20
 
+#: Deliveries to members that do not subscribe to it after which that is noted each time, so that it is not suspected.
+_NOTED = 10
+
 #: Pauses until an event that this member does not subscribe to is delivered again, to another one if there is.
 _ELSEWHERE = Backoff(initial=0.2, maximum=10.0)
 
@@ -149,7 +152,8 @@ class Intake:
             return
         if delivered > 1:
             held.past = await self._failures.past(key)
-            if delivered - held.past.failures > _SUSPECT and held.past.failures < self._settings.max_deliver:
+            past = held.past
+            if delivered - past.failures - past.refused > _SUSPECT and past.failures < self._settings.max_deliver:
                 await self._be_alone(held, delivered)
         event = self._read(held)
         if event is None:
@@ -187,6 +191,9 @@ class Intake:
             await self._bury(held, "no member of the group subscribes to it any more")
             return
         else:
+            if delivered % _NOTED == 0:
+                past = await self._failures.past(held.key)
+                await self._failures.note(held.key, past._replace(refused=delivered))
             await _said(held.message.nak(delay=_ELSEWHERE.delay(delivered - 1)))
         self._release(held)
 
@@ -213,7 +220,7 @@ class Intake:
         await self._wait_while(lambda: len(self._held) > 1)
         held.is_alone = True
         reason = "its process stopped or died while it was handled alone"
-        await self._failures.note(held.key, Past(held.attempt, reason))
+        await self._failures.note(held.key, held.past._replace(failures=held.attempt, reason=reason))
         if not self._failures.is_shared:
             # The next process does not find the note, so deliveries have to count.
             held.past = Past(max(held.past.failures, delivered - _SUSPECT - 1), reason)
@@ -289,7 +296,8 @@ class Intake:
             held.past = await self._failures.past(held.key)
         delay = self._settings.backoff.delay(held.past.failures)
         _log.info("%s (event %d) is given back for %.1f s: %s", held.topic, held.key[0], delay, reason)
-        await self._failures.note(held.key, Past(held.attempt, reason[:LONGEST_REASON]))
+        note = held.past._replace(failures=held.attempt, reason=reason[:LONGEST_REASON])
+        await self._failures.note(held.key, note)
         await _said(held.message.nak(delay=delay))
         self._release(held)
 

@@ -49,6 +49,8 @@ class Past(NamedTuple):
 
     failures: int = 0
     reason: str = ""
+    #: Deliveries until a member gave it back that does not subscribe to it: they do not tell of a crash.
+    refused: int = 0
 
 
 class Memory:
@@ -193,7 +195,7 @@ def _read(data: bytes | None) -> Past:
     """Return what `Failures.note` wrote; nothing where another program wrote something else."""
     try:
         said: Any = json.loads(data or b"")
-        return Past(int(said["failures"]), str(said["reason"]))
+        return Past(int(said["failures"]), str(said["reason"]), int(said.get("refused", 0)))
     except (ValueError, KeyError, TypeError):
         return Past()
 

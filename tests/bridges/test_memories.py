@@ -16,11 +16,11 @@ KEY = (7, AT)
 
 def test_failures_are_remembered_until_the_event_is_handled() -> None:
     memory = Memory()
-    assert memory.past(KEY) == (0, "")
+    assert memory.past(KEY) == Past()
     memory.failed(KEY, Past(2, "no"))
-    assert memory.past(KEY) == (2, "no")
+    assert memory.past(KEY) == Past(2, "no")
     memory.handled(KEY)
-    assert memory.past(KEY) == (0, "")
+    assert memory.past(KEY) == Past()
 
 
 def test_what_was_handled_is_known_again_and_its_number_in_another_stream_is_not() -> None:

@@ -96,6 +96,31 @@ async def test_patterns_that_share_a_filter_are_told_apart(bridge: MakeBridge, m
     assert set(two_box.topics) == {"bar"}
 
 
+async def test_events_that_members_gave_back_many_times_are_not_started_alone(
+    bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, _ = member(bridge(group="here", publish=("b/*",)))
+    new, _ = member(bridge(group="g", subscribe=("b/*",)))
+    old, _ = member(bridge(group="g", subscribe=("a/*",)))
+    later, box = member(bridge(group="g", subscribe=("b/*",)))
+    refused: list[int] = []
+
+    def delay(_: Backoff, tries: int) -> float:
+        refused.append(tries)
+        return 0.01
+
+    async with running(here):
+        async with running(new):
+            pass
+        async with running(old):
+            monkeypatch.setattr(Backoff, "delay", delay)
+            await (await here.emit(Event("b/x", 7)))
+            await until(lambda: max(refused, default=0) > intake._SUSPECT + 5)
+        async with running(later):
+            await box.wait(1)
+    assert "is started alone" not in caplog.text
+
+
 async def test_a_member_with_a_wide_filter_gives_back_what_a_member_that_just_started_subscribes_to(
     bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
