@@ -50,11 +50,13 @@ class Plan:
 
     def after(self, route: Route) -> Route | None:
         """The next relay or route after ``route``; one that was replaced since is represented by its replacement."""
-        latest = [step.latest for step in self._steps]
-        if route.latest not in latest:
-            return None
-        later = latest[latest.index(route.latest) + 1 :]
-        return next((each for each in later if not each.is_retired), None)
+        latest, is_later = route.latest, False
+        for step in self._steps:
+            now = step if step.successor is None else step.latest
+            if is_later and not now.is_retired:
+                return now
+            is_later = is_later or now is latest
+        return None
 
 
 async def _without_route(event: Any) -> None:

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
-from lifecycle._cancelling import was_cancelled
 from lifecycle._naming import name_of
 from lifecycle.backoff import Backoff
 from lifecycle.control.commands import Command, Commands, Completer, help_of
@@ -25,8 +24,8 @@ from lifecycle.control.routes import Route, caller
 from lifecycle.control.running import Running
 from lifecycle.control.table import Table, as_pattern
 from lifecycle.control.taps import Subscription, Tap, open_tap
-from lifecycle.control.traffic import Traffic, unasked
-from lifecycle.errors import Dropped, NotHandled
+from lifecycle.control.traffic import Traffic
+from lifecycle.errors import NotHandled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
@@ -251,21 +250,14 @@ class Router(Overview):
             LifecycleError: for a handler that raised CancelledError although its task was not cancelled.
         """
         try:
-            plan = self._hot[event.topic]
+            call, plan = self._hot[event.topic]
         except (AttributeError, TypeError):  # no topic, or one without a hash
             plan = self._table.plan(event)
-        # Not `await plan.call(event)`: Python looks a method up more slowly than an attribute.
-        call = plan.call
+            call = plan.call
         try:
             await call(event)
-        except NotHandled as error:
-            if isinstance(error, Dropped):
-                raise
-            rest = self._traffic.pass_on_directly(event, plan, error)
-        except asyncio.CancelledError as error:
-            if plan.first is None or was_cancelled():
-                raise
-            raise unasked(plan.first, error) from error
+        except (NotHandled, asyncio.CancelledError) as error:
+            rest = self._traffic.dispatch_on(event, plan, error)
         else:
             return
         await rest

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lifecycle.control.table import Table
     from lifecycle.events import Topical
 
-__all__ = ["Traffic", "unasked"]
+__all__ = ["Traffic"]
 
 # Who wants to be told of every event: each is one dictionary for good, and empty while nobody does.
 _ROUTED, _ACCEPTED = hooks.event_routed.receivers, hooks.delivery_accepted.receivers
@@ -81,7 +81,7 @@ class Traffic:
         """
         plan = route = None
         try:
-            plan = self._hot[event.topic]
+            plan = self._hot[event.topic][1]
             if not (plan.taps or _ROUTED or _ACCEPTED):
                 route = plan.first
         except (AttributeError, TypeError, InvalidTopic):  # `_admit` reports it
@@ -193,7 +193,7 @@ class Traffic:
         elif isinstance(error, NotHandled):
             await self._pass_on(delivery, route, error)
         elif isinstance(error, asyncio.CancelledError):
-            self.outcomes.failed(delivery, route, unasked(route, error))
+            self.outcomes.failed(delivery, route, _unasked(route, error))
         else:
             self.outcomes.failed(delivery, route, error)
 
@@ -208,11 +208,17 @@ class Traffic:
         told.__cause__ = error
         self.outcomes.failed(delivery, route, told, logging.DEBUG)
 
-    async def pass_on_directly(self, event: Topical, plan: Plan, error: NotHandled) -> None:
-        """Call what comes after the first route of ``plan``, which passed with ``error``, until one takes the event."""
+    async def dispatch_on(self, event: Topical, plan: Plan, error: NotHandled | asyncio.CancelledError) -> None:
+        """Go on with a direct dispatch when the first call of ``plan`` ended with ``error``."""
         route = plan.first
         try:
             while True:
+                if isinstance(error, asyncio.CancelledError):
+                    if route is None or was_cancelled():
+                        raise error
+                    raise _unasked(route, error) from error
+                if isinstance(error, Dropped):
+                    raise error
                 if isinstance(error, Relayed):
                     plan = plan.relayed
                 route = self.roster.fallback if route is None else self._following(plan, route)
@@ -220,14 +226,8 @@ class Traffic:
                     break
                 try:
                     await route.call(event)
-                except Dropped:
-                    raise
-                except NotHandled as passed:
+                except (NotHandled, asyncio.CancelledError) as passed:
                     error = passed
-                except asyncio.CancelledError as cancelled:
-                    if was_cancelled():
-                        raise
-                    raise unasked(route, cancelled) from cancelled
                 else:
                     return
             if not plan.was_relayed:
@@ -282,7 +282,7 @@ class Traffic:
         return self.roster.fallback
 
 
-def unasked(route: Route, error: asyncio.CancelledError) -> LifecycleError:
+def _unasked(route: Route, error: asyncio.CancelledError) -> LifecycleError:
     """The error for a handler's stray CancelledError, which would look to its caller like a cancellation of its own."""
     told = LifecycleError(f"{name_of(route.handler)} raised CancelledError, and nobody had cancelled it")
     told.__cause__ = error
