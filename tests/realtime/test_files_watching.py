@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import watchfiles
 
 from lifecycle.backoff import Backoff
 from lifecycle.control import Router
@@ -497,6 +498,34 @@ async def test_a_name_that_is_not_utf_8_is_skipped_counted_and_logged_once(
         assert source.skipped == 0
     assert all("even" in path.name or path.name == "renamed" for _, path in seen.pairs)
     assert [record.levelname for record in caplog.records if "UTF-8" in record.message] == ["WARNING"]
+
+
+@pytest.mark.parametrize("place", [".", "node_modules"], ids=["counts", "ignored"])
+async def test_a_directory_whose_name_is_not_utf_8_does_not_break_each_new_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    opened: list[tuple[Any, ...]] = []
+    awatch = watchfiles.awatch
+
+    def counted(*paths: Any, **settings: Any) -> Any:
+        opened.append(paths)
+        return awatch(*paths, **settings)
+
+    monkeypatch.setattr(watchfiles, "awatch", counted)
+    (tmp_path / place).mkdir(exist_ok=True)
+    Path(os.fsdecode(os.fsencode(tmp_path / place) + b"/\xff")).mkdir()
+    (tmp_path / "inner").mkdir()
+    router, seen = Router(), Seen()
+    router.handle("file/*", seen)
+    router.add_source(FileWatchSource(tmp_path))
+    async with running(router):
+        for number in range(5):
+            if number == 2:
+                opened.clear()
+            changed = tmp_path / "inner" / f"{number}"
+            changed.write_text("x")
+            await seen.told("added", changed)
+        assert opened == []
 
 
 async def test_a_source_that_failed_tells_after_its_restart_what_happened_meanwhile(tmp_path: Path) -> None:

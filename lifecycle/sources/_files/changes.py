@@ -139,7 +139,7 @@ class Watched:
         except PermissionError:
             if last:
                 raise
-            await asyncio.to_thread(self._tree.look_for_unreadable)
+            await asyncio.to_thread(self._tree.look_for_unwatchable)
             return False
         except WatchBroken:
             # Something vanished between the look and the watch.
@@ -167,6 +167,8 @@ class Watched:
         await self.close()
         await asyncio.sleep(self._next_open - now())
         began = now()
+        # If it is the name of a directory, watches on all above it would report it again and again.
+        await asyncio.to_thread(self._tree.look_for_unwatchable)
         await self.open()
         self._next_open = now() + max(_MOMENT, _SHARE * (now() - began))
 

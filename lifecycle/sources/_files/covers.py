@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from lifecycle.sources._files.folders import Folders
 
-__all__ = ["Cover", "cover_all", "cover_flat", "may_read", "outermost", "unreadable_below"]
+__all__ = ["Cover", "cover_all", "cover_flat", "is_text", "may_read", "outermost", "unwatchable_below"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ def cover_flat(folders: Folders, roots: Iterable[str]) -> Cover:
     return Cover(frozenset(), frozenset(flat), frozenset(whole), frozenset(entries))
 
 
-def cover_all(folders: Folders, roots: Iterable[str], unreadable: Collection[str]) -> Cover:
+def cover_all(folders: Folders, roots: Iterable[str], unwatchable: Collection[str]) -> Cover:
     """For the watched directories with all below them.
 
-    No watch meets one of those that are ``unreadable``, nor a link that is not to be followed: awatch follows each.
+    No watch meets one of those that are ``unwatchable``, nor a link that is not to be followed: awatch follows each.
     """
-    deep, whole = _around(folders, {*unreadable, *folders.ways_out()})
+    deep, whole = _around(folders, {*unwatchable, *folders.ways_out()})
     single = {each for each in _entries(folders, roots) if not any(_is_below(each, other) for other in deep)}
     flat = whole | {each for each in map(os.path.dirname, single) if may_read(each)}
     return Cover(frozenset(deep), frozenset(flat), frozenset(whole), frozenset(single))
@@ -90,13 +90,24 @@ def may_read(directory: str) -> bool:
     return os.access(directory, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-def unreadable_below(directories: Iterable[str], but: Container[str]) -> set[str]:
-    """All directories at or below ``directories`` that may not be read, links followed as `awatch` does.
+def is_text(name: str) -> bool:
+    """Whether ``name`` can be written as UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
-    What is in ``but`` is left out.
 
-    It gives up a whole tree for one of them; told to ignore them, it passes over every directory that comes after the
-    first, and over every other error too. So they are looked for, and watched around.
+def unwatchable_below(directories: Iterable[str], but: Container[str]) -> set[str]:
+    """All directories at or below ``directories`` that may not be read or whose names are not UTF-8.
+
+    Links are followed as `awatch` does; what is in ``but`` is left out.
+
+    `awatch` gives up a whole tree for one that may not be read; told to ignore them, it passes over every directory
+    that comes after the first, and over every other error too. It ends at a name that is not UTF-8, and opening such a
+    directory is reported under that name: each new watch would end by its own doing. So both are looked for, and
+    watched around.
     """
     found: set[str] = set()
     entered: set[tuple[int, int]] = set()
@@ -107,7 +118,9 @@ def unreadable_below(directories: Iterable[str], but: Container[str]) -> set[str
             identity = os.stat(directory)
             if (identity.st_dev, identity.st_ino) not in entered:
                 entered.add((identity.st_dev, identity.st_ino))
-                pending.extend(inner for inner in _inner(directory) if inner not in but)
+                inner = [each for each in _inner(directory) if each not in but]
+                pending.extend(each for each in inner if is_text(each))
+                found.update(each for each in inner if not is_text(each))
         except PermissionError:
             found.add(directory)
         except OSError:

@@ -16,7 +16,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from lifecycle.sources._files.covers import cover_all, cover_flat, outermost, unreadable_below
+from lifecycle.sources._files.covers import cover_all, cover_flat, is_text, outermost, unwatchable_below
 from lifecycle.sources._files.folders import Folders
 from lifecycle.sources._files.marks import Marks, mark_of
 
@@ -50,7 +50,7 @@ class Tree:
         self._marks = Marks()
         self._born: set[str] = set()
         # As far as they are known: nobody looks for them until a watch meets one.
-        self._unreadable: set[str] = set()
+        self._unwatchable: set[str] = set()
         self._has_told_of_odd_names = False
 
     @property
@@ -104,12 +104,12 @@ class Tree:
         """What has to be watched as things are now."""
         self._folders.shifted = False
         if self._recursive:
-            return cover_all(self._folders, self._roots, self._unreadable)
+            return cover_all(self._folders, self._roots, self._unwatchable)
         return cover_flat(self._folders, self._roots)
 
-    def look_for_unreadable(self) -> None:
+    def look_for_unwatchable(self) -> None:
         """Find the directories that cannot be watched, also those that are ignored; from now on `cover` avoids them."""
-        self._unreadable = unreadable_below(outermost(self._folders), self._folders.ways_out())
+        self._unwatchable = unwatchable_below(outermost(self._folders), self._folders.ways_out())
 
     # -- looking ------------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Tree:
 
     def _leave_out_odd(self, folder: Folder, entries: dict[str, os.DirEntry[str]]) -> None:
         """Take the names out of ``entries`` that are not UTF-8: the watch cannot report them."""
-        odd = [name for name in entries if not name.isascii() and not _is_text(name)]
+        odd = [name for name in entries if not name.isascii() and not is_text(name)]
         folder.odd = len(odd)
         for name in odd:
             del entries[name]
@@ -210,14 +210,6 @@ class Tree:
 
     def _skips(self, folder: Folder, name: str) -> bool:
         return folder is not self._top and self._rules.skips(name, folder.below + name)
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _entries(path: str) -> dict[str, os.DirEntry[str]] | None:
