@@ -125,7 +125,7 @@ class Crew:
         return await self._result(atom.fn, call.arguments, in_thread=atom.in_thread)
 
     async def _result(self, fn: Any, arguments: dict[str, Any], *, in_thread: bool) -> Any:
-        result = await self._threads.call(partial(fn, **arguments)) if in_thread else fn(**arguments)
+        result = await self._threads.finish(partial(fn, **arguments)) if in_thread else fn(**arguments)
         return await result if inspect.isawaitable(result) else result
 
     async def _in_time(self, atom: Atom, arguments: dict[str, Any]) -> Any:

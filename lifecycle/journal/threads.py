@@ -41,13 +41,23 @@ class LoopThreads:
     async def call(self, fn: Callable[[], _T]) -> _T:
         """Return the result of ``fn``, called in a thread with a copy of the context.
 
-        A function that has begun cannot be stopped. So a call that is cancelled waits for its end, and then has its
-        result; cancelled once more it does not wait. A function that has not begun is not called.
+        A function that has begun cannot be stopped: a call that is cancelled does not wait for its end. A function that
+        has not begun is not called.
         """
-        loop = asyncio.get_running_loop()
-        job = _Job(partial(contextvars.copy_context().run, fn), loop)
-        # So a loop in virtual time knows of it.
-        future: asyncio.Future[_T] = loop.run_in_executor(_Submitter(self._submit), job)
+        job, future = self._begin(fn)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self._withdraw(job)
+            future.cancel()
+            raise
+
+    async def finish(self, fn: Callable[[], _T]) -> _T:
+        """As `call`, but a call that is cancelled waits for the end of a function that has begun, and has its result.
+
+        Cancelled once more it does not wait.
+        """
+        job, future = self._begin(fn)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -55,6 +65,12 @@ class LoopThreads:
                 future.cancel()
                 raise
         return await asyncio.shield(future)
+
+    def _begin(self, fn: Callable[[], _T]) -> tuple[_Job, asyncio.Future[_T]]:
+        loop = asyncio.get_running_loop()
+        job = _Job(partial(contextvars.copy_context().run, fn), loop)
+        # So a loop in virtual time knows of it.
+        return job, loop.run_in_executor(_Submitter(self._submit), job)
 
     def _submit(self, job: _Job) -> asyncio.Future[Any]:
         with self._lock:

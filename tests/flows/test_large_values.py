@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import tracemalloc
@@ -10,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle import hooks
-from lifecycle.flows import JSON, Change, Flows, Run, Times, linear, task
+from lifecycle.errors import FlowError
+from lifecycle.flows import JSON, Change, Flows, FlowState, Run, Times, linear, task
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+LIMIT = 30.0
 
 
 class Noting(JSON):
@@ -81,3 +86,31 @@ async def test_a_listener_is_given_a_large_result_and_a_reload_has_it(tmp_path: 
     assert told == [LARGE[1]]
     async with Flows(tmp_path / "app.db") as flows:
         assert await flows.start(flow, id="two") == {"large": LARGE[1]}
+
+
+class Waiting(JSON):
+    """A codec that takes until `go` is set to encode a large value."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def encode(self, value: Any) -> str:
+        if value is LARGE[2]:
+            self.begun.set()
+            assert self.go.wait(LIMIT)
+        return super().encode(value)
+
+
+async def test_a_flow_that_is_left_while_a_result_is_encoded_begins_no_other_task() -> None:
+    codec, begun = Waiting(), list[str]()
+    flow = linear("f", task(lambda: LARGE[2], name="large"), task(lambda: begun.append("next"), name="next"))
+    async with Flows(codec=codec) as flows:
+        run = flows.start(flow)
+        async with asyncio.timeout(LIMIT):
+            assert await asyncio.to_thread(codec.begun.wait, LIMIT)
+            leaving = asyncio.create_task(flows.leave(run, FlowError("left")))
+            await asyncio.sleep(0)
+            codec.go.set()
+            await leaving
+        assert run.state is FlowState.RUNNING
+    assert begun == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +19,8 @@ from tests import postgres
 
 if TYPE_CHECKING:
     from lifecycle.flows import Flow
+
+LIMIT = 30.0
 
 _DATA = Path(__file__).parent.parent / "data"
 
@@ -83,6 +87,23 @@ async def test_tables_of_the_first_version_on_a_server_are_brought_up_to_date() 
         why = "its job was discarded"
         assert found == {"one": ("FAILURE", why), "two": ("PENDING", why), "other": ("RUNNING", "")}
         assert await flows.recover(linear("f", task(lambda: 1, name="a"))) == []
+
+
+@pytest.mark.engine("postgres")
+def test_tables_are_brought_up_to_date_beside_a_process_that_locks_them_in_another_order() -> None:
+    url = postgres.server().url()
+    with psycopg.connect(url, autocommit=True) as db, psycopg.connect(url) as worker:
+        prepare(db, Schema(TABLES.name, TABLES.steps[:1]))
+        worker.execute("LOCK TABLE lifecycle_outbox IN ROW EXCLUSIVE MODE")
+        with ThreadPoolExecutor() as threads, psycopg.connect(url, autocommit=True) as watcher:
+            prepared = threads.submit(prepare, db)
+            waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND pid = %s"
+            while not (prepared.done() or watcher.execute(waits, (db.info.backend_pid,)).fetchone()):
+                time.sleep(0.01)
+            worker.execute("LOCK TABLE lifecycle_flows IN ROW EXCLUSIVE MODE")
+            worker.commit()
+            prepared.result(LIMIT)
+        assert db.execute("SELECT version FROM lifecycle_schemas").fetchall() == [(len(TABLES.steps),)]
 
 
 async def test_jobs_and_events_of_the_first_version_are_kept(first_version: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import JournalError
@@ -129,6 +130,11 @@ TABLES = Schema(
 )
 
 _ALONE = "SELECT pg_advisory_xact_lock(hashtext('lifecycle tables'), hashtext(current_schema()))"
+# All at once, and in the order of most transactions.
+_STILL = """LOCK TABLE lifecycle_jobs, lifecycle_flows, lifecycle_flow_atoms, lifecycle_flow_changes, lifecycle_outbox
+    IN ACCESS EXCLUSIVE MODE"""
+#: How often it is tried to bring the tables up to date.
+_TRIES = 10
 _VERSIONS = "CREATE TABLE IF NOT EXISTS lifecycle_schemas (name text PRIMARY KEY, version integer NOT NULL)"
 _FOUND = """SELECT current_schema(),
     to_regclass(quote_ident(current_schema()) || '.lifecycle_schemas') IS NOT NULL"""
@@ -142,13 +148,26 @@ def prepare(db: psycopg.Connection[Row], schema: Schema = TABLES) -> None:
     Raises:
         JournalError: where they are of a newer version than this program knows, or are not ours.
     """
+    import psycopg
+
     # Most find everything in order, and need neither a lock nor the right to make tables.
     if _version(db, schema) == len(schema.steps):
         return
+    for _ in range(_TRIES - 1):
+        # Processes of the version before may be at work, and hold locks in another order.
+        with suppress(psycopg.errors.DeadlockDetected):
+            _migrate(db, schema)
+            return
+    _migrate(db, schema)
+
+
+def _migrate(db: psycopg.Connection[Row], schema: Schema) -> None:
     with db.transaction():
         db.execute(_ALONE)
         db.execute(_VERSIONS)
         found = _version(db, schema)
+        if found and found < len(schema.steps):
+            db.execute(_STILL)
         for step in schema.steps[found:]:
             for statement in step:
                 _make(db, statement)
