@@ -79,11 +79,10 @@ class Crew:
             task = asyncio.create_task(work, name=f"{self._flow}/{call.cell.name}")
             self._working[task] = call
             task.add_done_callback(self._done)
-            if call.cell.atom.timeout is not None and not call.back:
-                self._expect(task, call.cell.atom.timeout)
 
-    def _expect(self, task: asyncio.Task[Any], seconds: float) -> None:
+    def _expect(self, task: asyncio.Task[Any] | None, seconds: float) -> None:
         """See to it that ``task``, which is cancelled in so many seconds, comes to an end."""
+        assert task is not None
         timer = asyncio.get_running_loop().call_later(seconds + _PATIENCE, self._overdue, task, seconds)
         task.add_done_callback(lambda _: timer.cancel())
 
@@ -115,11 +114,18 @@ class Crew:
             return await self._call(atom, call)
 
     async def _call(self, atom: Atom, call: Call) -> Any:
-        if call.back:
-            return await self._result(atom.undo, call.arguments, in_thread=atom.undo_in_thread)
-        if call.pause:
+        if call.pause and not call.back:
             # A flow that is suspended does not wait.
             await within(call.pause, self.hurry)
+        if not (atom.undo_in_thread if call.back else atom.in_thread):
+            return await self._work(atom, call)
+        # The wait for a thread does not count as time of the task.
+        async with self._threads.seats:
+            return await self._work(atom, call)
+
+    async def _work(self, atom: Atom, call: Call) -> Any:
+        if call.back:
+            return await self._result(atom.undo, call.arguments, in_thread=atom.undo_in_thread)
         if atom.timeout is not None:
             return await self._in_time(atom, call.arguments)
         return await self._result(atom.fn, call.arguments, in_thread=atom.in_thread)
@@ -129,6 +135,8 @@ class Crew:
         return await result if inspect.isawaitable(result) else result
 
     async def _in_time(self, atom: Atom, arguments: dict[str, Any]) -> Any:
+        assert atom.timeout is not None
+        self._expect(asyncio.current_task(), atom.timeout)
         limit = asyncio.timeout(atom.timeout)
         try:
             async with limit:

@@ -21,15 +21,21 @@ __all__ = ["LoopThread", "LoopThreads", "settle"]
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
+#: Threads beside those for calls that may take long.
+_SPARE = 2
+
 
 class LoopThreads:
-    """At most ``limit`` threads that call plain functions for one loop; daemons, as that of `LoopThread`.
+    """Threads that call plain functions for one loop; daemons, as that of `LoopThread`.
 
-    They are started as they are needed, and end with `close`.
+    They are started as they are needed, and end with `close`. There are ``limit`` for calls that may take long, each of
+    which takes one of `seats` first, and a few more for those that are quick.
     """
 
     def __init__(self, name: str, limit: int) -> None:
-        self._name, self._limit = name, limit
+        self._name, self._seats, self._limit = name, limit, limit + _SPARE
+        #: To be taken for a call that may take long.
+        self.seats = asyncio.Semaphore(limit)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
@@ -110,6 +116,8 @@ class LoopThreads:
         with self._lock:
             threads, self._threads, self._free = self._threads, set(), 0
             jobs, self._jobs = self._jobs, SimpleQueue()
+            # Another loop may have them next.
+            self.seats = asyncio.Semaphore(self._seats)
             idle = threads - self._busy
         for _ in threads:
             jobs.put(None)

@@ -110,3 +110,28 @@ async def test_a_plain_task_that_takes_longer_than_its_time_out_fails(flows: Flo
 
     with pytest.raises(TimeoutError, match="'work' took longer"):
         await flows.start(linear("f", task(work, timeout=0.01)))
+
+
+async def test_the_wait_for_a_thread_is_no_part_of_the_time_out_and_delays_no_large_result(flows: Flows) -> None:
+    go_on, begun = threading.Event(), list[str]()
+
+    def hold() -> None:
+        begun.append(current_task().name)
+        go_on.wait(LONG)
+
+    async def large() -> str:
+        return "x" * 1_000_000
+
+    try:
+        run = flows.start(unordered("f", *[task(hold, name=f"t{number}") for number in range(32)]))
+        while len(begun) < 32:
+            await asyncio.sleep(0.001)
+        waiting = flows.start(linear("g", task(lambda: "done", name="quick", timeout=0.01)))
+        async with asyncio.timeout(LONG / 2):
+            assert len((await flows.start(linear("h", task(large))))["large"]) == 1_000_000
+        # Longer than its time-out.
+        asyncio.get_running_loop().call_later(0.1, go_on.set)
+        assert await waiting == {"quick": "done"}
+    finally:
+        go_on.set()
+    await run
