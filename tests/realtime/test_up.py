@@ -445,3 +445,46 @@ class TestOrder:
         text = program.stop()
         restarted = re.findall(r"(?:ready:|started) (\w+) \(pid \d+, restart 1\)", text)
         assert restarted == ["db", "web"]
+
+    def test_a_job_that_is_restarted_by_hand_has_not_failed(
+        self, tables: Callable[..., Running], here: Path, tmp_path: Path
+    ) -> None:
+        program = tables(
+            f"""
+            [up]
+            job = {{ command = "test -e done || exec sleep 600", restart = "never" }}
+            web = {{ command = "{LIVES}", after = ["job"] }}
+            """,
+            XDG_RUNTIME_DIR=str(tmp_path),
+        )
+        program.until("started job")
+        (here / "done").touch()
+        with ctl(tmp_path, "restart", "job") as restart:
+            program.until("web    | up")
+        assert restart.returncode == 0
+        program.stop()
+
+    def test_a_restart_by_hand_takes_the_place_of_a_start(
+        self, tables: Callable[..., Running], here: Path, tmp_path: Path
+    ) -> None:
+        program = tables(
+            f"""
+            [up]
+            db = {{ command = "{LISTENS}", ready = "line:listening" }}
+            web = {{ command = "{LIVES}", after = ["db"] }}
+            """,
+            XDG_RUNTIME_DIR=str(tmp_path),
+        )
+        program.until("db     | booting")
+        with ctl(tmp_path, "restart", "db") as restart:
+            program.until("db     | booting")
+            (here / "go").touch()
+            program.until("web    | up")
+        assert restart.returncode == 0
+        program.stop()
+
+
+def ctl(runtime: Path, *words: str) -> subprocess.Popen[bytes]:
+    """Steer the only program that has its socket in ``runtime``."""
+    command = [sys.executable, "-m", "lifecycle", "ctl", *words]
+    return subprocess.Popen(command, env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)})

@@ -102,7 +102,7 @@ class _Starts:
         """Whether nothing goes on once ``process`` has ended as ``state`` says."""
         if process.essential:
             return True
-        failed_job = process.is_job and state.status is not Status.FINISHED and not process.watch
+        failed_job = process.is_job and state.status is Status.FAILED and not process.watch
         return failed_job and any(process.name in self._ancestors[name] for name in self._due - self._begun)
 
     async def close(self) -> None:
@@ -128,8 +128,8 @@ class _Starts:
         name = process.name
         self._up.discard(name)
         try:
-            await self._supervisor.restart(name)
-            if not process.is_job or await self._succeeds(name):
+            await self._restart(name)
+            if not process.is_job or await self._reaches(name, Status.FINISHED):
                 self._up.add(name)
             elif self.stops_all(process, self._state(name)):
                 self._supervisor.ask_to_stop()
@@ -149,15 +149,24 @@ class _Starts:
         self._advance()
         self._settled()
 
-    async def _succeeds(self, name: str) -> bool:
-        """Whether the job ``name``, which has started, succeeds."""
+    async def _reaches(self, name: str, *wanted: Status) -> bool:
+        """Wait until ``name`` is in a state of ``wanted``, also after restarts by hand; False if it fails."""
         changes = self._supervisor.watch()
-        if (state := self._state(name)).status in FINAL:
-            return state.status is Status.FINISHED
+        if (status := self._state(name).status) in (*wanted, Status.FAILED):
+            return status is not Status.FAILED
         async for event in changes:
-            if event.component == name and event.new in FINAL:
-                return event.new == Status.FINISHED
+            # An end that was asked for is no failure.
+            if event.component == name and event.old != Status.STOPPING and event.new in (*wanted, Status.FAILED):
+                return event.new != Status.FAILED
         return False
+
+    async def _restart(self, name: str) -> None:
+        """Restart ``name``; if a restart by hand takes the place of this one, wait for that."""
+        try:
+            await self._supervisor.restart(name)
+        except WorkerFailed:
+            if not await self._reaches(name, Status.RUNNING, Status.FINISHED):
+                raise
 
     def _give_up_restarts(self, failed: str) -> None:
         """Those that run, and were to be restarted after ``failed``, stay as they are."""
