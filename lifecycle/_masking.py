@@ -73,6 +73,8 @@ _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY.*?(?:-----END [A-Z ]*PRIVATE K
 #: The password in an address, also in one that is cut within it, or a token in place of the user; keys in a query.
 _ADDRESS = re.compile(r"(://[^\s:/@]*:)[^\s/]+(?=@|…)|(://)[^\s:/@]{20,}(?=@)|([?&](?:key|sig)=)[^\s&]+", re.IGNORECASE)
 
+#: How deep lists and objects may be nested; Python's own limit allows some hundred.
+_DEPTH = 100
 #: Characters of a name that are looked at, the last ones.
 _NAME = 200
 #: Characters of a number that is not taken for a secret in a sentence such as "session 7 ended".
@@ -111,20 +113,26 @@ def error_masked(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
-def masked_values(value: Any, name: str = "") -> Any:
-    """``value``, as JSON has it, with its secrets masked; ``name`` is the name that it stands under."""
+def masked_values(value: Any, name: str = "", *, depth: int = _DEPTH) -> Any:  # noqa: PLR0911  # one line per kind
+    """``value``, as JSON has it, with its secrets masked; ``name`` is the name that it stands under.
+
+    Lists and objects that are nested deeper than ``depth`` are left out.
+    """
     if value is None or isinstance(value, bool):
         return value
     if name and is_secret(name):
         return HIDDEN
     if isinstance(value, str):
         return masked(value)
+    if isinstance(value, (dict, list)) and not depth:
+        return "…"
     if isinstance(value, dict):
         fields: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]  # of Any
-        return {key: masked_values(each, key) for key, each in fields.items()}
+        return {key: masked_values(each, key, depth=depth - 1) for key, each in fields.items()}
     if isinstance(value, list):
         items: list[Any] = value  # pyright: ignore[reportUnknownVariableType]  # of Any
-        return [masked_values(each, name) for each, name in zip(items, option_names(items), strict=True)]
+        names = option_names(items)
+        return [masked_values(each, name, depth=depth - 1) for each, name in zip(items, names, strict=True)]
     return value
 
 

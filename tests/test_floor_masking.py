@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from lifecycle._masking import error_masked, is_secret, masked, masked_values
@@ -171,3 +173,8 @@ def test_values_are_masked_by_their_names_at_any_depth() -> None:
     }
     assert masked_values("anything", "access_token") == "***"
     assert masked_values(["run", "--token", "abc", "-v"]) == ["run", "--token", "***", "-v"]
+
+
+def test_values_that_are_nested_too_deep_are_left_out() -> None:
+    value = json.loads('[{"a":' * 400 + "1" + "}]" * 400)
+    assert "…" in json.dumps(masked_values(value), ensure_ascii=False)
