@@ -62,6 +62,8 @@ class Caller:
         self.queued: str = f"queued in {pool.name!r}"
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.deadlines: Final = Deadlines()
+        # For each session, the last of its calls that is not made yet since an argument is being encoded.
+        self._unmade: Final[dict[str | None, asyncio.Future[None]]] = {}
 
     async def call(self, order: Order, *, idempotent: bool) -> Any:
         """Have ``order`` carried out on some member; once more on another, if it is lost and that does no harm."""
@@ -78,8 +80,13 @@ class Caller:
         return await Call(self, order).outcome()
 
     def prepared(self, order: Order) -> bool:
-        """Whether ``order`` can be sent at once: its arguments are small, or need no encoding of their own."""
+        """Whether ``order`` can be sent at once: its arguments are small, or need no encoding of their own.
+
+        It cannot before an earlier one of its session.
+        """
         args, kwargs = order.args, order.kwargs
+        if order.session in self._unmade:
+            return False
         if INERT.issuperset(map(type, args)) and (not kwargs or INERT.issuperset(map(type, kwargs.values()))):
             order.sealed = args, kwargs
             return True
@@ -88,21 +95,40 @@ class Caller:
     async def prepare(self, order: Order) -> None:
         """Encode the arguments of ``order`` in a thread, since that would block the loop.
 
+        Return when the calls of its session that came before have been made: the caller makes it in the same step.
+
         Raises:
             TypeError, ValueError: if they cannot be sent.
             TimeoutError: if its time is up meanwhile.
         """
         limit = asyncio.timeout_at(None if order.until == math.inf else order.until)
+        session, made = order.session, self.loop.create_future()
+        before = self._unmade.get(session)
+        if session is not None:
+            self._unmade[session] = made
         try:
             async with limit:
                 args = await asyncio.to_thread(self._codec.seal_in_thread, order.args)
                 order.sealed = args, await asyncio.to_thread(self._codec.seal_in_thread, order.kwargs)
+                if before is not None:
+                    await asyncio.wait({before})
         except (TypeError, ValueError) as error:
             raise order.unsendable(error) from error
         except TimeoutError:
             if limit.expired():
                 raise order.overdue("being encoded") from None
             raise
+        finally:
+            if before is None or before.done():
+                self._made(session, made)
+            else:
+                # It is given up; those that come after it still have to wait for those before it.
+                before.add_done_callback(lambda _: self._made(session, made))
+
+    def _made(self, session: str | None, made: asyncio.Future[None]) -> None:
+        made.set_result(None)
+        if self._unmade.get(session) is made:
+            del self._unmade[session]
 
     async def lost(self, member: Member, order: Order) -> Exception:
         """What to raise for ``order``, which ``member`` took with it."""

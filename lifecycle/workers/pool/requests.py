@@ -191,16 +191,10 @@ class Request:
             self._on_answer()
 
     def _read(self, value: Any) -> Any:
-        try:
-            return self._codec.unseal(value)
-        except ValueError as error:
-            raise _unreadable(error) from error
+        return _readable(self._codec.unseal, value)
 
     async def _read_in_thread(self, value: Any) -> Any:
-        try:
-            return await asyncio.to_thread(self._codec.unseal_in_thread, value)
-        except ValueError as error:
-            raise _unreadable(error) from error
+        return await asyncio.to_thread(_readable, self._codec.unseal_in_thread, value)
 
     def _take_read(self, reading: asyncio.Future[Any]) -> None:
         if reading.cancelled():
@@ -227,8 +221,18 @@ def is_large(value: Any) -> bool:
     return type(value) is bytes and len(value) >= LARGE
 
 
-def _unreadable(error: ValueError) -> RemoteError:
-    return RemoteError(type(error).__name__, f"what it sent cannot be read here: {error}")
+def _readable(unseal: Callable[[Any], Any], value: Any) -> Any:
+    """What ``unseal`` makes of ``value``.
+
+    Raises:
+        RemoteError: if it fails, also by SystemExit: the code of a value may not end the program, nor keep the seat.
+    """
+    try:
+        return unseal(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise RemoteError(type(error).__name__, f"what it sent cannot be read here: {error}") from error
 
 
 def fail(future: asyncio.Future[Any], error: BaseException) -> None:

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
-from lifecycle.errors import PoolBusy, SessionLost
+from lifecycle.errors import PoolBusy, PoolClosed, SessionLost
 from lifecycle.workers.pool.seat_book import SeatBook
 from lifecycle.workers.pool.sessions import SessionBook
 from lifecycle.workers.pool.waiters import Waiter
@@ -277,7 +277,15 @@ class Seat:
             self._give_back()
 
     def begin(self) -> None:
-        """A call is on it."""
+        """A call is on it.
+
+        Raises:
+            PoolClosed: if it was left: somebody else may have it.
+        """
+        if self._left:
+            raise PoolClosed(
+                f"this lease of {self.member.id!r} is not held any more; use it within 'async with pool.lease()'"
+            )
         self._running += 1
 
     def end(self) -> None:

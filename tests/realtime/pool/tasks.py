@@ -193,6 +193,20 @@ def large_and_unreadable() -> Any:
     return [bytes(300_000), Unreadable()]
 
 
+class Quits:
+    """A value whose code ends the program that reads it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __reduce__(self) -> Any:
+        return sys.exit, (self.data,)
+
+
+def quits(size: int) -> Any:
+    return Quits(bytes(size))
+
+
 class Ledger:
     """Notes what it was asked for, so that nothing is done twice unnoticed."""
 

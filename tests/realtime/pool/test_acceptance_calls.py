@@ -298,6 +298,41 @@ async def test_a_lease_that_ends_while_an_argument_is_encoded_makes_no_call() ->
         assert pool.stats().calls == 0
 
 
+async def test_a_stream_of_a_lease_begins_before_the_lease_ends_or_not_at_all() -> None:
+    async with pool_of() as pool:
+        async with pool.lease() as worker:
+            stream = worker.stream("tests.realtime.pool.tasks:each", [1])
+        with pytest.raises(PoolClosed, match="not held"):
+            await anext(stream)
+        assert (pool.stats().busy, pool.stats().saturation) == (0, 0.0)
+
+
+@pytest.mark.parametrize("size", [0, 300_000])
+async def test_a_result_whose_code_quits_when_it_is_read_fails_its_call_alone(size: int) -> None:
+    async with pool_of() as pool:
+        with pytest.raises(RemoteError, match="what it sent cannot be read here"):
+            await pool.call("tests.realtime.pool.tasks:quits", size)
+        assert await pool.call("echo", 1) == 1
+        assert pool.stats().idle == 1
+
+
+async def test_calls_of_a_session_keep_their_order_while_an_argument_is_encoded() -> None:
+    """Encoding a large one takes a thread a while, and a small one none."""
+    async with pool_of() as pool:
+        async with asyncio.TaskGroup() as group:
+            for key in ("large", "small", "last"):
+                value = [bytes(300_000 if key == "large" else 0), key]
+                group.create_task(pool.call("put", "order", value, session="s"))
+        assert await pool.call("get", "order", session="s") == [b"", "last"]
+        # One that is taken back lets none after it overtake those before it.
+        values = [[bytes(300_000)], "taken back", "last"]
+        calls = [asyncio.create_task(pool.call("put", "order", value, session="s")) for value in values]
+        await asyncio.sleep(0)
+        calls[1].cancel()
+        await asyncio.wait(calls)
+        assert await pool.call("get", "order", session="s") == "last"
+
+
 async def test_a_large_argument_that_cannot_be_sent_is_refused() -> None:
     async with pool_of() as pool:
         with pytest.raises(TypeError, match="'echo' was not called; what it was to be given cannot be sent: pickle"):
