@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
@@ -61,6 +62,7 @@ NEVER: Final = 3600.0
 
 #: The connections of all servers of this process: descriptors belong to the process too.
 _open: Final[WeakSet[Connection]] = WeakSet()
+_servers: Final[WeakSet[Connections]] = WeakSet()
 
 
 class Connection(web.RequestHandler):
@@ -279,6 +281,7 @@ class Connections:
         #: Set while every connection has had a request.
         self.all_asked = asyncio.Event()
         self.all_asked.set()
+        _servers.add(self)
 
     def __len__(self) -> int:
         """How many there are."""
@@ -292,8 +295,7 @@ class Connections:
         self.all_asked.clear()
         self._wait(connection)
         if len(_open) > self._most_open:
-            # The new one, if no other waits.
-            self.cut_longest()
+            self.make_room()
 
     def forget(self, connection: Connection) -> None:
         """It has ended; any number of times."""
@@ -319,8 +321,21 @@ class Connections:
             return 0.0
         return max(0.0, next(iter(self._waiting.values())) + seconds - self.loop.time())
 
+    def make_room(self) -> None:
+        """End the connection that has waited longest for a request, at whichever server of this loop, if one does.
+
+        The clients of one server would keep those of all others out if each server ended its own.
+        """
+        here = [each for each in _servers if each.loop is self.loop]
+        min(here, key=lambda each: each.waiting_since).cut_longest()
+
+    @property
+    def waiting_since(self) -> float:
+        """When the one began to wait that has waited longest."""
+        return next(iter(self._waiting.values()), math.inf)
+
     def cut_longest(self) -> None:
-        """End the connection that has waited longest for a request, if one does."""
+        """End the connection that has waited longest for a request here, if one does."""
         if self._waiting:
             self._cut(next(iter(self._waiting)))
 
@@ -426,7 +441,7 @@ class Acceptor:
                 return
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    self._connections.cut_longest()
+                    self._connections.make_room()
                 self._pause(listening, _PAUSE)
                 self._tell(listening, error)
                 return

@@ -462,6 +462,27 @@ async def test_one_too_many_ends_the_wait_of_the_one_that_waits_for_longest() ->
         assert not any(wire.reader.at_eof() for wire in wires[2:])
 
 
+async def test_clients_of_one_server_keep_none_out_of_another() -> None:
+    async with serving() as crowded, serving() as other:
+        for served in crowded, other:
+            served.source._server._listener._connections._most_open = 3  # type: ignore[union-attr]
+        wires = [await crowded.connect() for _ in range(3)]
+        assert await other.is_well()
+        assert await wires[0].wait_end() == b""
+
+
+async def test_a_body_that_is_still_sent_at_the_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lifecycle.sources._http.server._GRACE", 0.01)
+    monkeypatch.setattr("lifecycle.sources._http.server._LAST_GRACE", 0.01)
+    async with AsyncExitStack() as held:
+        async with serving() as served:
+            wire = await Served(served.source, served.seen, held).connect()
+            wire.send(request(b"half a body")[:-4])
+            server: Any = served.source._server
+            await until(lambda: server._requests._admission._bodies._slow)
+        assert await wire.status() == 503
+
+
 async def test_tls_handshakes_that_never_end_count_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lifecycle._connections._HANDSHAKE", 0.0)
     # It has no certificate, and no handshake comes as far as that.

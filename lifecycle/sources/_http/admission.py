@@ -60,6 +60,10 @@ class Admission:
                 raise Refused.for_now(429, "too many requests", after=wait)
         return path
 
+    def give_up(self, reason: str) -> None:
+        """Refuse the requests whose bodies are not there yet, for ``reason``."""
+        self._bodies.give_up(reason)
+
     async def read(self, request: web.BaseRequest, path: str) -> tuple[WebhookEvent, str]:
         """The event, and by what a repetition of it is known (``""``: by nothing).
 

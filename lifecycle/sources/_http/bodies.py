@@ -37,6 +37,8 @@ class Bodies:
         # Bytes that each slow reader holds; the first began first.
         self._slow: dict[asyncio.Timeout, int] = {}
         self._held = 0
+        # Why those that are still being sent were given up.
+        self._given_up = ""
 
     def at_hand(self, request: web.BaseRequest) -> bytes | None:
         """The body as it was sent, if it came with the headers, as most do; None where it must be waited for.
@@ -78,7 +80,16 @@ class Bodies:
                 finally:
                     self._held -= self._slow.pop(clock, 0)
         except TimeoutError:
+            if self._given_up:
+                raise Refused.for_now(503, self._given_up) from None
             raise Refused(408, "the body took too long to arrive") from None
+
+    def give_up(self, reason: str) -> None:
+        """Refuse those that have not been sent whole, with 503 and ``reason``."""
+        self._given_up = reason
+        for clock in self._slow:
+            if not clock.expired():
+                clock.reschedule(0)
 
     async def _gather(self, request: web.BaseRequest, clock: asyncio.Timeout) -> bytes:
         body = bytearray()

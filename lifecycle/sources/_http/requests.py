@@ -64,8 +64,9 @@ class Requests:
         self._stopping = True
 
     def give_up(self, *, handled: bool = False) -> None:
-        """Refuse also what waits for room; with ``handled``, answer also those whose events are being handled."""
+        """Refuse also what waits for a body or for room; with ``handled``, answer also who waits for a handler."""
         self.stop()
+        self._admission.give_up(STOPPING)
         self._under_way.give_up(handled=handled)
 
     async def wait_rest(self, seconds: float, *, handled: bool = False) -> None:
