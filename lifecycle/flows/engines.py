@@ -1,9 +1,10 @@
 """`Engine`: runs one flow, phase by phase: what the core decides is written, then told, then done.
 
-RESUMING, then SCHEDULING, WAITING and ANALYZING in turn. What a phase has changed is one transaction, and no change is
-told, nor a function called, before it is stored. ANALYZING and the SCHEDULING after it are one transaction: half
-as many ways to the disk. If the flow is suspended before a change of that SCHEDULING was told, the SCHEDULING is taken
-back: the store forgets it, and nothing has begun. Decisions belong into the core, functions into the crew.
+RESUMING, then SCHEDULING, WAITING and ANALYZING in turn. No change is told, nor a function called, before it is stored.
+A phase that calls nothing is one transaction with the next: RESUMING and the first SCHEDULING, ANALYZING and the
+SCHEDULING after it, the last ANALYZING and the SUCCESS of the flow. A flow of one task is two transactions. If the
+flow is suspended before a change of a SCHEDULING was told, the SCHEDULING is taken back: the store forgets it, and
+nothing has begun. Decisions belong into the core, functions into the crew.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from lifecycle._bells import Bell
 from lifecycle.flows.codecs import JSON, is_large, keep
 from lifecycle.flows.core.cells import NOTHING
 from lifecycle.flows.core.cores import Core
-from lifecycle.flows.core.endings import error_of
+from lifecycle.flows.core.endings import ending, error_of
 from lifecycle.flows.core.outcomes import Given, cancelled, ended
 from lifecycle.flows.crews import CANCELLED, THREADS, Crew
 from lifecycle.flows.failures import Failure
@@ -118,17 +119,12 @@ class Engine:
         self._clock = clock_of(self._store)
         self.core.begin()
         try:
-            await self._flush()
             await self._go()
-            state = self.core.end()
-            self._enter(EngineState.GAME_OVER)
-            await self._flush()
-            self._enter(EngineState(state.value))
+            return await self._end()
         finally:
             await self._crew.close()
             if self._spare:
                 self._threads.close()
-        return state
 
     def _new_crew(self) -> Crew:
         return Crew(self.id, self._codec, self._threads, self._sender)
@@ -153,7 +149,6 @@ class Engine:
     async def _go(self) -> None:
         self._enter(EngineState.RESUMING)
         self.core.resume()
-        await self._flush()
         scheduling = True
         while scheduling or self._crew or self._crew.ended:
             if scheduling and not await self._schedule():
@@ -166,21 +161,21 @@ class Engine:
             scheduling = self.core.may_schedule
 
     async def _schedule(self) -> bool:
-        """Write what is begun together with what ANALYZING has left to write; False if nothing is to begin any more."""
+        """Write what is begun together with the changes before it; False if nothing is to begin any more."""
         limit = self._options.concurrency
-        analyzed = self.core.ledger.pending
+        before = self.core.ledger.pending
         self.core.now = self._clock()
         calls = self.core.schedule(None if limit is None else limit - len(self._crew))
         changes = await self._commit()
-        for change in changes[:analyzed]:
+        for change in changes[:before]:
             self._tell(change)
-        suspended = analyzed > 0 and self.core.state is not FlowState.RUNNING
+        suspended = self.machine.state is EngineState.ANALYZING and self.core.state is not FlowState.RUNNING
         if not suspended:
             self._enter(EngineState.SCHEDULING)
         if self.core.state is FlowState.RUNNING:
-            for change in changes[analyzed:]:
+            for change in changes[before:]:
                 self._tell(change)
-        elif begun := changes[analyzed:]:
+        elif begun := changes[before:]:
             self.core.take_back(begun[0].seq)
             calls = []
         self.bell.ring()
@@ -208,8 +203,27 @@ class Engine:
             large = is_large(outcome)
             self._take_in(call, await self._kept_apart(call, outcome) if large else self._kept(outcome))
         self.core.look()
-        if not self.core.may_schedule:
+        if self.core.may_schedule:
+            return
+        # A SUCCESS is written with the end of the flow. A REVERTED is not: a flow that is run again after its end as
+        # REVERTED begins from the start, so a crash before the last revert was told would undo the flow twice.
+        if self._crew or self._crew.ended or ending(self.core) is not FlowState.SUCCESS:
             await self._flush()
+
+    async def _end(self) -> FlowState:
+        """Write the end of the flow together with the changes before it, and return the state."""
+        before = self.core.ledger.pending
+        state = self.core.end()
+        changes = await self._commit()
+        for change in changes[:before]:
+            self._tell(change)
+        self._enter(EngineState.GAME_OVER)
+        for change in changes[before:]:
+            self._tell(change)
+        self.bell.ring()
+        await self._flush()
+        self._enter(EngineState(state.value))
+        return state
 
     def _take_in(self, call: Call, kept: Given | Failure | None) -> None:
         if kept is None:

@@ -1,4 +1,4 @@
-"""How much is written at once: the end of a task and the beginning of the next, whoever listens."""
+"""What is written in one transaction, whether or not a receiver listens."""
 
 from __future__ import annotations
 
@@ -39,11 +39,46 @@ def told(_: Any, **_arguments: Any) -> None:
     "listening",
     [nullcontext, lambda: hooks.flow_changed.connected_to(told), lambda: hooks.state_changed.connected_to(told)],
 )
-async def test_the_end_of_a_task_is_written_with_the_beginning_of_the_next(listening: Callable[[], Any]) -> None:
+async def test_a_transaction_ends_only_before_a_task_begins_or_while_one_is_at_work(
+    listening: Callable[[], Any],
+) -> None:
     async with Flows(store=(store := Noting())) as flows:
         with listening():
             await flows.start(two())
-    assert store.batches == [["f RUNNING"], ["a RUNNING"], ["a SUCCESS", "b RUNNING"], ["b SUCCESS"], ["f SUCCESS"]]
+    assert store.batches == [["f RUNNING", "a RUNNING"], ["a SUCCESS", "b RUNNING"], ["b SUCCESS", "f SUCCESS"]]
+
+
+async def test_a_receiver_that_hears_of_the_beginning_of_a_flow_can_suspend_it_before_its_first_task(
+    flows: Flows,
+) -> None:
+    heard: list[str] = []
+
+    def suspend(run: Run, *, change: Change) -> None:
+        heard.append(f"{change.name} {change.new}")
+        if (change.name, change.new) == ("f", "RUNNING") and len(heard) == 1:
+            run.suspend()
+
+    with hooks.flow_changed.connected_to(suspend):
+        run = flows.start(two(), id="one")
+        assert [state.value async for state in run.states()][-1] == "SUSPENDED"
+        assert heard == ["f RUNNING", "f SUSPENDING", "f SUSPENDED"]
+        stored = await flows.store.load("one")
+        assert (stored.flow.state, stored.atoms["a"].state, stored.atoms["a"].attempt) == ("SUSPENDED", "PENDING", 0)
+        assert [f"{each.name} {each.new}" for each in await flows.store.changes("one")] == heard
+        await run.resume()
+        await run
+    assert run.atoms["a"].attempt == 1
+
+
+async def test_a_flow_that_is_suspended_at_the_end_of_its_last_task_comes_to_its_end(flows: Flows) -> None:
+    def suspend(run: Run, *, change: Change) -> None:
+        if (change.name, change.new) == ("b", "SUCCESS"):
+            run.suspend()
+
+    with hooks.flow_changed.connected_to(suspend):
+        run = flows.start(two(), id="one")
+        await run
+    assert (run.state, (await flows.store.load("one")).flow.state) == ("SUCCESS", "SUCCESS")
 
 
 async def test_a_receiver_that_hears_of_the_end_of_a_task_can_suspend_the_flow_before_the_next_begins(
