@@ -50,6 +50,8 @@ class Crew:
 
     def __init__(self, flow: str, codec: Codec, threads: LoopThreads, sender: object = None) -> None:
         self._flow, self._codec, self._threads = flow, codec, threads
+        # To be taken for a function in a thread.
+        self._seats = threads.seats
         # In whose name hooks announce.
         self._sender = sender
         self._working: dict[asyncio.Task[Any], Call] = {}
@@ -117,13 +119,9 @@ class Crew:
         if call.pause and not call.back:
             # A flow that is suspended does not wait.
             await within(call.pause, self.hurry)
-        if not (atom.undo_in_thread if call.back else atom.in_thread):
-            return await self._work(atom, call)
-        # The wait for a thread does not count as time of the task.
-        async with self._threads.seats:
-            return await self._work(atom, call)
-
-    async def _work(self, atom: Atom, call: Call) -> Any:
+        if atom.undo_in_thread if call.back else atom.in_thread:
+            # The wait for a thread does not count as time of the task. `_result` gives the seat back.
+            await self._seats.acquire()
         if call.back:
             return await self._result(atom.undo, call.arguments, in_thread=atom.undo_in_thread)
         if atom.timeout is not None:
@@ -131,7 +129,13 @@ class Crew:
         return await self._result(atom.fn, call.arguments, in_thread=atom.in_thread)
 
     async def _result(self, fn: Any, arguments: dict[str, Any], *, in_thread: bool) -> Any:
-        result = await self._threads.finish(partial(fn, **arguments)) if in_thread else fn(**arguments)
+        if in_thread:
+            try:
+                result = await self._threads.finish(partial(fn, **arguments))
+            finally:
+                self._seats.release()
+        else:
+            result = fn(**arguments)
         return await result if inspect.isawaitable(result) else result
 
     async def _in_time(self, atom: Atom, arguments: dict[str, Any]) -> Any:

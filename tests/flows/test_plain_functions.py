@@ -12,7 +12,7 @@ import pytest
 from lifecycle.flows import Flows, current_task, linear, task, unordered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 #: Seconds that a function waits for the loop; where the loop is blocked, in vain.
 LONG = 10.0
@@ -135,3 +135,14 @@ async def test_the_wait_for_a_thread_is_no_part_of_the_time_out_and_delays_no_la
     finally:
         go_on.set()
     await run
+
+
+async def test_an_awaitable_that_a_plain_task_returns_is_awaited_without_a_thread(flows: Flows) -> None:
+    barrier = asyncio.Barrier(40)
+
+    def meet() -> Awaitable[int]:
+        return barrier.wait()
+
+    run = flows.start(unordered("f", *[task(meet, name=f"t{number}") for number in range(40)]))
+    async with asyncio.timeout(LONG):
+        assert len(await run) == 40
