@@ -34,6 +34,8 @@ __all__ = ["NEVER", "Acceptor", "Connection", "Connections"]
 #: cost a thousand times as much as large ones, and asyncio reads 256 KiB at a time.
 _PIECE: Final = 2048
 _TURN: Final = 0.00025
+#: Seconds that all connections of a server whose data did not fit in that may parse in a turn, one after the other.
+_ALL: Final = 0.001
 
 #: Bytes on the wire that a body may have per byte of its content, and besides. Chunks of one byte have six.
 _RATIO: Final = 3
@@ -108,9 +110,9 @@ class Connection(web.RequestHandler):
         self._connections = connections
         self._refusal = refusal
         self._log = log
-        # What has come and is not parsed yet, the call that continues, and whether we have paused the transport.
+        # What has come and is not parsed yet, whether that goes on later, and whether we have paused the transport.
         self._held = bytearray()
-        self._feeding: asyncio.Handle | None = None
+        self._feeding = False
         self._stopped_reading = False
         # The body of the request under way, its bytes when it was first looked at, and the bytes received since.
         self._body: StreamReader | None = None
@@ -173,8 +175,6 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client has gone."""
         self._held.clear()
-        if self._feeding is not None:
-            self._feeding.cancel()
         self.hurry()
         self._connections.forget(self)
         super().connection_lost(exc)
@@ -189,17 +189,18 @@ class Connection(web.RequestHandler):
                 super().data_received(data)
                 return
             self._held += data
-            if self._feeding is None:
-                self._feed()
-            else:
+            if self._feeding:
                 self._pause()
+            else:
+                self.feed()
             return
         super().data_received(data)
         if self._body is not None:
             self._weigh(self._body, len(data))
 
-    def _feed(self) -> None:
-        self._feeding = None
+    def feed(self) -> None:
+        """Parse what has come, until it has had its part of this turn of the loop."""
+        self._feeding = False
         until = perf_counter() + _TURN
         while self._held and self.transport is not None:
             # A parser that is paused keeps what it is given, and continues by itself.
@@ -211,7 +212,8 @@ class Connection(web.RequestHandler):
                 self._weigh(self._body, len(piece))
             if self._held and perf_counter() >= until:
                 self._pause()
-                self._feeding = self._connections.loop.call_soon(self._feed)
+                self._feeding = True
+                self._connections.feed_later(self)
                 return
         if self._stopped_reading:
             self._stopped_reading = False
@@ -276,6 +278,9 @@ class Connections:
         self._waiting: dict[Connection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._new: set[Connection] = set()
+        # Those that have more to parse, the one whose turn it is first, and the call that lets them.
+        self._hungry: dict[Connection, None] = {}
+        self._feeding: asyncio.Handle | None = None
         #: Whether the server ends, and waits for no client longer than it must.
         self.ending = False
         #: Set while every connection has had a request.
@@ -301,6 +306,7 @@ class Connections:
         """It has ended; any number of times."""
         self.got(connection)
         self._all.discard(connection)
+        self._hungry.pop(connection, None)
         _open.discard(connection)
 
     def got(self, connection: Connection) -> None:
@@ -344,6 +350,28 @@ class Connections:
         self.ending = True
         for connection in self._all:
             connection.hurry()
+
+    def feed_later(self, connection: Connection) -> None:
+        """Let it parse in the next turn of the loop, or a later one if others are before it."""
+        self._hungry[connection] = None
+        if self._feeding is None:
+            self._feeding = self.loop.call_soon(self._feed)
+
+    def _feed(self) -> None:
+        self._feeding = None
+        until = perf_counter() + _ALL
+        try:
+            for _ in range(len(self._hungry)):
+                connection = next(iter(self._hungry), None)
+                if connection is None:
+                    return
+                del self._hungry[connection]
+                connection.feed()
+                if perf_counter() >= until:
+                    return
+        finally:
+            if self._hungry and self._feeding is None:
+                self._feeding = self.loop.call_soon(self._feed)
 
     async def abort(self) -> None:
         """End every connection now, whatever it does."""

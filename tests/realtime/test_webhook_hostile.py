@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lifecycle._connections import Connection
 from lifecycle.control import Router
 from lifecycle.sources import GitHub, Limits, WebhookSource
 from lifecycle.testing import Recorder, running
@@ -249,6 +250,35 @@ async def test_small_chunks_of_one_client_leave_turns_to_others(monkeypatch: pyt
         assert await served.is_well()
         assert await slow.status() == 202
     assert [event.body for event in served.seen.events] == [b"well", body]
+
+
+async def test_small_chunks_of_many_clients_leave_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take turns with each other, and do not all parse in each turn of the loop."""
+    turn, fed, feed = 0, list[int](), Connection.feed
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def noted(connection: Connection) -> None:
+        fed.append(turn)
+        feed(connection)
+
+    monkeypatch.setattr("lifecycle._connections._TURN", 0.0)
+    monkeypatch.setattr("lifecycle._connections._ALL", 0.0)
+    monkeypatch.setattr(Connection, "feed", noted)
+    body = b"abcde" * 10_000
+    head = request(body).replace(b"Content-Length: 50000", b"Transfer-Encoding: chunked")[: -len(body)]
+    async with serving() as served:
+        slow = [await served.connect() for _ in range(8)]
+        counting = asyncio.create_task(count())
+        for wire in slow:
+            wire.send(head + b"5\r\nabcde\r\n" * 10_000 + b"0\r\n\r\n")
+        assert [await wire.status() for wire in slow] == [202] * 8
+        counting.cancel()
+    assert len(set(fed)) > len(fed) / 2
 
 
 async def test_a_large_body_in_one_piece_arrives_whole() -> None:
