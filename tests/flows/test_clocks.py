@@ -60,6 +60,25 @@ async def test_a_delayed_job_is_due_although_the_clock_goes_back(flows: Flows, s
         await work
 
 
+async def test_the_time_of_a_flow_whose_job_is_discarded_is_that_of_the_system(
+    flows: Flows, step: Callable[[float], None]
+) -> None:
+    board, hold = Board(flows, max_attempts=1), linear("hold", task(asyncio.Event().wait, name="a"))
+    for id_ in ("trashed", "expired"):
+        run = flows.start(hold, id=id_)
+        await run.stored()
+        await run.suspend(cancel_after=0)
+    step(HOUR)
+    await board.trash(await board.claim(await board.post("hold", id="trashed")))
+    job = await board.claim(await board.post("hold", id="expired"), lease=0.01)
+    async with asyncio.timeout(LIMIT):
+        assert await job == "trashed"
+    for id_ in ("trashed", "expired"):
+        row = (await flows.store.load(id_)).flow
+        assert row.state == "FAILURE"
+        assert abs(row.at - time.time()) < LIMIT
+
+
 async def test_an_event_that_waits_is_delivered_although_the_clock_goes_back(
     flows: Flows, step: Callable[[float], None]
 ) -> None:

@@ -87,7 +87,7 @@ class MemoryJobs:
 
     def _put(self, row: JobRow) -> JobRow:
         if row.outcome == DISCARDED:
-            self._flows.discard(row.id, discarded(row), name=row.flow, at=row.ended)
+            self._flows.discard(row.id, discarded(row), name=row.flow)
         self._remove(row.id)
         self._rows[row.id] = row
         if row.state == JobState.UNCLAIMED:

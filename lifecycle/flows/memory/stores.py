@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from lifecycle.flows.memory.jobs import MemoryJobs
@@ -148,10 +149,10 @@ class MemoryStore:
         self._flows[id] = flow._replace(epoch=flow.epoch + 1, owner=owner)
         return flow.state
 
-    def discard(self, id: str, error: str, *, name: str, at: float) -> None:  # noqa: A002  # what it is
+    def discard(self, id: str, error: str, *, name: str) -> None:  # noqa: A002  # what it is
         """End the flow of that id and name as FAILURE, or leave it PENDING with an error; not if it is at its end."""
         flow = self._flows.get(id)
         if flow is not None and flow.name == name and flow.state not in ENDS:
             state = flow.state if flow.state == FlowState.PENDING else FlowState.FAILURE
-            ended = flow._replace(state=state, error=error, at=at, epoch=flow.epoch + 1, owner="")
+            ended = flow._replace(state=state, error=error, at=time.time(), epoch=flow.epoch + 1, owner="")
             self._flows[id] = ended

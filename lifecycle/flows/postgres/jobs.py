@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
 from lifecycle.flows.jobs.rows import DISCARDED, JobRow, discarded
@@ -42,6 +43,7 @@ WITH over AS (
     FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until <= %(now)s FOR UPDATE SKIP LOCKED
 ), fenced AS (
     UPDATE lifecycle_flows f SET epoch = f.epoch + 1, owner = '', stamp = 0,
+        at = CASE WHEN o.last AND f.state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED') THEN %(at)s ELSE f.at END,
         state = CASE WHEN o.last AND f.state NOT IN ('PENDING', 'SUCCESS', 'FAILURE', 'REVERTED')
             THEN 'FAILURE' ELSE f.state END,
         error = CASE WHEN o.last AND f.state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED')
@@ -92,7 +94,7 @@ RETURNING id, flow
 _DISCARD = f"""
 WITH written AS ({_SWAP}), discarded AS (
     UPDATE lifecycle_flows f SET state = CASE f.state WHEN 'PENDING' THEN f.state ELSE 'FAILURE' END,
-        error = %(words)s, at = %(ended)s, epoch = f.epoch + 1, owner = '', stamp = 0
+        error = %(words)s, at = %(at)s, epoch = f.epoch + 1, owner = '', stamp = 0
     FROM written w WHERE f.id = w.id AND f.name = w.flow AND f.state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED')
 ) SELECT 1 FROM written
 """  # noqa: S608  # the same
@@ -149,7 +151,7 @@ class PostgresJobs:
 
     async def get(self, id: str, *, now: float) -> JobRow | None:  # noqa: A002  # what it is
         """One job."""
-        return _first(await self._server.run(sql(_LAPSE, now=now), _one(id)))
+        return _first(await self._server.run(_lapse(now), _one(id)))
 
     async def rows(
         self, *states: str, now: float, after: tuple[int, int] | None = None, limit: int | None = None
@@ -157,7 +159,7 @@ class PostgresJobs:
         """The jobs in those states, in order: at most ``limit``, and those ``after`` a rank and a number."""
         rank, number = after or (-1, -1)
         wanted = sql(_PAGE, states=list(map(str, states)), rank=rank, number=number, limit=limit)
-        return list(map(JobRow._make, await self._server.run(sql(_LAPSE, now=now), wanted)))
+        return list(map(JobRow._make, await self._server.run(_lapse(now), wanted)))
 
     async def take(self, flows: Collection[str] | None, claim: Claim) -> JobRow | None:
         """Claim the first job that is due and that one of ``flows`` does, or any; None where there is none."""
@@ -186,7 +188,7 @@ class PostgresJobs:
         values |= {"old_state": old.state, "old_epoch": old.epoch, "now": now, "error": printable(new.error)}
         swapping = sql(_SWAP, **values)
         if new.outcome == DISCARDED:
-            swapping = sql(_DISCARD, words=printable(discarded(new)), **values)
+            swapping = sql(_DISCARD, at=time.time(), words=printable(discarded(new)), **values)
         done = sql(
             "SELECT 1 FROM lifecycle_jobs WHERE id = %(id)s AND stamp = %(stamp)s", id=old.id, stamp=values["stamp"]
         )
@@ -195,7 +197,7 @@ class PostgresJobs:
     async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
         """Have those claims end later; gives those that are lost."""
         claims = json.dumps([{"id": row.id, "epoch": row.epoch} for row in rows])
-        kept = set(await self._server.run(sql(_LAPSE, now=now), sql(_RENEW, claims=claims, until=until)))
+        kept = set(await self._server.run(_lapse(now), sql(_RENEW, claims=claims, until=until)))
         return [row for row in rows if (row.id, row.epoch) not in kept]
 
     async def adopt(self, row: JobRow, flow: FlowRow, *, now: float) -> Snapshot:
@@ -256,7 +258,11 @@ def _taking(flows: Collection[str] | None, claim: Claim, limit: int, stamp: int)
         taking = sql(_CLAIM_OF_ONE, flow=next(iter(flows)), **values)
     else:
         taking = sql(_CLAIM_OF_SEVERAL, flows=list(flows), **values)
-    return [sql(_LAPSE, now=claim.now), sql(_DUE, now=claim.now), taking]
+    return [_lapse(claim.now), sql(_DUE, now=claim.now), taking]
+
+
+def _lapse(now: float) -> Statement:
+    return sql(_LAPSE, now=now, at=time.time())
 
 
 def _begun(row: Row) -> tuple[JobRow, Snapshot | None]:

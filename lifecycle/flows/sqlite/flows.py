@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -151,9 +152,9 @@ def fence(db: sqlite3.Connection, id: str, owner: str, *, name: str) -> str:  # 
     return str(fenced[0][0]) if fenced else ""
 
 
-def discard(db: sqlite3.Connection, id: str, error: str, *, name: str, at: float) -> None:  # noqa: A002  # what it is
+def discard(db: sqlite3.Connection, id: str, error: str, *, name: str) -> None:  # noqa: A002  # what it is
     """End the flow of that id and name as FAILURE, or leave it PENDING with an error; not if it is at its end."""
-    db.execute(_DISCARD, (error, at, id, name))
+    db.execute(_DISCARD, (error, time.time(), id, name))
 
 
 def write(db: sqlite3.Connection, batch: Batch) -> None:

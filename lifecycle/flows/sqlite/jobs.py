@@ -279,7 +279,7 @@ def _swap(db: sqlite3.Connection, old: JobRow, new: JobRow, now: float) -> bool:
     if not written.rowcount:
         return False
     if new.outcome == DISCARDED:
-        discard(db, new.id, discarded(new), name=new.flow, at=new.ended)
+        discard(db, new.id, discarded(new), name=new.flow)
     return True
 
 
