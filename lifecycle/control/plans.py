@@ -50,7 +50,7 @@ class Plan:
 
     def after(self, route: Route) -> Route | None:
         """The next relay or route after ``route``; one that was replaced since is represented by its replacement."""
-        latest, is_later = route.latest, False
+        latest, is_later = route if route.successor is None else route.latest, False
         for step in self._steps:
             now = step if step.successor is None else step.latest
             if is_later and not now.is_retired:

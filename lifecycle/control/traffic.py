@@ -213,14 +213,14 @@ class Traffic:
         route = plan.first
         try:
             while True:
-                if isinstance(error, asyncio.CancelledError):
-                    if route is None or was_cancelled():
+                if not isinstance(error, NotHandled):
+                    raise error if route is None or was_cancelled() else _unasked(route, error)
+                # Most are no more than this; a look at the subclasses costs as much as a handler.
+                if type(error) is not NotHandled:
+                    if isinstance(error, Dropped):
                         raise error
-                    raise _unasked(route, error) from error
-                if isinstance(error, Dropped):
-                    raise error
-                if isinstance(error, Relayed):
-                    plan = plan.relayed
+                    if isinstance(error, Relayed):
+                        plan = plan.relayed
                 route = self.roster.fallback if route is None else self._following(plan, route)
                 if route is None:
                     break
