@@ -3,7 +3,7 @@
 The server is real and waits for its disk. A job is one task that returns what it was given. Each worker is a process of
 its own that takes eight jobs at a time; the clock runs from a word to the workers, which are connected and wait for it,
 to the end of the last job. With ours every job is a flow, whose steps are stored; procrastinate calls a function and
-stores its end.
+stores its end. No round but the first begins after 50 seconds.
 """
 
 from __future__ import annotations
@@ -11,24 +11,26 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import statistics
 import subprocess
 import sys
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-
-from benchmarks._measure import interleaved, ratio
+from benchmarks._measure import ratio
 from lifecycle.flows import Board, Flows, linear, task
-from tests import postgres
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from benchmarks._measure import Samples
+    from tests.postgres import Postgres
+
 __all__ = ["BARS", "figures", "missing"]
 
-JOBS, AT_ONCE, ROUNDS = 1000, 8, 3
+JOBS, AT_ONCE, ROUNDS = 500, 8, 3
+#: Seconds after which no round begins any more, but for the first; and that one case may take.
+LIMIT, LONGEST = 50.0, 20.0
 PROCESSES = (1, 2, 4, 8)
 
 BARS = {
@@ -39,56 +41,89 @@ BARS = {
 
 def missing() -> str:
     """Return the reason why nothing is measured; empty if there is none."""
-    if postgres.program("postgres") is None:
-        return "postgres is not installed; `make engines` installs it"
-    if importlib.util.find_spec("procrastinate") is None:
-        return "procrastinate cannot be imported; `make bench` installs it"
+    for module in ("psycopg", "pytest", "procrastinate"):
+        if importlib.util.find_spec(module) is None:
+            return f"{module} cannot be imported, for jobs on PostgreSQL; `make bench` installs it"
+    from tests.postgres import program
+
+    if program("postgres") is None:
+        return "postgres is not installed, for jobs beside procrastinate; `make engines` installs it"
     return ""
 
 
-def figures() -> dict[str, object]:
-    """The ratio for each number of processes, and what it is of; None where it cannot be measured."""
-    if missing():
+def figures(*, jobs: int = JOBS, rounds: int = ROUNDS) -> dict[str, object]:
+    """Return the ratio for each number of processes; None, with the reason on stderr, if it cannot be measured."""
+    if reason := missing():
+        print(reason, file=sys.stderr)
         return dict.fromkeys(BARS)
-    server = postgres.Postgres(fsync="on", full_page_writes="on", shared_buffers="128MB")
+    import pytest
+
+    from tests.postgres import Postgres
+
+    server: Postgres | None = None
     try:
+        server = Postgres(fsync="on", full_page_writes="on", shared_buffers="128MB")
         server.start()
-        return _measured(server)
+        return _measured(server, jobs, rounds)
+    except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # the other figures do not depend on it
+        print(f"jobs on PostgreSQL cannot be measured: {error!r}", file=sys.stderr)
+        return dict.fromkeys(BARS)
     finally:
-        server.close()
+        if server is not None:
+            server.close()
 
 
-def _measured(server: postgres.Postgres) -> dict[str, object]:
-    ratios: dict[str, object] = {}
-    a_second: dict[str, int] = {}
-    for number in PROCESSES:
-        cases = {name: partial(_a_second, server, name, number) for name in ("ours", "procrastinate")}
-        samples = interleaved(cases, rounds=ROUNDS)
-        ratios[f"postgres_jobs_over_procrastinate_{number}"] = ratio(samples, "ours", "procrastinate")
-        a_second |= {f"{name}_{number}": round(sorted(each)[ROUNDS // 2]) for name, each in samples.items()}
-    return ratios | {"postgres_jobs_a_second": a_second}
+def _measured(server: Postgres, jobs: int, rounds: int) -> dict[str, object]:
+    end = time.monotonic() + LIMIT
+    of: dict[int, Samples] = {number: {"ours": [], "procrastinate": []} for number in PROCESSES}
+    for turn in range(rounds):
+        for number, samples in of.items():
+            if turn and time.monotonic() > end:
+                break
+            for name in list(samples)[:: 1 if turn % 2 else -1]:
+                samples[name].append(_a_second(server, name, number, jobs))
+    ratios = {
+        f"postgres_jobs_over_procrastinate_{number}": ratio(samples, "ours", "procrastinate")
+        for number, samples in of.items()
+    }
+    a_second = {
+        f"{name}_{number}": round(statistics.median(each))
+        for number, samples in of.items()
+        for name, each in samples.items()
+    }
+    return {**ratios, "postgres_jobs_a_second": a_second}
 
 
-def _a_second(server: postgres.Postgres, name: str, processes: int) -> float:
+def _a_second(server: Postgres, name: str, processes: int, jobs: int) -> float:
+    import psycopg
+
     url = server.url() if name == "procrastinate" else server.cleared()
     post, _, left = _WAYS[name]
-    asyncio.run(post(url))
+    asyncio.run(post(url, jobs))
     argv = [sys.executable, "-m", "benchmarks._flows_postgres", name, url]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     workers = [subprocess.Popen(argv, **pipes) for _ in range(processes)]
-    for worker in workers:
-        assert worker.stdout is not None
-        worker.stdout.readline()
-    began = time.perf_counter()
-    _tell(workers)
-    with psycopg.connect(url, autocommit=True) as db:
-        while db.execute(left).fetchone() != (0,):
-            time.sleep(0.01)
-    took = time.perf_counter() - began
-    _tell(workers)
-    for worker in workers:
-        worker.communicate()
-    return JOBS / took
+    try:
+        for worker in workers:
+            assert worker.stdout is not None
+            if not worker.stdout.readline():
+                raise RuntimeError(f"a worker of {name} ended before it began")
+        began = time.perf_counter()
+        _tell(workers)
+        with psycopg.connect(url, autocommit=True) as db:
+            while db.execute(left).fetchone() != (0,):
+                if time.perf_counter() - began > LONGEST:
+                    raise TimeoutError(f"{processes} workers of {name} need more than {LONGEST:g} s for {jobs} jobs")
+                time.sleep(0.01)
+        took = time.perf_counter() - began
+        _tell(workers)
+        for worker in workers:
+            worker.communicate(timeout=LONGEST)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+    return jobs / took
 
 
 def _tell(workers: list[subprocess.Popen[str]]) -> None:
@@ -108,10 +143,10 @@ async def _until_told(work: Callable[[], Awaitable[None]]) -> None:
     await asyncio.wait([working])
 
 
-async def _post(url: str) -> None:
+async def _post(url: str, jobs: int) -> None:
     async with Flows(url) as flows:
         board = Board(flows)
-        await asyncio.gather(*[board.post("flow", size=number) for number in range(JOBS)])
+        await asyncio.gather(*[board.post("flow", size=number) for number in range(jobs)])
 
 
 async def _work(url: str) -> None:
@@ -135,11 +170,11 @@ def _procrastinate(url: str) -> tuple[Any, Any]:
     return app, app.task(name="give")(give)
 
 
-async def _post_theirs(url: str) -> None:
+async def _post_theirs(url: str, jobs: int) -> None:
     app, give = _procrastinate(url)
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
-        await asyncio.gather(*[give.defer_async(size=number) for number in range(JOBS)])
+        await asyncio.gather(*[give.defer_async(size=number) for number in range(jobs)])
 
 
 async def _work_theirs(url: str) -> None:
@@ -149,7 +184,7 @@ async def _work_theirs(url: str) -> None:
 
 
 #: How jobs are posted and worked at, and what counts those that are left.
-_WAYS: dict[str, tuple[Callable[[str], Any], Callable[[str], Any], bytes]] = {
+_WAYS: dict[str, tuple[Callable[[str, int], Any], Callable[[str], Any], bytes]] = {
     "ours": (_post, _work, b"SELECT count(*) FROM lifecycle_jobs WHERE state != 'COMPLETE'"),
     "procrastinate": (
         _post_theirs,

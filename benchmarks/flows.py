@@ -86,8 +86,6 @@ def main() -> None:
     """Measure and print."""
     for reason in _flows_peers.missing().values():
         print(reason, file=sys.stderr)
-    if reason := _flows_postgres.missing():
-        print(reason, file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".flows-") as directory:
         # TaskFlow takes its ten seconds a turn.
         measured = results(SIZES, directory, slow_rounds=3, rounds=5, imports=21)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks import _flows_peers, flows
+import pytest
+
+from benchmarks import _flows_peers, _flows_postgres, flows
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 BARS = (
     "linear_memory_over_taskflow",
@@ -30,7 +30,7 @@ def test_each_figure_is_measured_and_those_beside_a_peer_that_is_not_installed_a
 
     results = flows.results(dict.fromkeys(flows.SIZES, 5), str(tmp_path), slow_rounds=1, rounds=1, imports=1)
 
-    assert set(results) == set(flows.BARS) >= set(BARS)
+    assert set(results) == set(flows.BARS) - set(_flows_postgres.BARS) >= set(BARS)
     absent = {name for name in BARS if name.endswith(("_over_taskflow", "_over_dbos"))}
     assert {name for name, value in results.items() if value is None} == absent
     assert all(isinstance(results[name], float) for name in BARS if name not in absent)
@@ -41,3 +41,26 @@ def test_a_peer_that_is_not_installed_is_named_with_what_it_needs(monkeypatch: p
 
     assert list(_flows_peers.missing()) == ["dbos"]
     assert "dbos_not_here cannot be imported" in _flows_peers.missing()["dbos"]
+
+
+def test_without_a_server_or_its_peer_jobs_on_postgres_are_null_and_the_reason_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_flows_postgres, "missing", lambda: "procrastinate cannot be imported")
+
+    assert _flows_postgres.figures() == dict.fromkeys(_flows_postgres.BARS)
+    assert capsys.readouterr().err == "procrastinate cannot be imported\n"
+
+
+@pytest.mark.engine("postgres")
+def test_a_case_on_postgres_that_fails_leaves_the_figures_null(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_flows_postgres, "missing", str)
+    monkeypatch.setattr(_flows_postgres, "LONGEST", -1.0)
+    monkeypatch.setattr(_flows_postgres, "PROCESSES", (1,))
+    ours = _flows_postgres._WAYS["ours"]
+    monkeypatch.setitem(_flows_postgres._WAYS, "procrastinate", ours)
+
+    assert _flows_postgres.figures(jobs=20, rounds=1) == dict.fromkeys(_flows_postgres.BARS)
+    assert "need more than -1 s for 20 jobs" in capsys.readouterr().err
