@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from lifecycle._bells import within
 from lifecycle._naming import error_text, reason_of
 from lifecycle.backoff import Backoff
-from lifecycle.errors import JournalError
-from lifecycle.flows.records import FailedDelivery
+from lifecycle.errors import FlowError, JournalError
+from lifecycle.flows.records import UNENDED, FailedDelivery
 from lifecycle.flows.stores import clock_of, storable
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ SENT = "sent"
 _LEASE, _ROOM = 10.0, 64
 #: Seconds after which who delivers looks even if nobody rang.
 _LOOK = 5.0
+#: Deliveries that never ended, after which an event is suspected of killing its process and is delivered alone.
+_SUSPECT = 20
 #: The wait of an event whose delivery failed.
 _AGAIN = Backoff(initial=0.5, maximum=60.0)
 
@@ -87,6 +89,8 @@ class Outbox:
                 self._news.clear()
                 rows = await self._take()
                 await self._deliver(rows, emit)
+                if any(map(_is_suspect, rows)):
+                    await self._idle()
                 if not rows:
                     await within(_LOOK, self._news)
         finally:
@@ -112,14 +116,31 @@ class Outbox:
         try:
             await self._put_down()
             room, now = _ROOM - len(self._under_way), self._now()
-            return await self._store.take(room, now=now, until=now + _LEASE) if room else []
+            rows = await self._store.take(room, now=now, until=now + _LEASE) if room else []
+            if any(map(_is_suspect, rows)) and len(rows) + len(self._under_way) > 1:
+                # The process may die of the suspect. Nothing else may then have a lease that runs out.
+                self._ended |= {row.number: False for row in rows}
+                await self._idle()
+                await self._put_down()
+                now = self._now()
+                rows = await self._store.take(1, now=now, until=now + _LEASE)
         except JournalError as error:
             _log.warning("what was sent cannot be delivered now: %s", error)
             return []
+        return rows
+
+    async def _idle(self) -> None:
+        """Wait until nothing is under way, or for the time of a lease: a long delivery does not block the rest."""
+        if self._under_way:
+            await asyncio.wait(list(self._under_way.values()), timeout=_LEASE)
 
     async def _deliver(self, rows: list[OutboxRow], emit: Callable[[Any], Awaitable[Awaitable[None]]]) -> None:
         self._ended |= {row.number: False for row in rows}
         for row in rows:
+            if _is_suspect(row) and row.failures >= _SUSPECT + self._max_attempts:
+                unended = FlowError(f"{UNENDED}, {row.failures} times; does it kill the process?")
+                self._fail(row._replace(failures=row.failures - 1), unended)
+                continue
             try:
                 event = SentEvent(row.topic, self._flows.codec.decode(row.data), row.id)
             except Exception as error:  # noqa: BLE001  # a codec may raise anything
@@ -185,3 +206,7 @@ class Outbox:
     @cached_property
     def _now(self) -> Callable[[], float]:
         return clock_of(self._flows.store)
+
+
+def _is_suspect(row: OutboxRow) -> bool:
+    return row.error == UNENDED and row.failures >= _SUSPECT

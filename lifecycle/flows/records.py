@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["AtomRow", "Batch", "Change", "FailedDelivery", "FlowRow", "OutboxRow", "Snapshot"]
+__all__ = ["UNENDED", "AtomRow", "Batch", "Change", "FailedDelivery", "FlowRow", "OutboxRow", "Snapshot", "taken"]
 
 
 class AtomRow(NamedTuple):
@@ -99,6 +99,19 @@ class OutboxRow(NamedTuple):
     #: How often its delivery failed, and how it failed last.
     failures: int = 0
     error: str = ""
+
+
+#: The error of an event while its last delivery has no result. No error and a lease mean the same.
+UNENDED = "its delivery began and never ended"
+
+
+def taken(row: OutboxRow, until: float) -> OutboxRow:
+    """Return `row` as it is stored when it is taken. A lease that ran out, at ``until``, is a failure."""
+    if not until:
+        return row if row.error == UNENDED else row._replace(error="")
+    if row.error in ("", UNENDED):
+        return row._replace(failures=row.failures + 1, error=UNENDED)
+    return row._replace(error="")
 
 
 class FailedDelivery(NamedTuple):

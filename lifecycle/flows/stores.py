@@ -98,7 +98,7 @@ class OutboxStore(Protocol):
     """Events that wait to be delivered, the oldest first. Every method is one transaction."""
 
     async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
-        """The first that nobody has, ours until then."""
+        """The first that nobody has, ours until then. One whose lease ran out has a failure more, and says so."""
         ...
 
     async def hold(self, numbers: Collection[int], *, until: float) -> None:

@@ -269,6 +269,44 @@ async def test_what_is_under_way_when_the_router_ends_is_kept_and_comes_again(fl
     assert await flows_later(flows) == [("x/a/1/1", "one", '{"by":"a"}')]
 
 
+class KilledError(Exception):
+    """Stands for the death of the process: the outbox ends without writing any result."""
+
+
+async def test_an_event_that_kills_its_process_becomes_a_dead_letter_and_its_neighbours_are_delivered(
+    reopened: Callable[[], Flows],
+) -> None:
+    kills, handled = 0, set[str]()
+
+    async def emit(event: SentEvent) -> Any:
+        nonlocal kills
+        if event.topic == "kills":
+            kills += 1
+            raise KilledError
+        handled.add(event.topic)
+        return asyncio.sleep(0)
+
+    async with reopened() as flows:
+        await flows.start(sends("one", "kills", "two"), id="x")
+    dead: list[Any] = []
+    while not dead and kills < 100:
+        async with reopened() as flows:
+            outbox = flows.outbox(max_attempts=3)
+            try:
+                async with asyncio.timeout(60):
+                    await outbox.run(emit)
+            except TimeoutError:
+                await outbox.settle()
+            except KilledError:
+                await asyncio.sleep(60)
+            dead = await flows.store.outbox().dead()
+    assert [(row.topic, row.failures) for row in dead] == [("kills", 23)]
+    assert "its delivery began and never ended, 23 times" in dead[0].error
+    assert (kills, handled) == (23, {"one", "two"})
+    async with reopened() as flows:
+        assert await flows_later(flows) == []
+
+
 async def test_an_outbox_of_flows_that_are_not_entered_says_so(reopened: Callable[[], Flows]) -> None:
     async def emit(_: object) -> Any: ...
 
@@ -314,6 +352,22 @@ async def test_events_look_like_those_of_the_library(clock: Clock) -> None:
     del clock
     event = SentEvent("a/b", 5, "x")
     assert (event.topic, event.data) == (Event("a/b", 5).topic, 5)
+
+
+async def test_a_lease_that_ran_out_is_a_failure_and_one_that_was_given_back_is_not(outbox: OutboxStore) -> None:
+    (row,) = await outbox.take(1, now=10.0, until=20.0)
+    await outbox.hold([row.number], until=0.0)
+    (row,) = await outbox.take(1, now=10.0, until=20.0)
+    assert (row.failures, row.error) == (0, "")
+    for failures in (1, 2):
+        (row,) = await outbox.take(1, now=20.0 * failures, until=20.0 * failures + 20.0)
+        assert (row.failures, row.error) == (failures, "its delivery began and never ended")
+    failed = FailedDelivery(row.number, 3, "woot", 70.0)
+    await outbox.put_down(delivered=[], freed=[], failed=[failed])
+    rows = await outbox.take(9, now=70.0, until=80.0)
+    assert [(row.topic, row.failures, row.error) for row in rows] == [("a", 3, ""), ("b", 0, ""), ("c", 0, "")]
+    rows = await outbox.take(9, now=80.0, until=90.0)
+    assert [(row.topic, row.failures) for row in rows] == [("a", 4), ("b", 1), ("c", 1)]
 
 
 async def test_results_of_deliveries_are_written_together_and_a_dead_letter_is_not_taken(outbox: OutboxStore) -> None:

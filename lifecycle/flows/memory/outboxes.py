@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from lifecycle.flows.records import taken
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -32,9 +34,10 @@ class MemoryOutbox:
     async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
         """The first that nobody has, ours until then."""
         free = (row for number, row in self._rows.items() if self._until.get(number, 0.0) <= now)
-        taken = list(islice(free, limit))
-        self._until |= {row.number: until for row in taken}
-        return taken
+        rows = [taken(row, self._until.get(row.number, 0.0)) for row in islice(free, limit)]
+        self._rows |= {row.number: row for row in rows}
+        self._until |= {row.number: until for row in rows}
+        return rows
 
     async def hold(self, numbers: Collection[int], *, until: float) -> None:
         """Have them until another time; until 0 they are anybody's."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lifecycle.flows.postgres.connectors import sql
 from lifecycle.flows.postgres.flows import printable
-from lifecycle.flows.records import OutboxRow
+from lifecycle.flows.records import UNENDED, OutboxRow
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -29,7 +29,10 @@ WITH new AS (
     ORDER BY until LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), free AS (
     SELECT number FROM new UNION ALL SELECT number FROM again ORDER BY number LIMIT %(limit)s
-) UPDATE lifecycle_outbox SET until = %(until)s WHERE number IN (SELECT number FROM free)
+) UPDATE lifecycle_outbox SET until = %(until)s,
+    failures = failures + CASE WHEN until > 0 AND error IN ('', '{UNENDED}') THEN 1 ELSE 0 END,
+    error = CASE WHEN error = '{UNENDED}' OR (until > 0 AND error = '') THEN '{UNENDED}' ELSE '' END
+WHERE number IN (SELECT number FROM free)
 RETURNING {_COLUMNS}
 """  # noqa: S608  # our own columns
 # Where the answer was lost, what came first is to go first all the same.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lifecycle.flows.records import OutboxRow
+from lifecycle.flows.records import OutboxRow, taken
 from lifecycle.journal import Schema
 
 if TYPE_CHECKING:
@@ -42,16 +42,17 @@ _POST = "INSERT INTO lifecycle_outbox (id, topic, data, until) VALUES (?, ?, ?, 
 _COLUMNS = "id, topic, data, number, failures, error"
 # The index has new rows in the order of their numbers, and the others by the end of their wait.
 _FREE = f"""
-SELECT * FROM (SELECT {_COLUMNS} FROM lifecycle_outbox
+SELECT * FROM (SELECT {_COLUMNS}, until FROM lifecycle_outbox
     WHERE dead = 0 AND until = 0 ORDER BY number LIMIT :limit)
 UNION ALL
-SELECT * FROM (SELECT {_COLUMNS} FROM lifecycle_outbox
+SELECT * FROM (SELECT {_COLUMNS}, until FROM lifecycle_outbox
     WHERE dead = 0 AND until > 0 AND until <= :now ORDER BY until LIMIT :limit)
 ORDER BY number LIMIT :limit
 """  # noqa: S608  # our own columns
 _DEAD = f"SELECT {_COLUMNS} FROM lifecycle_outbox WHERE dead = 1 ORDER BY number"  # noqa: S608  # the same
 _FAIL = "UPDATE lifecycle_outbox SET failures = ?, error = ?, until = ?, dead = ? WHERE number = ?"
 _REVIVE = "UPDATE lifecycle_outbox SET failures = 0, until = 0, dead = 0 WHERE number = ? AND dead = 1"
+_TAKE = "UPDATE lifecycle_outbox SET until = ?, failures = ?, error = ? WHERE number = ?"
 _HOLD = "UPDATE lifecycle_outbox SET until = ? WHERE number = ?"
 _FORGET = "DELETE FROM lifecycle_outbox WHERE number = ?"
 
@@ -66,8 +67,9 @@ class SQLiteOutbox:
         """The first that nobody has, ours until then."""
 
         def write(db: sqlite3.Connection) -> list[OutboxRow]:
-            rows = [OutboxRow._make(row) for row in db.execute(_FREE, {"now": now, "limit": limit})]
-            db.executemany(_HOLD, [(until, row.number) for row in rows])
+            free = db.execute(_FREE, {"now": now, "limit": limit})
+            rows = [taken(OutboxRow._make(row), before) for *row, before in free]
+            db.executemany(_TAKE, [(until, row.failures, row.error, row.number) for row in rows])
             return rows
 
         return await self._journal.run(write)
