@@ -10,7 +10,7 @@ from lifecycle.errors import FlowError
 from lifecycle.flows.engines import Engine
 from lifecycle.flows.failures import Failure
 from lifecycle.flows.outboxes import SENT
-from lifecycle.flows.plans.compiling import compile_flow
+from lifecycle.flows.plans.compiling import Plan, compile_flow
 from lifecycle.flows.records import Snapshot
 from lifecycle.flows.tables import ENDS, AtomState
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lifecycle.flows.options import Options
     from lifecycle.flows.owners import Owners
     from lifecycle.flows.patterns import Item
-    from lifecycle.flows.plans.compiling import Plan
     from lifecycle.flows.records import Change, FlowRow
     from lifecycle.flows.stores import Store
     from lifecycle.journal.threads import LoopThreads
@@ -41,15 +40,15 @@ class Repository:
     #: Where plain functions are called.
     threads: LoopThreads
 
-    def plan(self, flow: Item, name: str) -> Plan:
+    def plan(self, flow: Item | Plan, name: str) -> Plan:
         """The plan of ``flow``, which must be called ``name``.
 
         Raises:
             FlowError: where it is called otherwise, or cannot be carried out.
         """
-        plan = compile_flow(flow)
+        plan = flow if isinstance(flow, Plan) else compile_flow(flow)
         if plan.name != name:
-            raise FlowError(f"{flow!r} was given for the flow {name!r}; a flow is known by its name: keep it")
+            raise FlowError(f"{plan.flow!r} was given for the flow {name!r}; a flow is known by its name: keep it")
         return plan
 
     async def open(self, row: FlowRow, *, same: bool = False) -> tuple[Snapshot, bool]:

@@ -197,7 +197,7 @@ class Flows:
         plan = compile_flow(flow)
         return frozenset(asked(plan) - plan.providers.keys())
 
-    def adopt(self, flow: Item, snapshot: Snapshot) -> Run:
+    def adopt(self, flow: Item | Plan, snapshot: Snapshot) -> Run:
         """Carry out ``flow`` from where ``snapshot`` says, which was taken for us; what a `Board` does with a job.
 
         Raises:

@@ -52,12 +52,14 @@ class Conductor:
             raise ValueError(f"work(concurrency={concurrency!r}) could do nothing; give 1 or more")
         if not flows:
             raise ValueError("work({}) could do nothing; give flows by their names")
-        for name, flow in flows.items():
-            if (plan := compile_flow(flow)).name != name:
+        # Compiled once, and shared by all jobs: a plan does not change.
+        self._plans = {name: compile_flow(flow) for name, flow in flows.items()}
+        for name, plan in self._plans.items():
+            if plan.name != name:
                 raise ValueError(
                     f"work({{{name!r}: ...}}) names a flow that is called {plan.name!r}; give it its own name"
                 )
-        self._board, self._flows, self._lease = board, dict(flows), lease
+        self._board, self._lease = board, lease
         self._seats = concurrency
         # The jobs that take one of them.
         self._seated: set[Lease] = set()
@@ -80,7 +82,7 @@ class Conductor:
         """
         owners = self._board.flows.owners
         tally = self._board.tally
-        jobs = {JOBS_TO_CLAIM, *map(jobs_of, self._flows)}
+        jobs = {JOBS_TO_CLAIM, *map(jobs_of, self._plans)}
         silences = [owners.listen(news, self._news.set) for news in (*jobs, GONE, RESUMED)]
         silences += [owners.listen(news, tally.renew) for news in jobs]
         tally.open()
@@ -145,7 +147,7 @@ class Conductor:
             await self._news.wait()
             return
         free = self._seats - len(self._seated)
-        jobs = await self._claims.some(self._flows, self._lease, free)
+        jobs = await self._claims.some(self._plans, self._lease, free)
         if self._is_suspended():
             # They were on their way.
             await asyncio.gather(*[self._board.give_back(job) for job, _ in jobs])
@@ -217,7 +219,7 @@ class Conductor:
         try:
             if snapshot is None:
                 snapshot = await board.store.adopt(row, flow_of(row), now=board.now())
-            return board.flows.adopt(self._flows[row.flow], snapshot)
+            return board.flows.adopt(self._plans[row.flow], snapshot)
         except (ClaimLost, JournalError):
             raise
         except Exception as error:  # noqa: BLE001  # a codec may raise anything; it is kept with the job
