@@ -329,11 +329,16 @@ class WebhookEvent:
         return json.loads(self.body)
 
 
+#: Segments and characters that are left for a path below ``status/`` in a topic that a router takes.
+_PATH_SEGMENTS, _PATH_SIZE = 63, 1017
+
+
 @dataclass(frozen=True, slots=True)
 class StatusEvent:
     """A watched worker or supervisor changed; ``state`` is its record after the change.
 
     ``path`` is where it is below the supervisor that is watched: ``web/w`` for the child ``w`` of its child ``web``.
+    The topic has the end of a path that is too long for a topic.
     """
 
     topics: ClassVar[str] = "status/**"
@@ -347,4 +352,7 @@ class StatusEvent:
 
     def __post_init__(self) -> None:
         path = self.path or self.component
-        _settle(self, path=path, topic=f"status/{path}")
+        end = path
+        if path.count("/") >= _PATH_SEGMENTS or len(path) > _PATH_SIZE:
+            end = "/".join(path.split("/")[-_PATH_SEGMENTS:])[-_PATH_SIZE:]
+        _settle(self, path=path, topic=f"status/{end}")

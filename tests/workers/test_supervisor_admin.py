@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle import hooks
+from lifecycle import Router, StatusEvent, hooks
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.testing.virtual import VirtualLoop
 from lifecycle.workers import Backoff, BaseWorker, Intensity, ProbeResult, Spec, Status, Supervisor
@@ -395,6 +395,28 @@ async def test_watch_tells_each_change_from_now_on_until_it_has_ended(clock: Clo
         ("status/s", "stopping", "stopped", "stopped"),
     ]
     assert [event async for event in supervisor.watch()] == []
+
+
+@pytest.mark.parametrize("name", ["n", "n" * 40])
+async def test_status_events_of_a_very_deep_tree_reach_their_handler(clock: Clock, crew: Crew, name: str) -> None:
+    def nested(depth: int) -> Supervisor:
+        below = Spec(name, lambda: nested(depth - 1)) if depth else crew.spec("leaf")
+        return Supervisor(name, below)
+
+    supervisor, router, heard = nested(70), Router(), list[StatusEvent]()
+    router.handle("status/**/leaf", heard.append)
+    router.handle("status/**", lambda _: None)
+    router.add_source(supervisor.watch())
+    running = asyncio.create_task(router.run())
+    await clock.settle()
+    async with supervisor:
+        await clock.settle()
+    await clock.settle()
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert [event.new for event in heard] == ["starting", "running", "stopping", "stopped"]
+    assert {event.path for event in heard} == {f"{name}/" * 70 + "leaf"}
 
 
 async def test_watch_tells_of_a_child_that_is_given_up(clock: Clock, crew: Crew) -> None:
