@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from lifecycle.runtime.dumps import dump_stacks
-from lifecycle.runtime.forcing import Alarm, force_exit
+from lifecycle.runtime.force import Alarm, force_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

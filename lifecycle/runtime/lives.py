@@ -17,17 +17,17 @@ from lifecycle.runtime.background import Background
 from lifecycle.runtime.cleanup import Cleanup
 from lifecycle.runtime.components import Components
 from lifecycle.runtime.deadlines import Deadline
-from lifecycle.runtime.draining import Draining, has_route_for
 from lifecycle.runtime.dumps import tell_terminal
 from lifecycle.runtime.escalation import Escalation
 from lifecycle.runtime.lifetimes import Lifetime, current_life
 from lifecycle.runtime.records import LifetimeState, Reason
+from lifecycle.runtime.stopping import Draining, has_route_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from lifecycle.runtime.draining import RouterLike
     from lifecycle.runtime.records import Settings
+    from lifecycle.runtime.stopping import RouterLike
     from lifecycle.runtime.systemd import Notifier
 
 __all__ = ["Life"]

@@ -17,7 +17,7 @@ from lifecycle.runtime.adoption import starter, stop_worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from lifecycle.runtime.draining import Drainable
+    from lifecycle.runtime.stopping import Drainable
 
 __all__ = ["AnyMain", "Main", "as_main"]
 

@@ -10,7 +10,7 @@ import subprocess
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.runtime.ownership import owner
+from lifecycle.runtime.signals import owner
 
 if TYPE_CHECKING:
     import asyncio

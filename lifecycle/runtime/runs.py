@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lifecycle.runtime.lives import Life
 from lifecycle.runtime.mains import as_main
 from lifecycle.runtime.orphans import reaping_orphans
-from lifecycle.runtime.ownership import owner
 from lifecycle.runtime.programs import Program
 from lifecycle.runtime.records import Reason, Settings
 from lifecycle.runtime.signaling import receiving_signals
+from lifecycle.runtime.signals import owner
 from lifecycle.runtime.systemd import notifying
 
 if TYPE_CHECKING:

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 from lifecycle import hooks
 from lifecycle.errors import LifecycleError
 from lifecycle.events import ClearLineEvent, InterruptEvent, ReloadEvent, SignalEvent
-from lifecycle.runtime.draining import has_route_for
 from lifecycle.runtime.dumps import tell_terminal
 from lifecycle.runtime.escalation import Verdict
-from lifecycle.runtime.forcing import force_exit
-from lifecycle.runtime.ownership import owner
+from lifecycle.runtime.force import force_exit
 from lifecycle.runtime.records import Reason
+from lifecycle.runtime.signals import owner
+from lifecycle.runtime.stopping import has_route_for
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Generator, Iterable
 
     from lifecycle.events import Topical
-    from lifecycle.runtime.draining import RouterLike
     from lifecycle.runtime.lives import Life
+    from lifecycle.runtime.stopping import RouterLike
 
 __all__ = ["receiving_signals"]
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lifecycle.events import SignalEvent
-from lifecycle.runtime.ownership import owner
+from lifecycle.runtime.signals import owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable

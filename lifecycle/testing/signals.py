@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lifecycle.runtime.ownership import Handlers, replace_owner
+from lifecycle.runtime.signals import Handlers, replace_owner
 
 if TYPE_CHECKING:
     from types import TracebackType
