@@ -15,7 +15,7 @@ from lifecycle.observe._console.orders import Orders, Outcome, TooMany, Verdict
 from lifecycle.observe._console.output import Output
 from lifecycle.observe.eventlog import EventLog
 from lifecycle.runtime import current
-from lifecycle.runtime.dumps import stacks
+from lifecycle.runtime.force import stacks
 
 if TYPE_CHECKING:
     from collections.abc import Generator

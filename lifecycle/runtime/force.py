@@ -1,41 +1,69 @@
-"""The end by force: no cleaning up, status 1, whatever state the program is in; and the alarm that sets it off.
+"""A forced exit, and what it needs: alarms, stack dumps, messages on stderr and the modes of the terminal.
 
-Of threads only `_thread` is used: an alarm may be set inside a signal handler, where taking one of `threading`'s locks
-could wait for the very code that was interrupted.
+Everything here works while the event loop is blocked. An alarm may be set inside a signal handler, where taking a lock
+of `threading` could wait for the code that was interrupted. So alarms use the functions of `_thread` alone.
 """
 
 from __future__ import annotations
 
 import _thread
+import asyncio
+import faulthandler
 import os
 import sys
-from contextlib import suppress
-from typing import TYPE_CHECKING
+import traceback
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lifecycle import hooks
-from lifecycle.runtime.signals import owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
-    from lifecycle.runtime.lifetimes import Lifetime
+if sys.platform != "win32":
+    import termios
 
-__all__ = ["Alarm", "force_exit"]
+__all__ = ["Alarm", "Terminal", "dump_stacks", "force_exit", "stacks", "tell_terminal"]
 
-#: Seconds that the receivers of `hooks.forced_exit` get at most: they run where anything may be locked.
+#: Seconds that the receivers of `hooks.forced_exit` get at most: they run while any lock may be held.
 _GRACE = 0.25
 
 _STATUS = 1
 
 
+class _Process(Protocol):
+    """The part of `SignalRegistry` that a forced exit uses."""
+
+    @property
+    def terminal(self) -> Terminal: ...
+
+    def end_process(self, status: int) -> None: ...
+
+
+def force_exit(process: _Process, sender: object, reason: str) -> None:
+    """Print the reason, announce it, restore the terminal and end the process with status 1.
+
+    Callable in any thread and inside signal handlers.
+    """
+    backstop = Alarm(_GRACE, lambda: process.end_process(_STATUS))
+    process.terminal.restore()
+    _write_to_descriptor(f"ended by force: {reason}\n")
+    hooks.forced_exit.announce(sender, status=_STATUS, reason=reason)
+    # A receiver may have changed the modes.
+    process.terminal.restore()
+    process.end_process(_STATUS)
+    # Only the registry of a test returns.
+    backstop.cancel()
+
+
 class Alarm:
-    """Calls ``action`` after ``seconds``, in a thread that does not hold the process back, unless cancelled.
+    """Calls ``action`` after ``seconds``, in a thread that does not keep the process alive, unless cancelled.
 
     If no thread can be started, it does nothing.
     """
 
     def __init__(self, seconds: float, action: Callable[[], None]) -> None:
-        # Both are held until: it is cancelled; its thread is done.
+        # The first is held until the alarm is cancelled, the second until its thread has ended.
         self._cancelled = _thread.allocate_lock()
         self._over = _thread.allocate_lock()
         self._cancelled.acquire()
@@ -47,7 +75,7 @@ class Alarm:
             self._over.release()
 
     def cancel(self) -> None:
-        """Make sure that it does not go off any more; waits for its thread to end. Call it once."""
+        """Prevent the call, and wait until the thread has ended. Call it once."""
         self._cancelled.release()
         self._over.acquire()
 
@@ -59,7 +87,37 @@ class Alarm:
             self._over.release()
 
 
-def _say(text: str) -> None:
+# -- messages and stacks ----------------------------------------------------------------------------------------------
+
+
+def tell_terminal(line: str) -> None:
+    """Write ``line`` to stderr if that is a terminal."""
+    try:
+        is_terminal = sys.stderr.isatty()
+    except (AttributeError, OSError, ValueError):  # None, or closed
+        return
+    if is_terminal:
+        _write_stderr(f"{line}\n")
+
+
+def dump_stacks(loop: asyncio.AbstractEventLoop, headline: str) -> None:
+    """Write the stacks of all threads and of the tasks of ``loop`` to stderr; callable in any thread."""
+    _write_stderr(f"{headline}\n\n{stacks(loop)}")
+
+
+def stacks(loop: asyncio.AbstractEventLoop) -> str:
+    """Return the stacks of all threads and of the tasks of ``loop``; callable in any thread."""
+    return f"{_threads()}\n{_tasks(loop)}"
+
+
+def _write_stderr(text: str) -> None:
+    # stderr may be None, gone, closed, or interrupted in the middle of a write: then the text is lost.
+    with suppress(AttributeError, OSError, RuntimeError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _write_to_descriptor(text: str) -> None:
     """Write to descriptor 2: a prompt's `sys.stderr` holds text back until the loop prints it above the prompt."""
     if sys.__stderr__ is None:
         return  # the process was started without stderr, so descriptor 2 may be any file, such as a database
@@ -68,15 +126,67 @@ def _say(text: str) -> None:
         os.write(2, (f"\n{text}" if os.isatty(2) else text).encode())
 
 
-def force_exit(sender: Lifetime, reason: str) -> None:
-    """Say so, announce it, give the terminal back and end the process; callable in any thread and signal handler."""
-    handlers = owner()
-    backstop = Alarm(_GRACE, lambda: handlers.end_process(_STATUS))
-    handlers.terminal.restore()
-    _say(f"ended by force: {reason}\n")
-    hooks.forced_exit.announce(sender, status=_STATUS, reason=reason)
-    # A receiver may have changed the modes.
-    handlers.terminal.restore()
-    handlers.end_process(_STATUS)
-    # Only a test's stand-in returns.
-    backstop.cancel()
+def _threads() -> str:
+    import tempfile  # rarely needed, and slow to import
+
+    # faulthandler writes only to descriptors, and sys.stderr may have none.
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read().decode("utf-8", "replace")
+
+
+def _tasks(loop: asyncio.AbstractEventLoop) -> str:
+    tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
+    return "\n".join(f"Task {task.get_name()}:\n{_stack(task)}" for task in tasks)
+
+
+def _stack(task: asyncio.Task[Any]) -> str:
+    """Where ``task`` waits, down to the innermost await: asyncio itself shows only the outermost."""
+    lines: list[str] = []
+    waiting: Any = task.get_coro()
+    while waiting is not None:
+        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
+        if frame is None:
+            break
+        lines += traceback.format_stack(frame, limit=1)
+        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
+    return "".join(lines)
+
+
+# -- the terminal -----------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """The modes of the terminal at stdin, if there is one."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self._modes: list[Any] | None = None
+
+    @contextmanager
+    def kept(self) -> Generator[None]:
+        """Restore the present modes at the end of the block."""
+        self._remember()
+        try:
+            yield
+        finally:
+            self.restore()
+            self._modes = None
+
+    def restore(self) -> None:
+        """Set the remembered modes, if they differ and this process is in the foreground."""
+        if self._modes is None:
+            return
+        # termios.error is not an OSError
+        with suppress(Exception):
+            # In the background, setting modes would stop the process.
+            if termios.tcgetattr(self._fd) != self._modes and os.tcgetpgrp(self._fd) == os.getpgrp():
+                termios.tcsetattr(self._fd, termios.TCSANOW, self._modes)
+
+    def _remember(self) -> None:
+        # stdin may be None, closed, or something without a descriptor.
+        with suppress(AttributeError, OSError, ValueError):
+            self._fd = sys.stdin.fileno()
+            if sys.platform != "win32" and os.isatty(self._fd):
+                self._modes = termios.tcgetattr(self._fd)

@@ -17,8 +17,8 @@ from lifecycle.runtime.background import Background
 from lifecycle.runtime.cleanup import Cleanup
 from lifecycle.runtime.components import Components
 from lifecycle.runtime.deadlines import Deadline
-from lifecycle.runtime.dumps import tell_terminal
 from lifecycle.runtime.escalation import Escalation
+from lifecycle.runtime.force import tell_terminal
 from lifecycle.runtime.lifetimes import Lifetime, current_life
 from lifecycle.runtime.records import LifetimeState, Reason
 from lifecycle.runtime.stopping import Draining, has_route_for

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from lifecycle import hooks
 from lifecycle.errors import LifecycleError
 from lifecycle.events import ClearLineEvent, InterruptEvent, ReloadEvent, SignalEvent
-from lifecycle.runtime.dumps import tell_terminal
 from lifecycle.runtime.escalation import Verdict
-from lifecycle.runtime.force import force_exit
+from lifecycle.runtime.force import force_exit, tell_terminal
 from lifecycle.runtime.records import Reason
 from lifecycle.runtime.signals import owner
 from lifecycle.runtime.stopping import has_route_for
@@ -84,7 +83,9 @@ class _Receiver:
         verdict = life.escalation.heed(signum, routed=routed, heard=heard, stopping=stopping, now=life.loop.time())
         life.call_soon(self._announce, signum, life.escalation.count)
         if verdict is Verdict.FORCE:
-            force_exit(life.lifetime, f"{signal.Signals(signum).name} came as number {life.escalation.count} in a row")
+            force_exit(
+                owner(), life.lifetime, f"{signal.Signals(signum).name} came as number {life.escalation.count} in a row"
+            )
         elif verdict is Verdict.STOP:
             life.begin(Reason.INTERRUPT if signum == signal.SIGINT else Reason.TERMINATE, signum)
         elif verdict is Verdict.CAPTURE:

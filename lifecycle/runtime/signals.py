@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from lifecycle.runtime.terminals import Terminal
+from lifecycle.runtime.force import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
