@@ -104,7 +104,7 @@ class Ladder:
 def _forgive_press() -> None:
     """Do not count this Ctrl+C towards force exit: it cleared a line or cancelled a command."""
     if (life := current_life.get(None)) is not None:
-        life.escalation.forgive()
+        life.escalation.uncount()
 
 
 def _press_handled() -> None:

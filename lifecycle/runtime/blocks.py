@@ -12,7 +12,7 @@ from lifecycle.runtime.endings import conclude
 from lifecycle.runtime.lifetimes import Lifetime, current_life
 from lifecycle.runtime.lives import Life
 from lifecycle.runtime.records import Reason, Settings
-from lifecycle.runtime.signaling import receiving_signals
+from lifecycle.runtime.signals import receiving_signals
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager

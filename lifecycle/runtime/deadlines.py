@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from lifecycle.runtime.force import Alarm, dump_stacks, force_exit
-from lifecycle.runtime.signals import owner
+from lifecycle.runtime.signals import signal_registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,4 +61,4 @@ class Deadline:
             dump_stacks(self._life.loop, f"not stopped after {seconds:g} s; what still runs:")
 
     def _force(self) -> None:
-        force_exit(owner(), self._life.lifetime, f"not stopped within {self._life.settings.exit_timeout:g} s")
+        force_exit(signal_registry(), self._life.lifetime, f"not stopped within {self._life.settings.exit_timeout:g} s")

@@ -1,6 +1,6 @@
 """The machinery of one lifetime: its first cause, and what has to end before it does.
 
-`lifetimes.Lifetime` is what users see of it, `signaling` feeds it with signals, `endings` ends it.
+`lifetimes.Lifetime` is what users see of it, `signals` feeds it with signals, `endings` ends it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
+import signal
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -17,10 +18,10 @@ from lifecycle.runtime.background import Background
 from lifecycle.runtime.cleanup import Cleanup
 from lifecycle.runtime.components import Components
 from lifecycle.runtime.deadlines import Deadline
-from lifecycle.runtime.escalation import Escalation
 from lifecycle.runtime.force import tell_terminal
 from lifecycle.runtime.lifetimes import Lifetime, current_life
 from lifecycle.runtime.records import LifetimeState, Reason
+from lifecycle.runtime.signals import Escalation
 from lifecycle.runtime.stopping import Draining, has_route_for
 
 if TYPE_CHECKING:
@@ -95,6 +96,11 @@ class Life:
             return False
         return all(router.state().running for router in self.draining.routers)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the shutdown has begun."""
+        return self.reason is not Reason.NONE
+
     # -- the first cause ------------------------------------------------------------------------------------------
 
     def begin(self, reason: Reason, signum: int | None = None) -> None:
@@ -109,6 +115,10 @@ class Life:
         self.call_soon(self._begun)
         if reason is not Reason.STOP and not self.is_governed and self.escalation.count and self.escalation.limit():
             tell_terminal(f"stopping{self.next_step()}")
+
+    def begin_for_signal(self, signum: int) -> None:
+        """Begin the shutdown because of a signal."""
+        self.begin(Reason.INTERRUPT if signum == signal.SIGINT else Reason.TERMINATE, signum)
 
     def next_step(self) -> str:
         """How the user can end the program by force, to be added to a message; empty if that is impossible."""
@@ -196,6 +206,10 @@ class Life:
         """Those that run under it, and under the lifetimes inside it."""
         return (*self.draining.routers, *(router for inner in self.inner for router in inner.all_routers()))
 
+    def routers_for(self, topic: str) -> tuple[RouterLike, ...]:
+        """Those of `all_routers` that have a route made for ``topic``."""
+        return tuple(router for router in self.all_routers() if has_route_for(router, topic))
+
     @property
     def had_router(self) -> bool:
         """Whether one has run under it, or runs in a lifetime inside it."""
@@ -211,13 +225,9 @@ class Life:
         self.cleanup.close()
         self.flushes.close()
 
-    def takes_interrupt(self) -> bool:
-        """Whether a router that runs under it has a route made for SIGINT."""
-        return any(has_route_for(router, "signal/interrupt") for router in self.all_routers())
-
     def state(self) -> LifetimeState:
         """`Lifetime.state`."""
-        routed = self.reason is Reason.NONE and self.takes_interrupt()
+        routed = self.reason is Reason.NONE and bool(self.routers_for("signal/interrupt"))
         return LifetimeState(
             reason=self.reason,
             signum=self.signum,

@@ -10,7 +10,7 @@ import subprocess
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.runtime.signals import owner
+from lifecycle.runtime.signals import signal_registry
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,7 +31,7 @@ def reaping_orphans(loop: asyncio.AbstractEventLoop) -> Generator[None]:
         yield
         return
     reaper = _Reaper(loop)
-    release = owner().take([signal.SIGCHLD], reaper.wake)
+    release = signal_registry().take([signal.SIGCHLD], reaper.wake)
     reaper.schedule()
     try:
         yield

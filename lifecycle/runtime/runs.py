@@ -11,8 +11,7 @@ from lifecycle.runtime.mains import as_main
 from lifecycle.runtime.orphans import reaping_orphans
 from lifecycle.runtime.programs import Program
 from lifecycle.runtime.records import Reason, Settings
-from lifecycle.runtime.signaling import receiving_signals
-from lifecycle.runtime.signals import owner
+from lifecycle.runtime.signals import receiving_signals, signal_registry
 from lifecycle.runtime.systemd import notifying
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def run(  # the settings of a program, each by its name
     settings = Settings(force_exit, cancel_on_interrupt, reset_after, hook_timeout, shutdown_timeout, exit_timeout)
     _refuse_running_loop()
     with ExitStack() as held:
-        held.enter_context(owner().terminal.kept())
+        held.enter_context(signal_registry().terminal.kept())
         runner = asyncio.Runner(loop_factory=loop_factory)
         held.callback(runner.close)  # also when what follows fails; closing twice does nothing
         life = Life(settings, runner.get_loop())

@@ -1,52 +1,87 @@
-"""The one owner of the process's signal handlers: the only global state of the library.
+"""Signals: the one owner of the process's handlers, the sense of each signal, and their effect on a lifetime.
 
-Handlers are plain Python ones, which the interpreter runs in the main thread between two bytecodes and inside calls
-that wait (``time.sleep``, ``lock.acquire``), so that they work while the event loop is blocked. They are taken when
-the first receiver comes and given back, as they were found, when the last one goes.
+`SignalRegistry` shares the handlers among any number of receivers. `Escalation` judges each signal of a lifetime, from
+the first Ctrl+C to a forced exit, by numbers alone. `receiving_signals` connects the two for one lifetime.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import contextmanager
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from lifecycle.runtime.force import Terminal
+from lifecycle import hooks
+from lifecycle.errors import LifecycleError
+from lifecycle.events import ClearLineEvent, InterruptEvent, ReloadEvent, SignalEvent
+from lifecycle.runtime.force import Terminal, force_exit, tell_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import asyncio
+    from collections.abc import Generator, Iterable
 
-__all__ = ["Handlers", "Receiver", "owner", "replace_owner"]
+    from lifecycle.events import Topical
+    from lifecycle.runtime.lives import Life
+    from lifecycle.runtime.records import Settings
+    from lifecycle.runtime.stopping import RouterLike
+
+__all__ = [
+    "Escalation",
+    "Receiver",
+    "SignalAction",
+    "SignalRegistry",
+    "receiving_signals",
+    "replace_registry",
+    "signal_registry",
+]
+
+_log = logging.getLogger("lifecycle.runtime")
+
+_SIGHUP: int | None = getattr(signal, "SIGHUP", None)
+
+#: Timers fire up to this much early, in seconds.
+_TICK = 1e-6
 
 #: Called in the main thread at any point of the program: it must be quick, take no lock, and not raise.
 Receiver: TypeAlias = Callable[[int], None]
 
 
-class Handlers:
-    """Shares signals among any number of receivers."""
+# -- the handlers of the process --------------------------------------------------------------------------------------
 
-    #: How often, in seconds, to look whether a library has taken a signal away: the system does not tell.
+
+class SignalRegistry:
+    """Owns the signal handlers of the process, and shares each signal among any number of receivers.
+
+    Handlers are plain Python ones, which the interpreter runs in the main thread between two bytecodes and inside
+    calls that wait (``time.sleep``, ``lock.acquire``), so they work while the event loop is blocked. They are
+    installed for the first receiver, and the previous handlers are restored after the last one.
+    """
+
+    #: Seconds between two checks for handlers that a library has replaced: the system does not report that.
     check_every: ClassVar[float | None] = 1.0
 
     def __init__(self) -> None:
-        # Tuples that are replaced, never changed: a signal may come in the middle of anything.
+        # Tuples that are replaced, never changed: a signal may come at any point of the code below.
         self._receivers: dict[int, tuple[Receiver, ...]] = {}
         self._sources: dict[int, tuple[Receiver, ...]] = {}
-        # What stood there before us.
+        # The handlers found when the signals were taken.
         self._before: dict[int, Any] = {}
-        #: The other thing that the system has one of.
+        #: A process has one terminal, as it has one handler per signal.
         self.terminal: Final = Terminal()
 
     def can_take(self, signum: int) -> bool:
-        """Whether a receiver that comes now would be called; outside the main thread only for what is taken."""
+        """Whether a new receiver would be called; outside the main thread, only if the signal is already taken."""
         return signum in self._before or threading.current_thread() is threading.main_thread()
 
     def take(self, signums: Iterable[int], receive: Receiver, *, source: bool = False) -> Callable[[], None]:
-        """Call ``receive`` with each of ``signums`` that comes; returns what ends that.
+        """Call ``receive`` with each of ``signums`` that comes, and return a function that ends that.
 
-        ``source`` says that the receiver makes events of them. Signals that cannot be taken are left out.
+        ``source`` marks a receiver that makes events of signals. Signals that cannot be taken are left out.
         """
         taken = [signum for signum in signums if self.can_take(signum)]
         self.retake()
@@ -64,11 +99,11 @@ class Handlers:
         return release
 
     def has_source(self, signum: int) -> bool:
-        """Whether somebody makes events of this signal."""
+        """Whether a receiver makes events of this signal."""
         return bool(self._sources.get(signum))
 
     def retake(self) -> None:
-        """Take back what a library took meanwhile; what it had put there is not called any more."""
+        """Install the handlers that a library has replaced again; its own are not called any more."""
         if threading.current_thread() is threading.main_thread():
             for signum in self._before:
                 if not self._holds(signum):
@@ -80,7 +115,7 @@ class Handlers:
         for receive in receivers:
             receive(signum)
         if not receivers and signum in self._before:
-            # The last receiver went in a thread that could not give the signal back.
+            # The last receiver left in a thread that could not restore the previous handler.
             self._restore(signum, self._before.pop(signum))
             signal.raise_signal(signum)
 
@@ -97,10 +132,10 @@ class Handlers:
         return True
 
     def is_ignored(self, signum: int) -> bool:
-        """Whether whoever started the process had this signal ignored, as nohup does."""
+        """Whether the process was started with this signal ignored, as nohup does."""
         return signum not in self._before and signal.getsignal(signum) is signal.SIG_IGN
 
-    # -- the system -------------------------------------------------------------------------------------------------
+    # The system's part, which a test replaces.
 
     def _install(self, signum: int) -> Any:
         return signal.signal(signum, self.deliver)
@@ -125,16 +160,216 @@ def _without(receivers: tuple[Receiver, ...], gone: Receiver) -> tuple[Receiver,
     return receivers[:at] + receivers[at + 1 :]
 
 
-_owner = Handlers()
+_registry = SignalRegistry()
 
 
-def owner() -> Handlers:
-    """Who has the signal handlers of this process."""
-    return _owner
+def signal_registry() -> SignalRegistry:
+    """Return the registry of this process."""
+    return _registry
 
 
-def replace_owner(handlers: Handlers) -> Handlers:
-    """Let ``handlers`` stand in, for a test; returns who was there."""
-    global _owner  # the one global state that the system forces on us
-    before, _owner = _owner, handlers
+def replace_registry(registry: SignalRegistry) -> SignalRegistry:
+    """Use ``registry`` from now on, for a test, and return the previous one."""
+    global _registry  # the one global state of the library: the system has one handler per signal
+    before, _registry = _registry, registry
     return before
+
+
+# -- from Ctrl+C to a forced exit -------------------------------------------------------------------------------------
+
+
+class SignalAction(Enum):
+    """The effect of a signal on a lifetime."""
+
+    #: It is counted, and has no other effect.
+    COUNT = auto()
+    #: It is sent to the routers, and the program continues.
+    CAPTURE = auto()
+    #: The shutdown begins.
+    STOP = auto()
+    #: The process ends at once.
+    FORCE = auto()
+
+
+class Escalation:
+    """Counts the signals of a series, and chooses the action for each. It computes only, and calls no system function.
+
+    A series ends after ``reset_after`` seconds without a signal, but never once the program is stopping.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._last = -math.inf
+        # Whether a router took a SIGINT of this series: it may need two of its own, and the next ones force.
+        self._taken = False
+        # How many of the counted presses have been handled: one at most.
+        self._handled = 0
+        #: Signals in the present series, without the presses that were handled before the last one.
+        self.count: int = 0
+
+    def limit(self, *, routed: bool = False) -> int:
+        """The number in the series at which the process is ended by force; 0: never.
+
+        ``routed``: a running router would take a SIGINT now.
+        """
+        patience, wanted = self._settings.force_exit, self._settings.cancel_on_interrupt
+        if patience == 0:
+            return 0
+        if self._taken or wanted is False or (wanted is None and routed):
+            return patience + 2
+        return max(patience, 2)
+
+    def judge(self, signum: int, *, routed: bool, heard: bool = False, stopping: bool, now: float) -> SignalAction:
+        """Count a signal that came at ``now``, and return its effect.
+
+        ``routed``: a running router has a route for this SIGINT; ``heard``: one has a route for `InterruptEvent`.
+        """
+        if not stopping and now - self._last >= self._settings.reset_after - _TICK:
+            self.reset()
+        self._last = now
+        self.count += 1
+        if not stopping and signum != signal.SIGINT:
+            return SignalAction.STOP
+        captured = not stopping and self._captures(routed=routed, heard=heard)
+        self._taken |= captured and routed
+        if 0 < self.limit() <= self.count:
+            return SignalAction.FORCE
+        if captured:
+            return SignalAction.CAPTURE
+        return SignalAction.COUNT if stopping else SignalAction.STOP
+
+    def reset(self) -> None:
+        """Begin a new series."""
+        self.count = self._handled = 0
+        self._taken = False
+
+    def handled(self) -> None:
+        """Note that a press was handled: of such presses only the last counts, as the first of the router's two."""
+        self.count -= self._handled
+        self._handled = min(1, self.count)
+
+    def uncount(self) -> None:
+        """Do not count a press, because it had its intended effect."""
+        self.count -= 1
+        if self.count <= 0:
+            self.reset()
+
+    def _captures(self, *, routed: bool, heard: bool) -> bool:
+        wanted = self._settings.cancel_on_interrupt
+        if wanted is not None:
+            return not wanted
+        # From 2 on, the first press may ask for another; if no route takes it, it begins the shutdown.
+        return routed or (heard and self._settings.force_exit >= 2)  # noqa: PLR2004
+
+
+# -- the signals of one lifetime --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def receiving_signals(life: Life) -> Generator[None]:
+    """Let ``life`` receive signals during the block, if this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    receiver = _LifetimeSignals(life)
+    life.hears_signals = True
+    release = signal_registry().take(receiver.signums, receiver.receive)
+    receiver.keep()
+    try:
+        yield
+    finally:
+        receiver.stop_keeping()
+        release()
+
+
+class _LifetimeSignals:
+    """Carries out the actions that `Escalation` chooses."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._registry = signal_registry()
+        self._keeping: asyncio.TimerHandle | None = None
+        # As at the start: once the terminal has gone away, it is not the controlling terminal any more.
+        self._had_terminal = self._registry.has_terminal()
+
+    @property
+    def signums(self) -> list[int]:
+        signums: list[int] = [signal.SIGINT, signal.SIGTERM]
+        if _SIGHUP is not None and not self._registry.is_ignored(_SIGHUP):
+            signums.append(_SIGHUP)
+        return signums
+
+    def receive(self, signum: int) -> None:
+        """Act on a signal; called inside signal handlers, so work that can wait is left to the loop."""
+        life = self._life
+        stopping = life.stopping
+        if signum == _SIGHUP and self._hang_up(signum, stopping=stopping):
+            return
+        asked = signum == signal.SIGINT and not stopping
+        routed = asked and bool(life.routers_for("signal/interrupt"))
+        heard = asked and any(life.routers_for(event.topic) for event in (InterruptEvent, ClearLineEvent))
+        action = life.escalation.judge(signum, routed=routed, heard=heard, stopping=stopping, now=life.loop.time())
+        life.call_soon(self._announce, signum, life.escalation.count)
+        if action is SignalAction.FORCE:
+            name = signal.Signals(signum).name
+            reason = f"{name} came as number {life.escalation.count} in a row"
+            force_exit(signal_registry(), life.lifetime, reason)
+        elif action is SignalAction.STOP:
+            life.begin_for_signal(signum)
+        elif action is SignalAction.CAPTURE:
+            # Checked now: a source that starts in a moment has not had this signal.
+            life.call_soon(self._capture, self._registry.has_source(signal.SIGINT), heard)
+
+    def keep(self) -> None:
+        """Install the handlers again from time to time, in case a library has replaced them."""
+        if self._registry.check_every is not None:
+            self._registry.retake()
+            self._keeping = self._life.loop.call_later(self._registry.check_every, self.keep)
+
+    def stop_keeping(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+
+    def _hang_up(self, signum: int, *, stopping: bool) -> bool:
+        """Send SIGHUP to its routes, or let routers reload if there is no terminal; return whether it was taken."""
+        life = self._life
+        routed = bool(life.routers_for("signal/hangup"))
+        if routed:
+            life.call_soon(self._announce, signum, life.escalation.count)
+            life.call_soon(self._route, signum, self._registry.has_source(signum))
+        # During a stop the routers may have ended already; SIGHUP still does not count towards a forced exit.
+        reloads = not self._had_terminal and bool(life.all_routers() or (stopping and life.had_router))
+        if reloads:
+            life.call_soon(self._reload)
+        return routed or reloads
+
+    def _announce(self, signum: int, count: int) -> None:
+        hooks.signal_received.announce(self._life.lifetime, signum=signum, count=count)
+
+    def _capture(self, sent_by_source: bool, heard: bool) -> None:
+        """Send a captured Ctrl+C to the routers."""
+        if self._life.routers_for("signal/interrupt"):
+            self._route(signal.SIGINT, sent_by_source)
+            return
+        _send(self._life.all_routers(), InterruptEvent(), ClearLineEvent())
+        if not heard:
+            tell_terminal(f"no route takes this Ctrl+C{self._life.next_step()}")
+
+    def _route(self, signum: int, sent_by_source: bool) -> None:
+        """Send a signal to the routers with a route made for it, unless a source makes events of it."""
+        event = SignalEvent(signum)
+        if not sent_by_source:
+            _send(self._life.routers_for(event.topic), event)
+
+    def _reload(self) -> None:
+        _send(self._life.all_routers(), ReloadEvent())
+
+
+def _send(routers: Iterable[RouterLike], *events: Topical) -> None:
+    """Send ``events`` to each router; an event without a route, or without space in a lane, is not an error."""
+    for router in routers:
+        for event in events:
+            try:
+                router.emit_nowait(event)
+            except LifecycleError as error:
+                _log.debug("%r was not taken by %r: %s", event, router, error)

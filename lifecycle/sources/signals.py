@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lifecycle.events import SignalEvent
-from lifecycle.runtime.signals import owner
+from lifecycle.runtime.signals import signal_registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ class SignalSource:
         return f"SignalSource({', '.join(_name(signum) for signum in self._signums)})"
 
     async def __aenter__(self) -> Self:
-        handlers, loop = owner(), asyncio.get_running_loop()
+        handlers, loop = signal_registry(), asyncio.get_running_loop()
         self._wake, self._closing = asyncio.Event(), False
         missing = [_name(signum) for signum in self._signums if not handlers.can_take(signum)]
         if missing:

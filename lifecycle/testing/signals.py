@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lifecycle.runtime.signals import Handlers, replace_owner
+from lifecycle.runtime.signals import SignalRegistry, replace_registry
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeSignals"]
 
 
-class FakeSignals(Handlers):
+class FakeSignals(SignalRegistry):
     """Stands in for the system's signals inside a ``with`` block, also in virtual time.
 
     Lifetimes and signal sources that begin inside the block get what `send` sends; a forced exit is noted in
@@ -28,19 +28,19 @@ class FakeSignals(Handlers):
     def __init__(self, *, terminal: bool = False) -> None:
         super().__init__()
         self._terminal = terminal
-        self._real: Handlers | None = None
+        self._real: SignalRegistry | None = None
         #: The statuses of forced exits; the real process would have ended at the first.
         self.exits: list[int] = []
 
     def __enter__(self) -> Self:
-        self._real = replace_owner(self)
+        self._real = replace_registry(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._real is not None, "a block is left after it was entered"
-        replace_owner(self._real)
+        replace_registry(self._real)
 
     def send(self, signum: int = signal.SIGINT) -> None:
         """Let ``signum`` arrive now.

@@ -6,21 +6,21 @@ from signal import SIGINT, SIGTERM
 
 import pytest
 
-from lifecycle.runtime.escalation import Escalation, Verdict
 from lifecycle.runtime.records import Settings
+from lifecycle.runtime.signals import Escalation, SignalAction
 
-STOP, COUNT, CAPTURE, FORCE = Verdict.STOP, Verdict.COUNT, Verdict.CAPTURE, Verdict.FORCE
+STOP, COUNT, CAPTURE, FORCE = SignalAction.STOP, SignalAction.COUNT, SignalAction.CAPTURE, SignalAction.FORCE
 
 
 def verdicts(
     settings: Settings, *signums: int, routed: bool = False, heard: bool = False, gap: float = 0.1
-) -> list[Verdict]:
+) -> list[SignalAction]:
     """Judge signals that come ``gap`` seconds apart; the program stops where it is told to."""
     escalation, stopping, judged = Escalation(settings), False, []
     for number, signum in enumerate(signums):
         wanted = routed and signum == SIGINT and not stopping
         now = 100 + number * gap
-        judged.append(escalation.heed(signum, routed=wanted, heard=heard, stopping=stopping, now=now))
+        judged.append(escalation.judge(signum, routed=wanted, heard=heard, stopping=stopping, now=now))
         stopping = stopping or judged[-1] is STOP
     return judged
 
@@ -46,7 +46,7 @@ def verdicts(
     ],
 )
 def test_sigint_escalates_to_force_exit(
-    force_exit: int, cancel: bool | None, route_for: str | None, expected: list[Verdict]
+    force_exit: int, cancel: bool | None, route_for: str | None, expected: list[SignalAction]
 ) -> None:
     settings = Settings(force_exit=force_exit, cancel_on_interrupt=cancel)
     routed, heard = route_for == "SIGINT", route_for == "InterruptEvent"
@@ -61,7 +61,7 @@ def test_the_limit_is_known_before_the_first_signal(force_exit: int, routed: boo
 def test_of_the_presses_that_were_handled_only_the_last_counts() -> None:
     escalation = Escalation(Settings())
     for now in range(10):
-        assert escalation.heed(SIGINT, routed=True, stopping=False, now=now) is CAPTURE
+        assert escalation.judge(SIGINT, routed=True, stopping=False, now=now) is CAPTURE
         escalation.handled()
         assert escalation.count == 1
 
@@ -69,16 +69,16 @@ def test_of_the_presses_that_were_handled_only_the_last_counts() -> None:
 def test_a_press_that_comes_before_the_one_before_it_was_handled_counts() -> None:
     escalation = Escalation(Settings())
     for _ in range(2):
-        assert escalation.heed(SIGINT, routed=True, stopping=False, now=0) is CAPTURE
+        assert escalation.judge(SIGINT, routed=True, stopping=False, now=0) is CAPTURE
     escalation.handled()
-    assert escalation.heed(SIGINT, routed=True, stopping=True, now=1) is FORCE
+    assert escalation.judge(SIGINT, routed=True, stopping=True, now=1) is FORCE
 
 
 def test_a_forgiven_press_does_not_count() -> None:
     escalation = Escalation(Settings())
     for now in range(10):
-        assert escalation.heed(SIGINT, routed=True, stopping=False, now=now) is CAPTURE
-        escalation.forgive()
+        assert escalation.judge(SIGINT, routed=True, stopping=False, now=now) is CAPTURE
+        escalation.uncount()
         assert escalation.count == 0
 
 
@@ -111,7 +111,7 @@ def test_once_stopping_a_series_never_ends() -> None:
 def test_reset_begins_a_new_series() -> None:
     escalation = Escalation(Settings(cancel_on_interrupt=False))
     for now in range(6):
-        assert escalation.heed(SIGINT, routed=False, stopping=False, now=now) is CAPTURE
+        assert escalation.judge(SIGINT, routed=False, stopping=False, now=now) is CAPTURE
         escalation.reset()
 
 
