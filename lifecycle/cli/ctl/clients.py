@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from lifecycle.cli.ctl.exchanges import Exchange, decoded
@@ -65,14 +66,14 @@ class Client:
         """What it tells as it happens, for as long as somebody reads ``shown``."""
         exchange = Exchange(self.program, _with_query(target, query), timeout=_PATIENCE)
         try:
-            return Stream(exchange, shown)
+            return Stream(exchange, shown, patience=_PATIENCE)
         except BaseException:
             exchange.__exit__(None, None, None)
             raise
 
     def _ask(self, target: str, query: dict[str, object]) -> bytes:
         with Exchange(self.program, _with_query(target, query), timeout=_PATIENCE) as exchange:
-            return exchange.body()
+            return exchange.body(until=monotonic() + _PATIENCE)
 
 
 def choose(name: str | None) -> Client:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lifecycle.observe.sockets import Program
 
-__all__ = ["Exchange", "GoneError", "decoded"]
+__all__ = ["Exchange", "GoneError", "SilentError", "decoded"]
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _PIECE: Final = 65_536
@@ -36,6 +36,10 @@ _AT_ONCE: Final = 0.01
 
 class GoneError(CliError):
     """The program is not there any more, or has not said all that it wanted to."""
+
+
+class SilentError(GoneError):
+    """The program is there, and its answer is not, or not whole, in time."""
 
 
 class Exchange:
@@ -74,6 +78,7 @@ class Exchange:
 
     def wait_for(self, seconds: float | None) -> None:
         """Have another time-out from now on."""
+        self._until = None
         # Zero would be none at all: what is there already is to be had.
         self._socket.settimeout(None if seconds is None else max(seconds, _AT_ONCE))
 
@@ -90,8 +95,7 @@ class Exchange:
             CliError: for one that refuses, with the program's text, or that is too long.
             GoneError: when it does not come, or not whole.
         """
-        self._until = until
-        length, begun = self.head()
+        length, begun = self.head(until=until)
         whole = self._rest(begun, most)
         if length is not None and len(whole) < length:
             raise GoneError("the program ended before it had answered")
@@ -105,13 +109,14 @@ class Exchange:
                 raise CliError(f"{harmless(self._program.name)} answers more than {most} bytes")
         return bytes(whole)
 
-    def head(self) -> tuple[int | None, bytes]:
-        """How long the answer will be, if that was said, and what has come of it already.
+    def head(self, *, until: float | None = None) -> tuple[int | None, bytes]:
+        """How long the answer will be, if that was said, and what has come of it already; ``until`` as in `body`.
 
         Raises:
             CliError: for an answer that refuses; the text is the program's.
             GoneError: when it does not come.
         """
+        self._until = until
         received = b""
         while _END_OF_HEAD not in received:
             piece = self.receive()
@@ -123,6 +128,10 @@ class Exchange:
         if status != _OK:
             raise CliError(_refusal(status, self._rest(begun, _LARGEST)))
         return length, begun
+
+    def silent(self) -> SilentError:
+        """The error for an answer that does not come in time."""
+        return _silent(self._program)
 
     def receive(self) -> bytes:
         """The next piece of the answer; empty at its end.
@@ -181,8 +190,12 @@ def _refusal(status: int, body: bytes) -> str:
 
 
 def _gone(program: Program, error: OSError) -> GoneError:
-    name = harmless(program.name)
     if isinstance(error, (TimeoutError, BlockingIOError)):
-        who = name if program.pid is None else f"{name} (pid {program.pid})"
-        return GoneError(f"{who} does not answer: its event loop is blocked, or the process is stopped")
-    return GoneError(f"{name} is not there any more ({error.strerror or error})")
+        return _silent(program)
+    return GoneError(f"{harmless(program.name)} is not there any more ({error.strerror or error})")
+
+
+def _silent(program: Program) -> SilentError:
+    name = harmless(program.name)
+    who = name if program.pid is None else f"{name} (pid {program.pid})"
+    return SilentError(f"{who} does not answer: its event loop is blocked, or the process is stopped")

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import select
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.ctl.actions import command, line_of, patiently, told
 from lifecycle.cli.ctl.bars import bar
 from lifecycle.cli.ctl.clients import choose
-from lifecycle.cli.ctl.exchanges import GoneError, decoded
+from lifecycle.cli.ctl.exchanges import GoneError, SilentError, decoded
 from lifecycle.cli.ctl.printing import show_json
 from lifecycle.cli.ctl.trees import Tree
 from lifecycle.cli.failures import DONE
@@ -35,6 +36,9 @@ __all__ = ["Left", "Renewal", "restart", "stop"]
 _PATIENCE: Final = 30.0
 #: The same where another program runs the event loop: usually that one goes on.
 _MOMENT: Final = 1.0
+
+#: Seconds for the whole of an answer that has begun.
+_AT_ONCE: Final = 10.0
 
 #: What works, or has begun to, and has not ended.
 _ALIVE: Final = ("pending", "starting", "running", "suspended", "stopping")
@@ -89,7 +93,7 @@ def restart(request: Request) -> int:
         with bar(f"restarting {renewal.name}") as draw, client.tell("/api/command", line) as exchange:
             for _ in _changes(tree, stream, exchange):
                 draw(*renewal.of(tree))
-            outcome = decoded(exchange.body())
+            outcome = _answer(exchange)
     return told(client, request, outcome)
 
 
@@ -105,9 +109,20 @@ def _changes(tree: Tree, stream: Stream, exchange: Exchange) -> Iterator[None]:
 def _outcome(exchange: Exchange) -> dict[str, Any]:
     """What the program answered; to have ended before is to have done what it was told."""
     try:
-        outcome: dict[str, Any] = decoded(exchange.body())
+        return _answer(exchange)
+    except SilentError:
+        raise
     except GoneError:
         return {"outcome": "handled", "delivery": None, "error": None, "answer": None}
+
+
+def _answer(exchange: Exchange) -> dict[str, Any]:
+    """The answer; when it has begun, the rest comes at once, or not at all."""
+    until = None
+    if exchange.is_answered():
+        exchange.wait_for(_AT_ONCE)
+        until = monotonic() + _AT_ONCE
+    outcome: dict[str, Any] = decoded(exchange.body(until=until))
     return outcome
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 from collections import deque
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from lifecycle.cli.ctl.exchanges import GoneError, decoded
@@ -51,15 +52,21 @@ class Stream:
 
     As a context manager it closes the exchange.
 
+    Args:
+        exchange: the question.
+        shown: where the objects are shown.
+        patience: seconds until the answer has begun, and seconds that `first` waits.
+
     Raises:
         CliError: for an answer that refuses.
     """
 
-    def __init__(self, exchange: Exchange, shown: TextIO | None = None) -> None:
+    def __init__(self, exchange: Exchange, shown: TextIO | None = None, *, patience: float) -> None:
         self._exchange = exchange
         self._messages = Messages()
         self._shown = shown
-        _, begun = exchange.head()
+        self._patience = patience
+        _, begun = exchange.head(until=monotonic() + patience)
         # That it has begun tells that somebody is there; then there may be nothing to say for long.
         exchange.wait_for(None)
         #: What has come and was not taken yet.
@@ -83,9 +90,14 @@ class Stream:
         Raises:
             GoneError: when nothing does.
         """
-        for message in self:
-            return message
-        raise GoneError("the program ended before it had answered")
+        until = monotonic() + self._patience
+        while not self._waiting and not self.ended:
+            if (left := until - monotonic()) <= 0:
+                raise self._exchange.silent()
+            self._waiting.extend(self.take(left))
+        if not self._waiting:
+            raise GoneError("the program ended before it had answered")
+        return self._waiting.popleft()
 
     def __iter__(self) -> Iterator[Any]:
         """Each as it comes."""

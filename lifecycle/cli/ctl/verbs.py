@@ -7,7 +7,9 @@ import importlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle.cli.failures import UsageError
+from lifecycle._naming import error_text
+from lifecycle.cli.failures import CliError, UsageError
+from lifecycle.cli.listing import harmless
 from lifecycle.cli.parsers import CommandParser
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["VERBS", "Request", "add_ctl"]
 
+#: Raised where an answer is read that has other fields or other values than those of a program of this library.
+_MISREAD: Final = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
 _JSON: Final = (("--json", {"action": "store_true", "help": "for programs"}),)
 
 
@@ -179,7 +183,13 @@ def _ctl(parsed: Any) -> int:
     elif parsed.command:
         request = _with_rest(request, parsed.command)
     verb = VERBS[request.verb] if request.verb else _command("")
-    return verb.run(request)
+    try:
+        return verb.run(request)
+    except _MISREAD as error:
+        raise CliError(
+            f"the program answered JSON of an unexpected form ({harmless(error_text(error))}); "
+            "is it a program of this library, and of the same version?"
+        ) from error
 
 
 def _with_rest(request: Request, rest: tuple[str, ...]) -> Request:

@@ -25,6 +25,9 @@ PROGRAM = answer(json.dumps({"name": "app", "pid": 7, "status": "running", "star
 ROUTES = answer("[]")
 
 
+STREAM = b"HTTP/1.0 200 OK\r\n\r\n"
+
+
 def said(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     status = main(["ctl", *argv])
     out, err = capsys.readouterr()
@@ -175,6 +178,38 @@ def test_an_answer_that_comes_bit_by_bit_is_not_waited_for(
             dripping.join()
 
 
+@pytest.mark.parametrize("head", [b"", STREAM, STREAM + b"data: "], ids=["head", "comments", "message"])
+@pytest.mark.parametrize("words", ["status", "status --json", "status --watch", "stop"])
+def test_an_answer_without_end_is_not_waited_for(
+    sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str, head: bytes
+) -> None:
+    monkeypatch.setattr(clients, "_PATIENCE", 0.2)
+    ended = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        # The first connection only looks whether there is a program.
+        for _ in range(2):
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                connection.sendall(head if connection.recv(65_536) else b"")
+                while not ended.wait(0.02):
+                    connection.sendall(b":\n")
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(sockets / "slow.sock"))
+        listener.listen()
+        dripping = threading.Thread(target=drip, args=(listener,))
+        dripping.start()
+        try:
+            status, out, err = said(capsys, *words.split())
+        finally:
+            ended.set()
+            dripping.join()
+    assert (status, out) == (1, "")
+    assert "slow" in err
+    assert "does not answer" in err
+
+
 def test_many_that_do_not_answer_are_waited_for_together(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +256,35 @@ def test_an_answer_that_is_none_is_a_failure_in_one_line(
         status, out, err = said(capsys, "routes", "--json")
     assert (status, out) == (1, "")
     assert told in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "answers"),
+    [
+        ("commands", [answer('[{"name": "x"}]')]),
+        ("commands", [answer("5")]),
+        ("routes", [answer("[[]]")]),
+        ("explain x", [answer("[]")]),
+        ("trace 1", [answer('{"nodes": [{"depth": "x", "what": 5}]}')]),
+        ("tail", [STREAM, answer("[5]")]),
+        ("tail", [STREAM, answer('[{"id": 1, "what": "handled", "topic": "x", "time": 1e300}]')]),
+        ("tail --json", [STREAM, answer("5")]),
+        ("status", [STREAM + b"data: {}\n\n"]),
+        ("status --watch", [STREAM + b'data: {"nodes": {"x": []}}\n\n']),
+        ("stop", [STREAM + b"data: []\n\n"]),
+        ("suspend", [answer("[]")]),
+        ("attach", [STREAM, answer("[{}]")]),
+    ],
+    ids=range(13),
+)
+def test_json_of_another_form_is_a_failure_in_one_line(
+    sockets: Path, capsys: pytest.CaptureFixture[str], words: str, answers: list[bytes]
+) -> None:
+    with speaker(sockets / "app.sock", *answers):
+        status, _, err = said(capsys, *words.split())
+    assert status == 1
+    assert err.startswith("[lifecycle] the program answered JSON of an unexpected form (")
     assert err.count("\n") == 1
 
 
