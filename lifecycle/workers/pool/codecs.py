@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import gc
+from itertools import islice
 
 # Checkers know the name; see lifecycle._lazy.
 TYPE_CHECKING = False
@@ -74,8 +75,11 @@ def codec(name: str) -> Codec:
     return CODECS[name]()
 
 
-def size_of(values: Iterable[Any], depth: int = 6) -> int:
-    """Bytes that ``values`` have when they are encoded, roughly: of each collection, one item is looked at."""
+def size_of(values: Iterable[Any], depth: int = 6, looks: int = 8) -> int:
+    """Bytes that ``values`` have when they are encoded, roughly: of a collection, the first items are looked at.
+
+    Of each value these are at most ``looks`` items on each level, which the collections on that level share.
+    """
     size = 0
     for value in values:
         kind = _type_of(value)
@@ -84,10 +88,13 @@ def size_of(values: Iterable[Any], depth: int = 6) -> int:
         elif kind in _TEXTS:
             size += len(value)
         elif depth and kind in _COLLECTIONS and value:
-            size += len(value) * (8 + size_of((next(iter(value.values() if kind is dict else value)),), depth - 1))
+            count = len(value)
+            few = min(count, looks)
+            items = islice(value.values() if kind is dict else value, few)
+            size += 8 * count + size_of(items, depth - 1, looks // few) * count // few
         else:
             fields: Any = getattr(value, "__dict__", None)
-            size += 64 + (size_of(fields.values(), depth - 1) if depth and _type_of(fields) is dict else 0)
+            size += 64 + (size_of(fields.values(), depth - 1, looks) if depth and _type_of(fields) is dict else 0)
     return size
 
 

@@ -192,3 +192,15 @@ def test_the_size_of_a_value_is_guessed_within_reason() -> None:
     assert size_of([b"x" * LARGE]) >= LARGE
     assert size_of([1, "text", [1, 2], {"a": (1,)}, None]) < 1000
     assert size_of([Point(1)]) < 1000
+
+
+HUGE = b"x" * LARGE
+
+
+@pytest.mark.parametrize(
+    "value",
+    [["k", HUGE], ("k", 1, None, HUGE), {"k": 1, "v": HUGE}, [["k", [1, HUGE]]], [1] * 6 + [HUGE], [[1], [[HUGE]]]],
+    ids=["list", "tuple", "dict", "nested", "late", "second list"],
+)
+def test_a_large_item_behind_small_ones_makes_a_value_large(value: object) -> None:
+    assert size_of([value]) >= LARGE
