@@ -501,6 +501,25 @@ async def test_clients_of_one_server_keep_none_out_of_another() -> None:
         assert await wires[0].wait_end() == b""
 
 
+async def test_slow_bodies_of_all_servers_share_the_connections_and_the_oldest_gives_way() -> None:
+    async with serving() as first, serving() as second:
+        for served in first, second:
+            served.source._server._requests._admission._bodies._most = 3  # type: ignore[union-attr]
+        wires: list[Wire] = []
+        for number in range(5):
+            served = (first, second)[number % 2]
+            bodies: Any = served.source._server._requests._admission._bodies  # type: ignore[union-attr]
+            before = set(bodies._slow)
+            wires.append(await served.connect())
+            # Not a byte of the body has come.
+            wires[-1].send(request(b"body")[:-4])
+            await until(lambda bodies=bodies, before=before: set(bodies._slow) - before)  # type: ignore[misc]  # bound defaults
+        assert [await wire.status() for wire in wires[:2]] == [408, 408]
+        for wire in wires[2:]:
+            wire.send(b"body")
+            assert await wire.status() == 202
+
+
 async def test_a_body_that_is_still_sent_at_the_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lifecycle.sources._http.server._GRACE", 0.01)
     monkeypatch.setattr("lifecycle.sources._http.server._LAST_GRACE", 0.01)

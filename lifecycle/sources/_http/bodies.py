@@ -6,7 +6,8 @@ Imports aiohttp, so it is itself imported when a server starts.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
@@ -22,11 +23,16 @@ _MALFORMED = "the body is malformed"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+#: The slow readers of all servers of a loop, the first began first: the servers share the descriptors of the process.
+_slow_of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[asyncio.Timeout, Bodies]]] = WeakKeyDictionary()
+
+
 class Bodies:
     """Reads the bodies of one server.
 
-    Clients that send slowly share ``limits.pending`` full bodies of memory and ``most`` connections; who needs more
-    than is left ends the one that has been sending for longest. So slow clients hurt each other and not the quick.
+    Clients that send slowly share ``limits.pending`` full bodies of memory, and ``most`` connections together with
+    those of other servers; who needs more than is left ends the one that has been sending for longest. So slow clients
+    hurt each other and not the quick.
     """
 
     def __init__(self, limits: Limits, most: int) -> None:
@@ -73,16 +79,28 @@ class Bodies:
     async def _read_slowly(self, request: web.BaseRequest) -> bytes:
         try:
             async with asyncio.timeout(self._timeout) as clock:
+                everywhere = _slow_of.setdefault(asyncio.get_running_loop(), {})
+                everywhere[clock] = self
                 self._slow[clock] = 0
+                while len(everywhere) > self._most:
+                    oldest = next(iter(everywhere))
+                    everywhere.pop(oldest).end(oldest)
                 try:
                     await _invite(request)
                     return await self._gather(request, clock)
                 finally:
+                    everywhere.pop(clock, None)
                     self._held -= self._slow.pop(clock, 0)
         except TimeoutError:
             if self._given_up:
                 raise Refused.for_now(503, self._given_up) from None
             raise Refused(408, "the body took too long to arrive") from None
+
+    def end(self, clock: asyncio.Timeout) -> None:
+        """Let the time of a reader be up; any number of times."""
+        self._held -= self._slow.pop(clock, 0)
+        if not clock.expired():
+            clock.reschedule(0)
 
     def give_up(self, reason: str) -> None:
         """Refuse those that have not been sent whole, with 503 and ``reason``."""
@@ -100,15 +118,9 @@ class Bodies:
             if clock in self._slow:
                 self._slow[clock] += len(chunk)
                 self._held += len(chunk)
-                self._make_room()
+                while self._held > self._memory:
+                    self.end(next(iter(self._slow)))
         return bytes(body)
-
-    def _make_room(self) -> None:
-        while self._held > self._memory or len(self._slow) > self._most:
-            oldest = next(iter(self._slow))
-            self._held -= self._slow.pop(oldest)
-            if not oldest.expired():
-                oldest.reschedule(0)
 
     def _too_large(self) -> Refused:
         return Refused(413, f"the body is larger than {self._limit} bytes")
