@@ -40,8 +40,8 @@ class Onlooker(Auxiliary):
         self._lifetime = None if life is None else life.lifetime
         self._begin(held, self._lifetime)
         if life is not None:
-            life.flushes.add(self.close)
-            held.callback(life.flushes.discard, self.close)
+            life.flush_hooks.add(self.close)
+            held.callback(life.flush_hooks.discard, self.close)
 
     async def _leave(self) -> None:
         """Where the program ends, not before its shutdown hooks have run."""

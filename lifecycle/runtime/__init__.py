@@ -1,8 +1,8 @@
 """A program's life: `run` it, work in its background, and end it in order.
 
-``runs`` begins a program and ``blocks`` a lifetime inside one; ``lives`` holds what either consists of. A signal comes
-by ``ownership``, is judged in ``escalation`` and carried out in ``signaling``; ``endings`` has the shutdown in its
-order, ``deadlines`` its time. `Lifetime` is what a program sees of it all.
+``runs`` has `run` and the block `lifetime`, ``mains`` the things that `run` accepts, ``lifetimes`` the lifetime itself.
+A signal enters in ``signals``. ``stopping`` has the shutdown in its order, and ``force`` the end of a process that does
+not stop.
 """
 
 from lifecycle.errors import Interrupted, WorkerFailed

@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import Interrupted
-from lifecycle.runtime.endings import conclude
 from lifecycle.runtime.lifetimes import Lifetime, current_life
 from lifecycle.runtime.lives import Life
 from lifecycle.runtime.records import Reason, Settings
 from lifecycle.runtime.signals import receiving_signals
+from lifecycle.runtime.stopping import conclude
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager

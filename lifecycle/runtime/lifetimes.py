@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable
 
-    from lifecycle.runtime.cleanup import Hook
     from lifecycle.runtime.lives import Life
+    from lifecycle.runtime.stopping import Hook
 
 __all__ = ["Lifetime", "current", "current_life", "go", "on_shutdown", "shutdown"]
 
@@ -88,7 +88,7 @@ class Lifetime:
         Raises:
             RuntimeError: when the hooks have run already.
         """
-        self._life.cleanup.add(hook)
+        self._life.shutdown_hooks.add(hook)
         return hook
 
     def on_flush(self, hook: _H) -> _H:
@@ -100,7 +100,7 @@ class Lifetime:
         Raises:
             RuntimeError: when the shutdown hooks have run already.
         """
-        self._life.flushes.add(hook)
+        self._life.flush_hooks.add(hook)
         return hook
 
     @overload

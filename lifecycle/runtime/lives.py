@@ -1,6 +1,6 @@
 """The machinery of one lifetime: its first cause, and what has to end before it does.
 
-`lifetimes.Lifetime` is what users see of it, `signals` feeds it with signals, `endings` ends it.
+`lifetimes.Lifetime` is what users see of it, `signals` feeds it with signals, `stopping` ends it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle.runtime.adoption import Adopted
 from lifecycle.runtime.background import Background
-from lifecycle.runtime.cleanup import Cleanup
 from lifecycle.runtime.components import Components
-from lifecycle.runtime.deadlines import Deadline
 from lifecycle.runtime.force import tell_terminal
 from lifecycle.runtime.lifetimes import Lifetime, current_life
 from lifecycle.runtime.records import LifetimeState, Reason
 from lifecycle.runtime.signals import Escalation
-from lifecycle.runtime.stopping import Draining, has_route_for
+from lifecycle.runtime.stopping import Deadline, Draining, ShutdownHooks, StartedWorkers, has_route_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -45,11 +42,11 @@ class Life:
         self.is_governed: bool = outer is not None and outer.hears_signals
         self.escalation: Escalation = outer.escalation if outer and self.is_governed else Escalation(settings)
         self.background: Final = Background(self)
-        self.cleanup: Final = Cleanup(self.lifetime, settings.hook_timeout)
-        #: What is done when those have run: what was measured is sent.
-        self.flushes: Final = Cleanup(self.lifetime, settings.hook_timeout, cut=True)
+        self.shutdown_hooks: Final = ShutdownHooks(self.lifetime, settings.hook_timeout)
+        #: Hooks that run after those, and send measurements.
+        self.flush_hooks: Final = ShutdownHooks(self.lifetime, settings.hook_timeout, cut=True)
         self.deadline: Final = Deadline(self)
-        self.adopted: Final = Adopted(self)
+        self.workers: Final = StartedWorkers(self)
         #: What can be asked for its state.
         self.components: Final = Components(self)
         self.outer = outer
@@ -170,7 +167,7 @@ class Life:
         """Make it the current lifetime of the running task."""
         token = current_life.set(self)
         self.context = contextvars.copy_context()
-        disconnect = self.adopted.connect(), self.draining.connect(), self.components.connect()
+        disconnect = self.workers.connect(), self.draining.connect(), self.components.connect()
         if self.outer is not None:
             self.outer.inner.append(self)
         try:
@@ -185,8 +182,12 @@ class Life:
                 current_life.reset(token)
 
     def is_here(self) -> bool:
-        """Whether what runs here runs under it, and in its loop."""
-        return current_life.get(None) is self and self.in_loop()
+        """Whether code that runs here runs under it, and in its loop."""
+        return self.is_current() and self.in_loop()
+
+    def is_current(self) -> bool:
+        """Whether code that runs here runs under it, in any thread."""
+        return current_life.get(None) is self
 
     def in_loop(self) -> bool:
         """Whether this is the thread of its loop, and runs in it."""
@@ -222,8 +223,8 @@ class Life:
     def close(self) -> None:
         """Take nothing more that would have to run."""
         self.over = True
-        self.cleanup.close()
-        self.flushes.close()
+        self.shutdown_hooks.close()
+        self.flush_hooks.close()
 
     def state(self) -> LifetimeState:
         """`Lifetime.state`."""
@@ -237,8 +238,8 @@ class Life:
             tasks=self.background.names,
             tasks_started=self.background.started,
             tasks_crashed=self.background.crashed,
-            hooks=len(self.cleanup),
-            workers=self.adopted.names,
+            hooks=len(self.shutdown_hooks),
+            workers=self.workers.names,
             embedded=self.is_embedded,
         )
 

@@ -12,7 +12,7 @@ from lifecycle._cancelling import was_cancelled
 from lifecycle._functions import is_async
 from lifecycle._naming import name_of
 from lifecycle.errors import Interrupted, WorkerFailed
-from lifecycle.runtime.adoption import starter, stop_worker
+from lifecycle.runtime.stopping import starter, stop_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

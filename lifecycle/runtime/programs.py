@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.runtime.endings import conclude
 from lifecycle.runtime.records import Reason
+from lifecycle.runtime.stopping import conclude
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

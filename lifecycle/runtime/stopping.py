@@ -1,28 +1,149 @@
-"""What ends by itself when asked to: the routers that run under a lifetime, and mains that have a plain ``stop``."""
+"""The shutdown, in its order and under one deadline: what drains, which workers are stopped, which hooks run."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import logging
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+import math
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from lifecycle import hooks
+from lifecycle._cancelling import see_through
+from lifecycle._naming import name_of
+from lifecycle.runtime.force import Alarm, dump_stacks, force_exit
+from lifecycle.runtime.signals import signal_registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator, Sequence
 
     from lifecycle.events import Topical
     from lifecycle.runtime.lives import Life
 
-__all__ = ["Drainable", "Draining", "RouterLike", "has_route_for"]
+__all__ = [
+    "Deadline",
+    "Drainable",
+    "Draining",
+    "Hook",
+    "MainLike",
+    "RouterLike",
+    "Runnable",
+    "ShutdownHooks",
+    "StartedWorkers",
+    "Stoppable",
+    "conclude",
+    "has_route_for",
+    "starter",
+    "stop_worker",
+]
 
 _log = logging.getLogger("lifecycle.runtime")
 
 
+class MainLike(Protocol):
+    """The part of a main that the shutdown uses."""
+
+    async def stop(self, left: Callable[[], float]) -> None:
+        """Ask it to end, and wait for at most ``left()`` seconds."""
+        ...
+
+    async def over(self) -> None:
+        """Wait until it has ended."""
+        ...
+
+
+async def conclude(life: Life, mains: Sequence[MainLike] = ()) -> None:
+    """Carry the shutdown out, even if the caller is cancelled; the cancellation comes out at the end.
+
+    Routers drain. Mains stop, last first, each followed by the workers it started. Background tasks are cancelled and
+    awaited. Shutdown hooks run, then measurements are sent. A part that does not end in its time is named in the log
+    and left behind, so that the hooks run in any case. It is awaited at the end, until the process is ended by force.
+    """
+    work = _conclude(life, mains)
+    # A framework may leave a block in another context than it entered it.
+    await see_through(life.loop.create_task(work, name="lifecycle shutdown", context=life.context))
+
+
+async def _conclude(life: Life, mains: Sequence[MainLike]) -> None:
+    # All waits for the stop end before anything is cancelled; a wait that has just ended needs one turn of the loop.
+    await life.wait_stopping()
+    await asyncio.sleep(0)
+    await life.draining.drain(life.deadline.left_for_work)
+    for main in reversed(mains):
+        await main.stop(life.deadline.left_for_work)
+        await life.workers.stop(main, life.deadline.left_for_work)
+    await life.workers.stop(None, life.deadline.left_for_work)
+    in_time = life.deadline.expect_end()
+    await life.background.cancel(life.deadline.left_for_work())
+    await life.shutdown_hooks.run(life.deadline.left)
+    life.close()
+    await life.flush_hooks.run(life.deadline.left)
+    for main in mains:
+        await main.over()
+    await life.background.cancel()
+    in_time()
+
+
+# -- the time ---------------------------------------------------------------------------------------------------------
+
+
+class Deadline:
+    """The deadline of the whole shutdown. It holds even if the loop is blocked, and limits every other time-out."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        # When the process is ended by force, by the loop's clock.
+        self._at = math.inf
+        self._alarms: list[Alarm] = []
+        # The first to draw a number dumps: the loop, or the alarm if the loop is blocked.
+        self._dumps = itertools.count()
+
+    def set(self) -> None:
+        """Start the clock; safe in threads and in signal handlers."""
+        self._at = self._life.loop.time() + self._life.settings.exit_timeout
+        self._alarms.append(Alarm(self._life.settings.exit_timeout, self._force))
+
+    def left(self) -> float:
+        """Seconds until the process is ended by force."""
+        return max(0.0, self._at - self._life.loop.time())
+
+    def left_for_work(self) -> float:
+        """Seconds that routers, mains, workers and tasks may still take: a fifth of all is kept for the hooks."""
+        whole = self._life.settings.exit_timeout
+        return math.inf if math.isinf(whole) else max(0.0, self.left() - whole / 5)
+
+    def expect_end(self) -> Callable[[], None]:
+        """Dump stacks if the end takes longer than ``shutdown_timeout``; return a function that calls that off."""
+        seconds = self._life.settings.shutdown_timeout
+        timer = self._life.loop.call_later(seconds, self._dump)
+        # The alarm works while the loop is blocked, and after it has ended while its threads have not.
+        self._alarms.append(Alarm(seconds, self._dump))
+        return timer.cancel
+
+    def close(self) -> None:
+        """Cancel all alarms: the lifetime has ended."""
+        while self._alarms:
+            self._alarms.pop().cancel()
+
+    def _dump(self) -> None:
+        if next(self._dumps) == 0:
+            seconds = self._life.settings.shutdown_timeout
+            dump_stacks(self._life.loop, f"not stopped after {seconds:g} s; what still runs:")
+
+    def _force(self) -> None:
+        reason = f"not stopped within {self._life.settings.exit_timeout:g} s"
+        force_exit(signal_registry(), self._life.lifetime, reason)
+
+
+# -- routers, and other components that drain -------------------------------------------------------------------------
+
+
 class Drainable(Protocol):
-    """What ends by itself when asked to: ``run`` returns after `stop`."""
+    """A component that ends by itself when asked to: ``run`` returns after `stop`."""
 
     async def run(self) -> object:
         """Run until `stop`."""
@@ -34,7 +155,7 @@ class Drainable(Protocol):
 
 
 class RouterLike(Drainable, Protocol):
-    """What is known of a router here: it can be asked who would get a topic, and be sent events."""
+    """The part of a router that the runtime uses."""
 
     def explain(self, topic: str) -> Sequence[Any]:
         """The routes for ``topic``; each has a ``pattern``."""
@@ -50,11 +171,11 @@ class RouterLike(Drainable, Protocol):
 
 
 def has_route_for(router: RouterLike, topic: str) -> bool:
-    """Whether it has a route made for ``topic``; a catch-all such as ``**`` is none, or a logger would block Ctrl+C."""
+    """Whether it has a route for ``topic``, except catch-alls such as ``**``: a logger must not block Ctrl+C."""
     kind = f"{topic.partition('/')[0]}/"
     try:
         return any(str(info.pattern).startswith(kind) for info in router.explain(topic))
-    except Exception:  # noqa: BLE001  # called inside a signal handler: whatever fails there must not stop Ctrl+C
+    except Exception:  # noqa: BLE001  # called inside a signal handler: an error there must not stop Ctrl+C
         return False
 
 
@@ -65,38 +186,38 @@ def _as_router(thing: Any) -> RouterLike | None:
 
 
 class Draining:
-    """Remembers what drains: mains as they are begun, routers as `hooks.router_started` tells, whoever runs them."""
+    """Drains mains that can, and every router whose start `hooks.router_started` announces."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        # The key is done when it has ended.
+        # The key is done when the component has ended.
         self._running: dict[asyncio.Future[Any], Drainable] = {}
         #: Whether a router has ever run.
         self.had_router: bool = False
-        # Seconds that those want who tell others that this is not ready any more.
+        # The delays asked for, in seconds.
         self._delays: list[float] = []
-        # Until when they want it, by the loop's clock; None before the stop.
+        # When the delay ends, by the loop's clock; None before the stop.
         self._until: float | None = None
 
     def connect(self) -> Callable[[], None]:
-        """Begin to adopt routers; returns what ends it."""
+        """Begin to adopt routers, and return a function that ends that."""
         hooks.router_started.connect(self._router_started)
         return lambda: hooks.router_started.disconnect(self._router_started)
 
     def add(self, drainable: Drainable, ended: asyncio.Future[Any]) -> None:
-        """Drain it first of all when the end comes, and, if it is a router, let it hear of signals until then."""
+        """Drain it first in a shutdown; a router also gets signals until ``ended`` is done."""
         self._running[ended] = drainable
         self.had_router |= _as_router(drainable) is not None
         ended.add_done_callback(self._running.pop)
 
     @property
     def routers(self) -> tuple[RouterLike, ...]:
-        """Those that run."""
+        """The routers that run."""
         return tuple(router for each in tuple(self._running.values()) if (router := _as_router(each)))
 
     @contextmanager
     def delayed(self, seconds: float) -> Generator[None]:
-        """While the block runs, let a stop wait ``seconds`` first, for instance for a load balancer to notice."""
+        """During the block, delay a stop by ``seconds``, for instance until a load balancer has noticed."""
         self._delays.append(seconds)
         try:
             yield
@@ -104,8 +225,8 @@ class Draining:
             self._delays.remove(seconds)
 
     def delay(self, left: Callable[[], float]) -> float:
-        """Seconds for which everything has still to go on as before the stop, at most ``left()``."""
-        # Of what has never been up, nobody has to notice the end.
+        """Seconds for which everything still continues as before the stop, at most ``left()``."""
+        # A program that has never been ready needs no delay.
         if not self._delays or not self._life.is_up:
             return 0.0
         now = self._life.loop.time()
@@ -130,7 +251,7 @@ class Draining:
     def _router_started(self, _sender: object, *, router: Any, **_: object) -> None:
         if not self._life.is_here() or any(each is router for each in self._running.values()):
             return
-        # Not the task that runs it: that one may have more to do afterwards.
+        # Not the task that runs it: that task may have more to do afterwards.
         ended: asyncio.Future[Any] = self._life.loop.create_future()
         self.add(router, ended)
 
@@ -140,3 +261,191 @@ class Draining:
                 ended.set_result(None)
 
         hooks.router_stopped.connect(stopped, sender=router)
+
+
+# -- workers ----------------------------------------------------------------------------------------------------------
+
+_FINAL = frozenset({"stopped", "finished", "failed", "killed"})
+
+#: Seconds that a killed worker has to be gone.
+_KILL_GRACE = 2.0
+
+#: The main under which code runs, so that the workers it started can be stopped right after it.
+starter: ContextVar[object] = ContextVar("lifecycle_starter", default=None)
+
+
+class Stoppable(Protocol):
+    """The part of a worker that the shutdown uses."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    @property
+    def status(self) -> str:
+        """One of the ten states."""
+        ...
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """Return when it has ended; the shortest time-out of several calls counts."""
+        ...
+
+
+class StartedWorkers:
+    """The workers whose start `hooks.worker_started` announced under a lifetime, in that order."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._workers: list[tuple[Stoppable, object]] = []
+        # The length at which ended workers are dropped: twice the number that was left the last time.
+        self._crowded = 16
+
+    def connect(self) -> Callable[[], None]:
+        """Begin to adopt workers, and return a function that ends that."""
+        hooks.worker_started.connect(self._adopt)
+        return lambda: hooks.worker_started.disconnect(self._adopt)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of those that have not ended."""
+        return tuple(worker.name for worker, _ in self._workers if not _is_over(worker))
+
+    async def stop(self, started_by: object, left: Callable[[], float]) -> None:
+        """Stop the workers that this main started, last first; None stands for all remaining workers."""
+        mine = [worker for worker, by in self._workers if started_by is None or by is started_by]
+        supervised = self._supervised()
+        for worker in reversed(mine):
+            # A supervisor stops its children itself, and would restart a child that is stopped by others.
+            if not _is_over(worker) and worker not in supervised:
+                await stop_worker(worker, left)
+
+    def _adopt(self, _sender: object, *, worker: Any, **_: object) -> None:
+        if not self._life.is_current():
+            return
+        if len(self._workers) >= self._crowded:
+            self._workers = [each for each in self._workers if not _is_over(each[0])]
+            self._crowded = max(16, 2 * len(self._workers))
+        if all(each is not worker for each, _ in self._workers):
+            self._workers.append((worker, starter.get()))
+
+    def _supervised(self) -> list[object]:
+        children: list[object] = []
+        for worker, _ in self._workers:
+            supervisor: Any = worker
+            if callable(getattr(supervisor, "workers", None)) and not _is_over(worker):
+                for state in supervisor.workers():
+                    # A child that is about to be restarted has no worker until it is made.
+                    with suppress(KeyError):
+                        children.append(supervisor[state.name])
+        return children
+
+
+def _is_over(worker: Stoppable) -> bool:
+    return str(worker.status) in _FINAL
+
+
+async def stop_worker(worker: Stoppable, left: Callable[[], float]) -> None:
+    """Stop it within its own grace period, cut to the time that the shutdown has left; errors are logged."""
+    calls = [asyncio.ensure_future(worker.stop())]
+    await asyncio.wait(calls, timeout=left())
+    if not calls[0].done():
+        _log.warning("there is no time left for worker %r to stop by itself; it is killed", worker.name)
+        calls.append(asyncio.ensure_future(worker.stop(0)))
+        _, stuck = await asyncio.wait(calls, timeout=_KILL_GRACE)
+        for call in stuck:
+            call.cancel()
+    try:
+        await asyncio.gather(*calls)
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the others have to stop all the same
+        _log.error("worker %r could not be stopped: %r", worker.name, error, exc_info=error)
+
+
+# -- hooks ------------------------------------------------------------------------------------------------------------
+
+
+class Runnable(Protocol):
+    """An object that cleans up in ``run``, async or plain."""
+
+    def run(self) -> object:
+        """Clean up."""
+        ...
+
+
+#: A shutdown hook: a function without arguments, async or plain, or an object with such a ``run``.
+Hook: TypeAlias = Callable[[], object] | Runnable
+
+
+class ShutdownHooks:
+    """Hooks of one lifetime: each runs once, last in, first out, isolated from the errors of the others."""
+
+    def __init__(self, sender: object, patience: float, *, cut: bool = False) -> None:
+        self._sender = sender
+        # Seconds after which a hook that still runs is named in the log, and, with ``cut``, cancelled.
+        self._patience, self._cut = patience, cut
+        self._hooks: list[tuple[str, Callable[[], object]]] = []
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._hooks)
+
+    def add(self, hook: Hook) -> None:
+        """Run ``hook`` before those that were added earlier.
+
+        Raises:
+            RuntimeError: once they have run.
+            TypeError: for a hook that cannot be called.
+        """
+        if self._closed:
+            raise RuntimeError(f"the shutdown hooks have run; {hook!r} came too late to be called")
+        given: Any = hook
+        call = given if callable(given) else getattr(given, "run", None)
+        if not callable(call):
+            raise TypeError(f"{hook!r} is no shutdown hook; give a function without arguments, async or plain")
+        self._hooks.append((name_of(call), call))
+
+    def discard(self, hook: Callable[[], object]) -> None:
+        """Do not run ``hook``, if it has not run yet."""
+        self._hooks = [each for each in self._hooks if each[1] != hook]
+
+    def close(self) -> None:
+        """Accept no more: they would never run."""
+        self._closed = True
+
+    async def run(self, left: Callable[[], float]) -> None:
+        """Run all, also those added meanwhile; ``left`` returns the seconds that the shutdown still has."""
+        while self._hooks:
+            name, call = self._hooks.pop()
+            await self._run_one(name, call, min(self._patience, left()))
+
+    async def _run_one(self, name: str, call: Callable[[], object], patience: float) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        failure: BaseException | None = None
+        slow = _SlowHook(name, patience)
+        timer = loop.call_later(patience, slow.warn)
+        try:
+            async with asyncio.timeout(patience if self._cut else None):
+                result = call()
+                if inspect.isawaitable(result):
+                    await result
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # isolated: logged and announced
+            failure = error
+            _log.error("the shutdown hook %s failed: %r", name, error, exc_info=error)
+        duration = loop.time() - began
+        timer.cancel()
+        if duration > patience:  # it blocked the loop, so the timer could not fire
+            slow.warn()
+        hooks.hook_finished.announce(self._sender, hook=name, duration=duration, error=failure)
+
+
+class _SlowHook:
+    """Warns of a hook that takes long, once."""
+
+    def __init__(self, name: str, patience: float) -> None:
+        self._name, self._patience, self._warned = name, patience, False
+
+    def warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("the shutdown hook %s takes more than %.1f s", self._name, self._patience)
