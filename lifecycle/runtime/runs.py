@@ -1,27 +1,34 @@
-"""`run`: a whole program, from its mains to its end."""
+"""`run`, a whole program from its mains to its end; and `lifetime`, the same for a block in a running event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lifecycle.errors import Interrupted
+from lifecycle.runtime.lifetimes import Lifetime, current_life
 from lifecycle.runtime.lives import Life
 from lifecycle.runtime.mains import as_main
 from lifecycle.runtime.orphans import reaping_orphans
-from lifecycle.runtime.programs import Program
 from lifecycle.runtime.records import Reason, Settings
 from lifecycle.runtime.signals import receiving_signals, signal_registry
+from lifecycle.runtime.stopping import conclude
 from lifecycle.runtime.systemd import notifying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
+    from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
 
-    from lifecycle.runtime.mains import AnyMain
+    from lifecycle.runtime.mains import AnyMain, Main
 
-__all__ = ["run"]
+__all__ = ["lifetime", "run"]
 
 _T = TypeVar("_T")
+
+_log = logging.getLogger("lifecycle.runtime")
 
 
 def run(  # the settings of a program, each by its name
@@ -39,9 +46,9 @@ def run(  # the settings of a program, each by its name
     A main is an async function without arguments, a `Router`, a worker or supervisor, or anything with ``async def
     run()``. They start left to right and stop right to left. The program is complete when its async function returns
     (of several, when the first does), when one of the others fails, or when all have ended; and it stops on SIGTERM,
-    on Ctrl+C and on `shutdown`. What it took (signal handlers, the modes of the terminal) is given back. In another
-    thread than the main one it works without signals; as PID 1 it reaps orphans; where systemd set NOTIFY_SOCKET, it
-    is told when all mains have started, about reloads, that the loop turns, and when the shutdown begins.
+    on Ctrl+C and on `shutdown`. Signal handlers and the modes of the terminal are restored. In another thread than the
+    main one, `run` works without signals. As PID 1 it reaps orphans. If systemd has set NOTIFY_SOCKET, `run` notifies
+    it when all mains have started, of reloads, that the loop turns, and when the shutdown begins.
 
     Args:
         mains: what to run.
@@ -49,7 +56,7 @@ def run(  # the settings of a program, each by its name
             captured by ``cancel_on_interrupt=False`` or by a router; 0: never.
         cancel_on_interrupt: whether Ctrl+C begins the shutdown. None: unless a running router has a route for
             ``signal/interrupt``, or, with ``force_exit`` of 2 or more, one for `InterruptEvent` or `ClearLineEvent`.
-        reset_after: seconds without a signal after which they are counted anew, but never once stopping.
+        reset_after: seconds without a signal after which counting begins again, but never once stopping.
         hook_timeout: seconds after which a shutdown hook that still runs is named in the log.
         shutdown_timeout: seconds after the mains have stopped until the stacks of what still runs go to stderr.
         exit_timeout: seconds from the first cause until the process is ended with status 1, whatever it does.
@@ -75,17 +82,17 @@ def run(  # the settings of a program, each by its name
         runner = asyncio.Runner(loop_factory=loop_factory)
         held.callback(runner.close)  # also when what follows fails; closing twice does nothing
         life = Life(settings, runner.get_loop())
-        # Left last first: Ctrl+C still forces, and the deadline still holds, while the loop's threads are joined.
+        # Closed in reverse order: Ctrl+C still forces, and the deadline holds, while the loop's threads are joined.
         held.callback(life.deadline.close)
         held.enter_context(receiving_signals(life))
         held.enter_context(reaping_orphans(runner.get_loop()))
         held.enter_context(notifying(life))
         held.enter_context(runner)
-        return _drive(life, Program(life, program).live())
+        return _drive(life, _Program(life, program).live())
 
 
 def _drive(life: Life, work: Coroutine[Any, Any, _T]) -> _T:
-    """Run ``work`` to its end, also past what stops the loop from anywhere, such as a SystemExit in a task."""
+    """Run ``work`` to its end, even if something stops the loop before, such as a SystemExit in a task."""
     task = life.loop.create_task(work, name="lifecycle run")
     escaped: list[BaseException] = []
     while not task.done():
@@ -96,7 +103,7 @@ def _drive(life: Life, work: Coroutine[Any, Any, _T]) -> _T:
                 escaped.append(error)  # raised below, once the shutdown is carried out
                 life.begin(Reason.STOP)
             elif not escaped and not task.cancelled() and error is task.exception():
-                raise  # asked a second time, a task has forgotten where its error came from
+                raise  # the traceback is complete only the first time that a task raises its error
     if escaped:
         raise escaped[0] from None if task.cancelled() else task.exception()
     return task.result()
@@ -108,3 +115,178 @@ def _refuse_running_loop() -> None:
     except RuntimeError:
         return
     raise RuntimeError("run() starts an event loop, and one is running here; use `async with lifetime()` inside it")
+
+
+# -- a program --------------------------------------------------------------------------------------------------------
+
+
+class _Program:
+    """The mains of one `run`."""
+
+    def __init__(self, life: Life, mains: Sequence[Main]) -> None:
+        self._life = life
+        self._mains = mains
+        self._begun: list[Main] = []
+        # In the order in which they ended.
+        self._ended: list[Main] = []
+
+    async def live(self) -> Any:
+        """Run from the first start to the last stop."""
+        with self._life.as_current():
+            stopping = asyncio.create_task(self._life.wait_stopping(), name="lifecycle stopping")
+            try:
+                for main in self._mains:
+                    await self._start(main, stopping)
+                self._report_started()
+                await self._until_complete(stopping)
+            finally:
+                self._life.begin(Reason.STOP)
+                await conclude(self._life, self._begun)
+                await stopping
+        return self._outcome()
+
+    async def _start(self, main: Main, stopping: asyncio.Task[None]) -> None:
+        """Start ``main`` and wait until the next may start, unless the program is ending already."""
+        self._check_complete()
+        if self._life.reason is not Reason.NONE:
+            return
+        task = main.begin()
+        self._begun.append(main)
+        task.add_done_callback(lambda _: self._ended.append(main))
+        if main.drainable is not None:
+            self._life.draining.add(main.drainable, task)
+        started = asyncio.create_task(main.started.wait(), name=f"start of {main.name}")
+        await asyncio.wait({task, started, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        await asyncio.wait({started})
+
+    def _report_started(self) -> None:
+        """Report the start, also of a program that is complete at once."""
+        if self._life.reason is Reason.NONE and all(main.error is None for main in self._begun):
+            self._life.up()
+
+    async def _until_complete(self, stopping: asyncio.Task[None]) -> None:
+        self._check_complete()
+        while self._life.reason is Reason.NONE and not self._is_idle():
+            # A main may be done before its callback has run: only the main itself can end the wait.
+            unseen = [main.task for main in self._begun if main not in self._ended]
+            await asyncio.wait({*unseen, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            # Let the callbacks of mains that ended together with it run as well.
+            await asyncio.sleep(0)
+            self._check_complete()
+
+    def _is_idle(self) -> bool:
+        """Whether all mains have ended that the program continues for."""
+        needed = [main for main in self._begun if not main.auxiliary] or self._begun
+        return all(main in self._ended for main in needed)
+
+    def _check_complete(self) -> None:
+        """Begin the shutdown if a main that has ended completes the program."""
+        for main in self._ended:
+            if main.error is not None or main.completes:
+                timed_out = isinstance(main.error, TimeoutError)
+                self._life.begin(Reason.TIMEOUT if timed_out else Reason.STOP)
+
+    def _outcome(self) -> Any:
+        """Return the value of the async function, or raise the first error; later errors are logged."""
+        failed = [main for main in self._ended if main.error is not None]
+        for main in failed[1:]:
+            _log.error("%s failed too: %r", main.name, main.error, exc_info=main.error)
+        if failed:
+            assert failed[0].error is not None, "only mains with an error were selected"
+            raise failed[0].error
+        values = [main.value for main in self._ended if main.completes and main.value is not None]
+        return values[0] if values else None
+
+
+# -- a block ----------------------------------------------------------------------------------------------------------
+
+
+def lifetime(*, signals: bool = True) -> AbstractAsyncContextManager[Lifetime]:
+    """Give the block a `Lifetime`; leaving the block carries the shutdown out, in the order and time that `run` has.
+
+    A cause to stop from elsewhere (a signal, `shutdown`) cancels the block, as a time-out would, and leaves it
+    without an error. Inside another lifetime, the outer one receives the signals, and its end begins the inner one's.
+
+    Args:
+        signals: whether to take SIGINT, SIGTERM and SIGHUP; without effect outside the main thread. With False the
+            lifetime is embedded: a stop of it does not reach the program around it, which is logged as an error.
+    """
+    return _Block(signals=signals)
+
+
+class _Block:
+    def __init__(self, *, signals: bool) -> None:
+        self._signals = signals
+        self._held = ExitStack()
+        self._life: Life | None = None
+
+    async def __aenter__(self) -> Lifetime:
+        if self._life is not None:
+            raise RuntimeError("a lifetime has one life; call lifetime() again for another")
+        outer = current_life.get(None)
+        self._life = life = Life(Settings(), asyncio.get_running_loop(), outer)
+        self._body = _Body()
+        life.interrupt = self._interrupt
+        self._held.callback(life.deadline.close)
+        if self._signals and not life.is_governed:
+            self._held.enter_context(receiving_signals(life))
+        life.is_embedded = life.is_governed or not self._signals
+        self._held.enter_context(life.as_current())
+        life.up()
+        return life.lifetime
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        assert self._life is not None, "a block is left after it was entered"
+        with self._held:
+            # A sleep that the stop has interrupted is not an error of the block either.
+            clean = await self._body.leave(error) or isinstance(error, Interrupted)
+            self._life.begin(Reason.TIMEOUT if isinstance(error, TimeoutError) else Reason.STOP)
+            await conclude(self._life)
+        return clean
+
+    def _interrupt(self) -> None:
+        """Cancel the block for a cause from elsewhere."""
+        life = self._life
+        assert life is not None, "only a block that was entered is interrupted"
+        if self._body.cancel() and life.is_embedded and life.outer is None:
+            _log.error(
+                "the lifetime stops (%s), but not the program that runs this event loop: that program continues "
+                "without the workers, routers and tasks of the lifetime; stop it too",
+                life.reason,
+            )
+
+
+class _Body:
+    """The task that runs a block, and whether the lifetime has cancelled it."""
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._requests = self._task.cancelling() if self._task else 0
+        self._cancelled = False
+        self._left = False
+
+    def cancel(self) -> bool:
+        """Cancel the block, unless it has been left; return whether it was cancelled."""
+        if self._task is None or self._left:
+            return False
+        self._cancelled = True
+        return self._task.cancel()
+
+    async def leave(self, error: BaseException | None) -> bool:
+        """Cancel nothing from now on; return whether ``error`` is the cancellation of this lifetime alone."""
+        self._left = True
+        if not self._cancelled or self._task is None:
+            return False
+        if not isinstance(error, asyncio.CancelledError):
+            # It may not have arrived yet, and must not hit what comes after the block.
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                error = error or asyncio.CancelledError()
+        others = self._task.uncancel() > self._requests
+        if others and not isinstance(error, asyncio.CancelledError):
+            self._task.cancel()
+        return not others and isinstance(error, asyncio.CancelledError)
