@@ -19,7 +19,7 @@ from lifecycle.observe._snapshot.views import ProgramView, Snapshot
 from lifecycle.runtime.lifetimes import Lifetime, current_life
 
 if TYPE_CHECKING:
-    from lifecycle.runtime.records import LifetimeState
+    from lifecycle.runtime.lifetimes import LifetimeState
 
 __all__ = ["lifetime_here", "snapshot", "snapshot_of"]
 

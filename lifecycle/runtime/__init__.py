@@ -6,11 +6,9 @@ not stop.
 """
 
 from lifecycle.errors import Interrupted, WorkerFailed
-from lifecycle.runtime.critical import do, do_detached
-from lifecycle.runtime.lifetimes import Lifetime, current, go, on_shutdown, shutdown
-from lifecycle.runtime.records import LifetimeState, Reason
+from lifecycle.runtime.lifetimes import Lifetime, LifetimeState, Reason, current, on_shutdown, shutdown
 from lifecycle.runtime.runs import lifetime, run
-from lifecycle.runtime.tasks import Group
+from lifecycle.runtime.tasks import Group, do, do_detached, go
 from lifecycle.runtime.waiting import read_line, sleep
 
 __all__ = [

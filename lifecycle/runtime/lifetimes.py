@@ -1,30 +1,141 @@
-"""`Lifetime`: what a program sees of its own life, and the free functions that find it from anywhere below."""
+"""`Lifetime`: why a program stops, what runs under it, and the functions that find it from anywhere below.
+
+`Lifetime` is the public part. `Life` is the internal one: it has the first cause of the stop, the waits for it, and
+all that has to end before the lifetime does. Signals come from ``signals``; ``stopping`` carries the shutdown out.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import inspect
+import itertools
+import logging
+import signal
+import time
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from lifecycle.runtime.records import LifetimeState, Reason
+from lifecycle import hooks
+from lifecycle._cancelling import see_through, was_cancelled
+from lifecycle._naming import name_of
+from lifecycle.errors import Interrupted
+from lifecycle.runtime.force import tell_terminal
+from lifecycle.runtime.signals import Escalation
+from lifecycle.runtime.stopping import Deadline, Draining, ShutdownHooks, StartedWorkers, has_route_for
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Generator
 
-    from lifecycle.runtime.lives import Life
-    from lifecycle.runtime.stopping import Hook
+    from lifecycle.runtime.stopping import Hook, RouterLike
+    from lifecycle.runtime.systemd import Notifier
 
-__all__ = ["Lifetime", "current", "current_life", "go", "on_shutdown", "shutdown"]
+__all__ = [
+    "Life",
+    "Lifetime",
+    "LifetimeState",
+    "Reason",
+    "Settings",
+    "call_anywhere",
+    "check_callable",
+    "current",
+    "current_life",
+    "on_shutdown",
+    "shutdown",
+]
 
 _H = TypeVar("_H", bound="Hook")
 _T = TypeVar("_T")
 
-#: The machinery behind the current lifetime.
+_log = logging.getLogger("lifecycle.runtime")
+
+#: The internal part of the current lifetime.
 current_life: ContextVar[Life] = ContextVar("lifecycle_current_life")
 
 
+# -- records ----------------------------------------------------------------------------------------------------------
+
+
+class Reason(StrEnum):
+    """Why a program stops; the first cause wins."""
+
+    #: It does not stop.
+    NONE = "none"
+    #: Ctrl+C.
+    INTERRUPT = "interrupt"
+    #: SIGTERM, or the terminal went away.
+    TERMINATE = "terminate"
+    #: `shutdown` was called.
+    CANCEL = "cancel"
+    #: The main ended, or the block was left.
+    STOP = "stop"
+    #: A deadline passed: the main ended with a `TimeoutError`.
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a lifetime treats signals, and how long its end may take; `run` documents each setting.
+
+    Raises:
+        ValueError: for a negative number.
+        TypeError: for a value of another type.
+    """
+
+    force_exit: int = 1
+    cancel_on_interrupt: bool | None = None
+    reset_after: float = 5.0
+    hook_timeout: float = 5.0
+    shutdown_timeout: float = 2.0
+    exit_timeout: float = 25.0
+
+    def __post_init__(self) -> None:
+        if type(self.force_exit) is not int:
+            raise TypeError(f"force_exit={self.force_exit!r} is no number of signals; give 0 (never), 1, 2, …")
+        if self.cancel_on_interrupt not in (None, True, False):
+            raise TypeError(f"cancel_on_interrupt={self.cancel_on_interrupt!r}: give True, False or None")
+        for name in ("force_exit", "reset_after", "hook_timeout", "shutdown_timeout", "exit_timeout"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)):
+                raise TypeError(f"{name}={value!r} is no number; give seconds, 0 or more")
+            if not value >= 0:
+                raise ValueError(f"{name}={value!r} is below 0 or no number; give 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class LifetimeState:
+    """A lifetime at one moment."""
+
+    reason: Reason
+    #: The signal that was the first cause.
+    signum: int | None
+    stopping: bool
+    #: Signals that count in the present series.
+    signals: int
+    #: The number in the series at which the process would now be ended by force; 0: never, or it hears no signals.
+    force_exit_at: int
+    #: Names of the background tasks that run.
+    tasks: tuple[str, ...]
+    #: Background tasks so far, and how many of them raised.
+    tasks_started: int
+    tasks_crashed: int
+    #: Shutdown hooks that have not run yet.
+    hooks: int
+    #: Names of the workers that were started under it and have not ended.
+    workers: tuple[str, ...]
+    #: Whether another program runs the event loop and gets the signals: a stop ends what is under this lifetime, and
+    #: that program continues.
+    embedded: bool = False
+
+
+# -- the public part --------------------------------------------------------------------------------------------------
+
+
 class Lifetime:
-    """The life of a program: why it stops, what runs in its background, what is to be done at its end.
+    """The life of a program: why it stops, its background tasks, and its shutdown hooks.
 
     Made by `run` and `lifetime`; `current` finds it.
     """
@@ -66,7 +177,7 @@ class Lifetime:
         """Begin the shutdown; callable from any thread, and without effect when it has begun.
 
         Raises:
-            ValueError: for what is no reason.
+            ValueError: for an unknown reason.
         """
         cause = Reason(reason)
         if cause is Reason.NONE:
@@ -74,7 +185,7 @@ class Lifetime:
         self._life.begin(cause)
 
     async def wait_stopping(self) -> Reason:
-        """Wait until the shutdown begins; returns why."""
+        """Wait until the shutdown begins, and return the reason."""
         await self._life.wait_stopping()
         return self.reason
 
@@ -82,8 +193,8 @@ class Lifetime:
         """Run ``hook`` at the end, before those that were registered earlier; usable as a decorator.
 
         A hook is a function without arguments, async or plain (it runs in the loop's thread), or an object with such
-        a method ``run``. Hooks run when all mains, workers and background tasks have ended; what one raises is
-        logged and stops no other.
+        a method ``run``. Hooks run when all mains, workers and background tasks have ended. An error of a hook is
+        logged, and the others run.
 
         Raises:
             RuntimeError: when the hooks have run already.
@@ -92,10 +203,10 @@ class Lifetime:
         return hook
 
     def on_flush(self, hook: _H) -> _H:
-        """Run ``hook`` after the shutdown hooks, to send what was measured and recorded; usable as a decorator.
+        """Run ``hook`` after the shutdown hooks, to send measurements and records; usable as a decorator.
 
-        As with `on_shutdown`; but one that takes longer than ``hook_timeout``, or than the shutdown has left, is
-        cancelled: what is sent late is worth less than an end in time.
+        As with `on_shutdown`, but a hook that takes longer than ``hook_timeout``, or than the shutdown has left, is
+        cancelled: an end in time is worth more than late measurements.
 
         Raises:
             RuntimeError: when the shutdown hooks have run already.
@@ -131,13 +242,12 @@ class Lifetime:
         """Run ``fn(*args)`` in the background; the shutdown cancels and awaits it.
 
         ``fn`` may be async or plain. A plain one runs in a thread, which cannot be cancelled: the shutdown waits until
-        it has returned. When ``fn`` raises, that is logged, announced on
-        `hooks.task_crashed` and counted, ``on_error`` (async or plain) is called with the error, and nothing else
-        happens; who awaits the task gets the error too. A router that runs in it is drained
-        first when the program stops.
+        it has returned. If ``fn`` raises, the error is logged, announced on `hooks.task_crashed` and counted, and
+        ``on_error`` (async or plain) is called with it. Nothing else happens, but awaiting the task raises the error
+        too. A router that runs in the task is drained first when the program stops.
 
         Raises:
-            TypeError: for what is no function.
+            TypeError: if ``fn`` is not a function.
             RuntimeError: in another thread than the loop's, or when the lifetime is over.
         """
         return self._life.background.start(fn, args, on_error, name)
@@ -147,15 +257,15 @@ class Lifetime:
         self._life.escalation.reset()
 
     def components(self) -> tuple[object, ...]:
-        """What lives under it, and under lifetimes inside it, and can be asked for its ``state()``.
+        """The components with a ``state()`` under this lifetime and the lifetimes inside it.
 
-        Routers that run, workers (without those that a supervisor or a pool answers for) and whatever said so on
-        `hooks.component_opened`, in the order in which they came.
+        These are the running routers, the workers (except those that a supervisor or a pool runs) and every component
+        that announced itself on `hooks.component_opened`, in the order of their start.
         """
         return self._life.all_components()
 
     def state(self) -> LifetimeState:
-        """What there is to know about it now."""
+        """Its state now."""
         return self._life.state()
 
 
@@ -189,33 +299,409 @@ def on_shutdown(hook: _H) -> _H:
     return current().on_shutdown(hook)
 
 
-@overload
-def go(
-    fn: Callable[..., Awaitable[_T]],
-    *args: Any,
-    on_error: Callable[[BaseException], object] | None = None,
-    name: str | None = None,
-) -> asyncio.Task[_T]: ...
+# -- the internal part ------------------------------------------------------------------------------------------------
 
 
-@overload
-def go(
-    fn: Callable[..., _T],
-    *args: Any,
-    on_error: Callable[[BaseException], object] | None = None,
-    name: str | None = None,
-) -> asyncio.Task[_T]: ...
+class Life:
+    """The internal part of a lifetime. `begin` and all it calls are safe in threads and in signal handlers."""
+
+    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop, outer: Life | None = None) -> None:
+        self.settings = settings
+        self.loop = loop
+        self.lifetime: Final = Lifetime(self)
+        #: Whether signals reach it through the outer one, which counts them for both.
+        self.is_governed: bool = outer is not None and outer.hears_signals
+        self.escalation: Escalation = outer.escalation if outer and self.is_governed else Escalation(settings)
+        self.background: Final = _BackgroundTasks(self)
+        self.shutdown_hooks: Final = ShutdownHooks(self.lifetime, settings.hook_timeout)
+        #: Hooks that run after those, and send measurements.
+        self.flush_hooks: Final = ShutdownHooks(self.lifetime, settings.hook_timeout, cut=True)
+        self.deadline: Final = Deadline(self)
+        self.workers: Final = StartedWorkers(self)
+        #: Components with a state.
+        self.components: Final = _Components(self)
+        self.outer = outer
+        #: Lifetimes inside this one: they learn of its end.
+        self.inner: list[Life] = []
+        #: Whether signals reach it, directly or through an outer one.
+        self.hears_signals: bool = self.is_governed
+        #: Whether another program runs the event loop and gets the signals.
+        self.is_embedded = False
+        #: The routers that run under it, and whatever else drains.
+        self.draining: Final = Draining(self)
+        #: Called in the loop once the shutdown has begun.
+        self.interrupt: Callable[[], None] = _nothing
+        #: Notifies systemd, if it runs the program.
+        self.notifier: Notifier | None = None
+        #: Whether all mains have started; a block has none.
+        self.is_up: bool = False
+        self.reason: Reason = Reason.NONE
+        self.signum: int | None = None
+        # The waits for the stop, in the order in which they began.
+        self._stop_waits: dict[asyncio.Future[None], None] = {}
+        self._has_begun = False
+        # The first cause is the one that draws the first number: drawing is atomic, and takes no lock.
+        self._causes = itertools.count()
+        #: Whether it is too late for more tasks and hooks.
+        self.over: bool = False
+        #: When it began, in seconds since the epoch.
+        self.started_at: float = time.time()
+        #: The context of code that the lifetime calls by itself.
+        self.context: contextvars.Context = contextvars.copy_context()
+
+    # -- readiness ------------------------------------------------------------------------------------------------
+
+    def up(self) -> None:
+        """All mains have started."""
+        self.is_up = True
+        if self.notifier is not None:
+            self.notifier.ready()
+
+    @property
+    def ready(self) -> bool:
+        """`Lifetime.ready`."""
+        if not self.is_up or self.reason is not Reason.NONE or (self.outer is not None and not self.outer.ready):
+            return False
+        return all(router.state().running for router in self.draining.routers)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the shutdown has begun."""
+        return self.reason is not Reason.NONE
+
+    # -- the first cause ------------------------------------------------------------------------------------------
+
+    def begin(self, reason: Reason, signum: int | None = None) -> None:
+        """Begin the shutdown, if it has not begun."""
+        if next(self._causes):
+            return
+        self.deadline.set()
+        self.signum = signum
+        self.reason = reason
+        for inner in tuple(self.inner):
+            inner.begin(reason, signum)
+        self.call_soon(self._begun)
+        if reason is not Reason.STOP and not self.is_governed and self.escalation.count and self.escalation.limit():
+            tell_terminal(f"stopping{self.next_step()}")
+
+    def begin_for_signal(self, signum: int) -> None:
+        """Begin the shutdown because of a signal."""
+        self.begin(Reason.INTERRUPT if signum == signal.SIGINT else Reason.TERMINATE, signum)
+
+    def next_step(self) -> str:
+        """How the user can end the program by force, as the end of a message; empty if that is impossible."""
+        escalation = self.escalation
+        left = escalation.limit() - escalation.count
+        if not escalation.limit():
+            return ""
+        return f"; press Ctrl+C {'again' if left <= 1 else f'{left} more times'} to force"
+
+    def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call in the loop, from anywhere; not at all once the loop is closed."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(callback, *args, context=self.context)
+
+    def _begun(self) -> None:
+        self._has_begun = True
+        # A copy: a plain function may wait in a thread, in a loop of its own.
+        for wait in tuple(self._stop_waits):
+            if not wait.done():
+                wait.set_result(None)
+        if self.notifier is not None:
+            self.notifier.stopping(self.reason)
+        # If the outer lifetime stops too, it ends this one, at its place in the outer shutdown.
+        if self.outer is None or self.outer.reason is Reason.NONE:
+            # After the waits for the stop: a `sleep` in the block is interrupted rather than cancelled.
+            self.loop.call_soon(self.loop.call_later, self.draining.delay(self.deadline.left_for_work), self.interrupt)
+
+    @contextmanager
+    def stop_awaited(self) -> Generator[asyncio.Future[None]]:
+        """Give the block a future that is done when the shutdown has begun."""
+        wait: asyncio.Future[None] = self.loop.create_future()
+        if self._has_begun:
+            wait.set_result(None)
+        self._stop_waits[wait] = None
+        try:
+            yield wait
+        finally:
+            del self._stop_waits[wait]
+
+    async def wait_stopping(self) -> None:
+        """Return when the shutdown has begun."""
+        with self.stop_awaited() as wait:
+            await wait
+
+    # -- running code ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def as_current(self) -> Generator[None]:
+        """Make it the current lifetime of the running task."""
+        token = current_life.set(self)
+        self.context = contextvars.copy_context()
+        disconnect = self.workers.connect(), self.draining.connect(), self.components.connect()
+        if self.outer is not None:
+            self.outer.inner.append(self)
+        try:
+            yield
+        finally:
+            self.close()
+            for each in disconnect:
+                each()
+            if self.outer is not None:
+                self.outer.inner.remove(self)
+            with suppress(ValueError):  # a framework may leave the block in another context than it entered it
+                current_life.reset(token)
+
+    def is_here(self) -> bool:
+        """Whether code that runs here runs under it, and in its loop."""
+        return self.is_current() and self.in_loop()
+
+    def is_current(self) -> bool:
+        """Whether code that runs here runs under it, in any thread."""
+        return current_life.get(None) is self
+
+    def in_loop(self) -> bool:
+        """Whether this is the thread of its loop, and runs in it."""
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
+
+    def context_below(self) -> contextvars.Context:
+        """The running context, with this as the current lifetime: `Lifetime.go` can be called from elsewhere."""
+        context = contextvars.copy_context()
+        if context.get(current_life) is not self:
+            context.run(current_life.set, self)
+        return context
+
+    def all_routers(self) -> tuple[RouterLike, ...]:
+        """The routers that run under it, and under the lifetimes inside it."""
+        return (*self.draining.routers, *(router for inner in self.inner for router in inner.all_routers()))
+
+    def routers_for(self, topic: str) -> tuple[RouterLike, ...]:
+        """Those of `all_routers` that have a route made for ``topic``."""
+        return tuple(router for router in self.all_routers() if has_route_for(router, topic))
+
+    @property
+    def had_router(self) -> bool:
+        """Whether a router has run under it, or runs in a lifetime inside it."""
+        return self.draining.had_router or any(inner.had_router for inner in self.inner)
+
+    def all_components(self) -> tuple[object, ...]:
+        """`Lifetime.components`."""
+        return (*self.components(), *(each for inner in self.inner for each in inner.all_components()))
+
+    def close(self) -> None:
+        """Accept no more tasks and hooks: they would never run."""
+        self.over = True
+        self.shutdown_hooks.close()
+        self.flush_hooks.close()
+
+    def state(self) -> LifetimeState:
+        """`Lifetime.state`."""
+        routed = self.reason is Reason.NONE and bool(self.routers_for("signal/interrupt"))
+        return LifetimeState(
+            reason=self.reason,
+            signum=self.signum,
+            stopping=self.reason is not Reason.NONE,
+            signals=self.escalation.count,
+            force_exit_at=self.escalation.limit(routed=routed) if self.hears_signals else 0,
+            tasks=self.background.names,
+            tasks_started=self.background.started,
+            tasks_crashed=self.background.crashed,
+            hooks=len(self.shutdown_hooks),
+            workers=self.workers.names,
+            embedded=self.is_embedded,
+        )
 
 
-def go(
-    fn: Callable[..., Any],
-    *args: Any,
-    on_error: Callable[[BaseException], object] | None = None,
-    name: str | None = None,
-) -> asyncio.Task[Any]:
-    """Run ``fn(*args)`` in the background of the current lifetime, which cancels and awaits it; see `Lifetime.go`.
+def _nothing() -> None:
+    return None
+
+
+class _Components:
+    """The open components with a ``state()``, in the order in which hooks announced them."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        # By identity, each with the number of times it was opened: a component may be opened for several kinds of work.
+        self._open: dict[int, tuple[object, int]] = {}
+
+    def connect(self) -> Callable[[], None]:
+        """Begin to collect them, and return a function that ends that."""
+        opening, closing = (
+            (hooks.component_opened, hooks.router_started),
+            (hooks.component_closed, hooks.router_stopped),
+        )
+        for hook in opening:
+            hook.connect(self._opened)
+        for hook in closing:
+            hook.connect(self._closed)
+
+        def disconnect() -> None:
+            for hook in opening:
+                hook.disconnect(self._opened)
+            for hook in closing:
+                hook.disconnect(self._closed)
+
+        return disconnect
+
+    def __call__(self) -> tuple[object, ...]:
+        """Those that are open now."""
+        return tuple(component for component, _ in self._open.values())
+
+    def _opened(self, sender: object, **_: object) -> None:
+        """Add the sender, which is the component that opens, also of a router's hook."""
+        if self._life.is_here():
+            times = self._open[id(sender)][1] if id(sender) in self._open else 0
+            self._open[id(sender)] = sender, times + 1
+
+    def _closed(self, sender: object, **_: object) -> None:
+        """Remove the sender; a component that was opened here may be closed anywhere."""
+        times = self._open.pop(id(sender))[1] if id(sender) in self._open else 1
+        if times > 1:
+            self._open[id(sender)] = sender, times - 1
+
+
+# -- background tasks -------------------------------------------------------------------------------------------------
+
+
+class _BackgroundTasks:
+    """The tasks of `go`. A crash of one is reported, and ends nothing else."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._running: set[asyncio.Task[Any]] = set()
+        self.started: int = 0
+        self.crashed: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of those that run."""
+        return tuple(sorted(task.get_name() for task in self._running))
+
+    def start(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        on_error: Callable[[BaseException], object] | None,
+        name: str | None,
+    ) -> asyncio.Task[Any]:
+        """`Lifetime.go`: run ``fn(*args)`` in a task of its own."""
+        check_callable(fn)
+        life, label = self._life, name or name_of(fn)
+        if not life.in_loop():
+            raise RuntimeError("go() starts a task and must be called in the thread of the lifetime's event loop")
+        if life.over:
+            raise RuntimeError("the lifetime is over; start background tasks before it ends")
+        work = self._watch(label, fn, args, on_error)
+        task = life.loop.create_task(work, name=label, context=life.context_below())
+        self.started += 1
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(_retrieve)
+        return task
+
+    async def cancel(self, timeout: float | None = None) -> None:
+        """Cancel all, also those started meanwhile, and wait; after ``timeout``, log the names of the rest."""
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        asked: set[asyncio.Task[Any]] = set()
+        while self._running:
+            for task in self._running - asked:
+                task.cancel()
+            asked |= self._running
+            left = None if deadline is None else max(0.0, deadline - loop.time())
+            done, _ = await asyncio.wait(self._running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                _log.warning("these background tasks do not end when cancelled: %s", ", ".join(self.names))
+                return
+
+    async def _watch(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        on_error: Callable[[BaseException], object] | None,
+    ) -> Any:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        hooks.task_started.announce(self._life.lifetime, name=name)
+        try:
+            return await call_anywhere(fn, *args)
+        except asyncio.CancelledError as error:
+            if not was_cancelled():
+                await self._report(name, error, on_error)
+            raise
+        except Interrupted:
+            raise  # like a cancellation: the lifetime stops
+        except Exception as error:
+            await self._report(name, error, on_error)
+            raise
+        finally:
+            hooks.task_finished.announce(self._life.lifetime, name=name, duration=loop.time() - began)
+
+    async def _report(
+        self, name: str, error: BaseException, on_error: Callable[[BaseException], object] | None
+    ) -> None:
+        self.crashed += 1
+        _log.error("the background task %r failed: %r", name, error, exc_info=error)
+        hooks.task_crashed.announce(self._life.lifetime, name=name, error=error)
+        if on_error is None:
+            return
+        try:
+            result = on_error(error)
+            if inspect.isawaitable(result):
+                await result
+        except Exception:  # noqa: BLE001  # whatever user code raises here is logged
+            _log.exception("on_error of the background task %r failed", name)
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Keep asyncio from logging an error that has been reported."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
+    """Return the result of ``fn``: an async function runs here, a plain one in a thread, so it cannot block the loop.
+
+    A thread cannot be cancelled. When the caller is, this waits until ``fn`` has returned, and lets the cancellation
+    through then; if ``fn`` raised, its error comes out instead. If the thread has not begun, ``fn`` is not called.
+    """
+    if inspect.iscoroutinefunction(fn):
+        return await fn(*args)
+    given_up = False
+
+    def call() -> Any:
+        try:
+            return None if given_up else fn(*args)
+        except StopIteration as error:
+            # A future does not accept it, so the wait would never end; a coroutine converts it in the same way.
+            raise RuntimeError(f"{name_of(fn)} raised StopIteration") from error
+
+    context = contextvars.copy_context()
+    thread = asyncio.get_running_loop().run_in_executor(None, lambda: context.run(call))
+    try:
+        await asyncio.wait({thread})
+    except asyncio.CancelledError:
+        given_up = True
+        result = await see_through(thread)
+        if inspect.iscoroutine(result):
+            result.close()
+        raise
+    result = thread.result()
+    return await result if inspect.isawaitable(result) else result
+
+
+def check_callable(fn: object) -> None:
+    """Reject anything that is not a function; the message names the likely mistake.
 
     Raises:
-        LookupError: outside a lifetime.
+        TypeError: with the values that are accepted.
     """
-    return current().go(fn, *args, on_error=on_error, name=name)
+    if inspect.iscoroutine(fn):
+        fn.close()
+        raise TypeError(f"{fn!r} is a call already made; give the function, and its arguments after it")
+    if not callable(fn):
+        raise TypeError(f"{fn!r} cannot be called; give a function, async or plain, and its arguments after it")

@@ -8,11 +8,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lifecycle.errors import Interrupted
-from lifecycle.runtime.lifetimes import Lifetime, current_life
-from lifecycle.runtime.lives import Life
+from lifecycle.runtime.lifetimes import Life, Lifetime, Reason, Settings, current_life
 from lifecycle.runtime.mains import as_main
 from lifecycle.runtime.orphans import reaping_orphans
-from lifecycle.runtime.records import Reason, Settings
 from lifecycle.runtime.signals import receiving_signals, signal_registry
 from lifecycle.runtime.stopping import conclude
 from lifecycle.runtime.systemd import notifying

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from lifecycle.events import Topical
-    from lifecycle.runtime.lives import Life
-    from lifecycle.runtime.records import Settings
+    from lifecycle.runtime.lifetimes import Life, Settings
     from lifecycle.runtime.stopping import RouterLike
 
 __all__ = [

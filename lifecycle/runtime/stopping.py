@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from lifecycle.events import Topical
-    from lifecycle.runtime.lives import Life
+    from lifecycle.runtime.lifetimes import Life
 
 __all__ = [
     "Deadline",

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from contextlib import AbstractContextManager
 
-    from lifecycle.runtime.lives import Life
-    from lifecycle.runtime.records import Reason
+    from lifecycle.runtime.lifetimes import Life, Reason
 
 __all__ = ["Notifier", "notifying", "reloading"]
 

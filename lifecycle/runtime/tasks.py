@@ -1,27 +1,60 @@
-"""`Group`: tasks that belong together, at most so many at once, and one error out of it."""
+"""Functions as tasks: `go` in the background, a `Group` that ends as one, and `do` for work that must be completed."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lifecycle import hooks
+from lifecycle._cancelling import see_through
 from lifecycle._naming import name_of
-from lifecycle.runtime.background import call_anywhere, check_callable
-from lifecycle.runtime.lifetimes import current_life
+from lifecycle.runtime.lifetimes import call_anywhere, check_callable, current, current_life
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
     from typing import Self
 
-__all__ = ["Group"]
+__all__ = ["Group", "do", "do_detached", "go"]
 
 _T = TypeVar("_T")
 
 _log = logging.getLogger("lifecycle.runtime")
+
+
+@overload
+def go(
+    fn: Callable[..., Awaitable[_T]],
+    *args: Any,
+    on_error: Callable[[BaseException], object] | None = None,
+    name: str | None = None,
+) -> asyncio.Task[_T]: ...
+
+
+@overload
+def go(
+    fn: Callable[..., _T],
+    *args: Any,
+    on_error: Callable[[BaseException], object] | None = None,
+    name: str | None = None,
+) -> asyncio.Task[_T]: ...
+
+
+def go(
+    fn: Callable[..., Any],
+    *args: Any,
+    on_error: Callable[[BaseException], object] | None = None,
+    name: str | None = None,
+) -> asyncio.Task[Any]:
+    """Run ``fn(*args)`` in the background of the current lifetime, which cancels and awaits it; see `Lifetime.go`.
+
+    Raises:
+        LookupError: outside a lifetime.
+    """
+    return current().go(fn, *args, on_error=on_error, name=name)
 
 
 class Group:
@@ -58,7 +91,7 @@ class Group:
             for other in group.exceptions:
                 if other is not self._first:
                     _log.error("an error after the first in a group: %r", other, exc_info=other)
-            # The group says no more than its first error does.
+            # The group adds nothing to its first error.
             raise self._first from self._first.__cause__
 
     @overload
@@ -71,7 +104,7 @@ class Group:
         """Start ``fn(*args)``, async or plain (in a thread), once fewer than ``limit`` run.
 
         Raises:
-            TypeError: for what is no function.
+            TypeError: if ``fn`` is not a function.
             RuntimeError: outside the block, or once the group is failing.
         """
         check_callable(fn)
@@ -103,3 +136,54 @@ class Group:
     def _free(self, _: asyncio.Task[Any]) -> None:
         if isinstance(self._slots, asyncio.Semaphore):
             self._slots.release()
+
+
+@overload
+async def do(fn: Callable[..., Awaitable[_T]], *args: Any) -> _T: ...
+
+
+@overload
+async def do(fn: Callable[..., _T], *args: Any) -> _T: ...
+
+
+async def do(fn: Callable[..., Any], *args: Any) -> Any:
+    """Run ``fn(*args)`` here and now, and announce its end on `hooks.critical_finished`.
+
+    ``fn`` may be async or plain; a plain one runs in this thread. Its errors are raised.
+
+    Raises:
+        TypeError: if ``fn`` is not a function.
+    """
+    check_callable(fn)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    failure: BaseException | None = None
+    try:
+        result = fn(*args)
+        return await result if inspect.isawaitable(result) else result
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        life = current_life.get(None)
+        sender = life.lifetime if life else None
+        duration = loop.time() - began
+        hooks.critical_finished.announce(sender, name=name_of(fn), duration=duration, error=failure)
+
+
+@overload
+async def do_detached(fn: Callable[..., Awaitable[_T]], *args: Any) -> _T: ...
+
+
+@overload
+async def do_detached(fn: Callable[..., _T], *args: Any) -> _T: ...
+
+
+async def do_detached(fn: Callable[..., Any], *args: Any) -> Any:
+    """Run ``fn(*args)`` as `do` does, and complete it even if the caller is cancelled.
+
+    When the caller is cancelled, this waits for ``fn`` to end and lets the cancellation through then; if ``fn``
+    raised, its error comes out instead.
+    """
+    check_callable(fn)
+    return await see_through(asyncio.create_task(do(fn, *args), name=name_of(fn)))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AsyncExitStack
 
-    from lifecycle.runtime.lives import Life
+    from lifecycle.runtime.lifetimes import Life
 
 __all__ = ["Check", "Exposed", "ProbeServer"]
 

@@ -6,7 +6,7 @@ from signal import SIGINT, SIGTERM
 
 import pytest
 
-from lifecycle.runtime.records import Settings
+from lifecycle.runtime.lifetimes import Settings
 from lifecycle.runtime.signals import Escalation, SignalAction
 
 STOP, COUNT, CAPTURE, FORCE = SignalAction.STOP, SignalAction.COUNT, SignalAction.CAPTURE, SignalAction.FORCE

@@ -13,7 +13,7 @@ from lifecycle.control.lanes import LaneInfo  # noqa: TC001  # the schema asks f
 from lifecycle.control.pumps import SourceInfo  # noqa: TC001  # the schema asks for the types
 from lifecycle.control.routes import RouteInfo  # noqa: TC001  # the schema asks for the types
 from lifecycle.control.taps import TapInfo  # noqa: TC001  # the schema asks for the types
-from lifecycle.runtime.records import LifetimeState  # noqa: TC001  # the schema asks for the types
+from lifecycle.runtime.lifetimes import LifetimeState  # noqa: TC001  # the schema asks for the types
 
 __all__ = [
     "ComponentView",
