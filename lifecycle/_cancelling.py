@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, TypeVar
 
-__all__ = ["cancel_later", "see_through", "was_cancelled"]
+__all__ = ["cancel_later", "shield", "was_cancelled"]
 
 _T = TypeVar("_T")
 
@@ -32,8 +32,8 @@ def _cancel_again(task: asyncio.Task[Any], *message: Any) -> None:
         task.cancel(*message)
 
 
-async def see_through(work: asyncio.Future[_T]) -> _T:
-    """Wait for ``work`` however often the caller is cancelled; the cancellation comes out when it has ended."""
+async def shield(work: asyncio.Future[_T]) -> _T:
+    """Wait for ``work`` even if the caller is cancelled; the cancellation is raised when it has ended."""
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:

@@ -6,7 +6,7 @@ import re
 import socket
 from typing import TYPE_CHECKING
 
-from lifecycle.runtime.auxiliaries import Auxiliary
+from lifecycle.runtime.mains import Auxiliary
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lifecycle.runtime.auxiliaries import Auxiliary
 from lifecycle.runtime.lifetimes import current_life
+from lifecycle.runtime.mains import Auxiliary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

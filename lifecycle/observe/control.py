@@ -15,7 +15,7 @@ from lifecycle._naming import program_name
 from lifecycle._unix_sockets import SocketFile, clear, has_ended
 from lifecycle.observe.console import Console
 from lifecycle.observe.sockets import addressed, check_directory, directory, reserve
-from lifecycle.runtime.auxiliaries import Auxiliary
+from lifecycle.runtime.mains import Auxiliary
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from lifecycle._hosts import check_port, is_loopback, url_of
 from lifecycle.observe._dashboard.guard import HEADERS, Guard, made_token
 from lifecycle.observe.console import Console
-from lifecycle.runtime.auxiliaries import Auxiliary
+from lifecycle.runtime.mains import Auxiliary
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack

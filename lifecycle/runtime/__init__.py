@@ -1,8 +1,8 @@
 """A program's life: `run` it, work in its background, and end it in order.
 
-``runs`` has `run` and the block `lifetime`, ``mains`` the things that `run` accepts, ``lifetimes`` the lifetime itself.
-A signal enters in ``signals``. ``stopping`` has the shutdown in its order, and ``force`` the end of a process that does
-not stop.
+``runs`` has `run` and the block `lifetime`, ``mains`` the things that `run` accepts, ``lifetimes`` the lifetime itself,
+and ``tasks`` the functions that run under it. A signal enters in ``signals``. ``stopping`` has the shutdown in its
+order, and ``force`` the end of a process that does not stop.
 """
 
 from lifecycle.errors import Interrupted, WorkerFailed

@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from lifecycle import hooks
-from lifecycle._cancelling import see_through, was_cancelled
+from lifecycle._cancelling import shield, was_cancelled
 from lifecycle._naming import name_of
 from lifecycle.errors import Interrupted
 from lifecycle.runtime.force import tell_terminal
@@ -29,9 +29,9 @@ from lifecycle.runtime.stopping import Deadline, Draining, ShutdownHooks, Starte
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
+    from contextlib import AbstractContextManager
 
     from lifecycle.runtime.stopping import Hook, RouterLike
-    from lifecycle.runtime.systemd import Notifier
 
 __all__ = [
     "Life",
@@ -302,6 +302,16 @@ def on_shutdown(hook: _H) -> _H:
 # -- the internal part ------------------------------------------------------------------------------------------------
 
 
+class _Notifier(Protocol):
+    """The part of a service manager's notifier that a lifetime uses."""
+
+    def ready(self) -> None: ...
+
+    def reloading(self) -> AbstractContextManager[None]: ...
+
+    def stopping(self, reason: Reason) -> None: ...
+
+
 class Life:
     """The internal part of a lifetime. `begin` and all it calls are safe in threads and in signal handlers."""
 
@@ -332,7 +342,7 @@ class Life:
         #: Called in the loop once the shutdown has begun.
         self.interrupt: Callable[[], None] = _nothing
         #: Notifies systemd, if it runs the program.
-        self.notifier: Notifier | None = None
+        self.notifier: _Notifier | None = None
         #: Whether all mains have started; a block has none.
         self.is_up: bool = False
         self.reason: Reason = Reason.NONE
@@ -686,7 +696,7 @@ async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
         await asyncio.wait({thread})
     except asyncio.CancelledError:
         given_up = True
-        result = await see_through(thread)
+        result = await shield(thread)
         if inspect.iscoroutine(result):
             result.close()
         raise

@@ -1,10 +1,11 @@
-"""What `run` can run, by its shape: an async function, a router, a worker, or anything with ``async def run()``."""
+"""Mains: the things that `run` accepts, by their shape: async functions, routers, workers, objects with ``run()``."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 from lifecycle import hooks
@@ -16,10 +17,12 @@ from lifecycle.runtime.stopping import starter, stop_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from types import TracebackType
+    from typing import Self
 
     from lifecycle.runtime.stopping import Drainable
 
-__all__ = ["AnyMain", "Main", "as_main"]
+__all__ = ["AnyMain", "Auxiliary", "Main", "as_main"]
 
 _log = logging.getLogger("lifecycle.runtime")
 
@@ -36,7 +39,7 @@ class _Works(Protocol):
     async def wait(self) -> Any: ...
 
 
-#: What `run` takes; it is looked at again when it is given, since not every program is checked.
+#: The types that `run` accepts; it checks them again at run time, since not every program uses a type checker.
 AnyMain: TypeAlias = "Callable[[], Coroutine[Any, Any, object]] | _Runs | _Works"
 
 
@@ -45,36 +48,36 @@ class Main:
 
     #: Whether the program is complete when it returns.
     completes: ClassVar[bool] = False
-    #: What can be asked to end by itself before the mains are stopped, such as a router.
+    #: The object to drain before the mains are stopped, such as a router.
     drainable: Drainable | None = None
-    #: Whether the program does not go on for its sake alone.
+    #: Whether the program ends when only such mains are left.
     auxiliary = False
 
     def __init__(self, name: str, work: Callable[[], Any]) -> None:
         self.name = name
         self._work = work
         self._task: asyncio.Task[None] | None = None
-        # Whether it was asked to stop: what a cancellation means depends on it.
+        # Whether it was asked to stop: a cancellation is an error otherwise.
         self._asked = False
         #: Set once the next main may start.
         self.started: Final = asyncio.Event()
-        #: What it returned, and what it raised.
+        #: The value that it returned, and the error that it raised.
         self.value: Any = None
         self.error: BaseException | None = None
 
     @property
     def task(self) -> asyncio.Task[None]:
-        """What runs it, once it was begun."""
-        assert self._task is not None, "only what was begun has a task"
+        """The task that runs it, after `begin`."""
+        assert self._task is not None, "a main has a task once it was begun"
         return self._task
 
     def begin(self) -> asyncio.Task[None]:
-        """Start it; the task never raises, `value` and `error` tell."""
+        """Start it. The task never raises: `value` and `error` hold the outcome."""
         self._task = asyncio.create_task(self._observe(), name=self.name)
         return self._task
 
     async def stop(self, left: Callable[[], float]) -> None:
-        """Ask it to end and wait until it has, but not longer than ``left()`` seconds; then it is named."""
+        """Ask it to end, and wait for at most ``left()`` seconds; log its name if it has not ended then."""
         self._asked = True
         if self.task.done():
             return
@@ -115,7 +118,7 @@ class FunctionMain(Main):
 
 
 class AnnouncedMain(Main):
-    """One that tells when it has started, such as a router: the next main waits, so that it misses nothing."""
+    """A main with ``wait_running()``, such as a router: the next main waits for it, so that it misses no event."""
 
     def __init__(self, name: str, thing: Any) -> None:
         super().__init__(name, thing.run)
@@ -156,7 +159,7 @@ def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
 
 
 class WorkerMain(Main):
-    """A worker or supervisor: started, waited for, stopped; to end FAILED or KILLED is an error."""
+    """A worker or supervisor: started, awaited, stopped. If it ends FAILED or KILLED, that is an error."""
 
     def __init__(self, name: str, worker: Any) -> None:
         super().__init__(name, worker.wait)
@@ -168,7 +171,7 @@ class WorkerMain(Main):
             self.task.cancel()
 
     async def _live(self) -> Any:
-        # One that was written by somebody else need not tell of itself; see `BaseWorker.governed`.
+        # A worker that is not a `BaseWorker` need not announce itself; see `BaseWorker.governed`.
         if hasattr(self._worker, "governed"):
             return await self._run()
         hooks.component_opened.announce(self._worker, component=self._worker)
@@ -194,10 +197,10 @@ class WorkerMain(Main):
 
 
 def as_main(thing: Any) -> Main:
-    """How to run ``thing``.
+    """Return the main that runs ``thing``.
 
     Raises:
-        TypeError: naming what was given, and what can be run.
+        TypeError: with the value given, and the values that are accepted.
     """
     _refuse_mistakes(thing)
     if all(is_async(getattr(thing, name, None)) for name in ("start", "stop", "wait")):
@@ -224,7 +227,7 @@ _ACCEPTED = (
 
 
 def _refuse_mistakes(thing: Any) -> None:
-    """What looks runnable and is not: say which step was forgotten."""
+    """Reject values that only look runnable; the message names the forgotten step."""
     if inspect.iscoroutine(thing):
         thing.close()
         raise TypeError(f"{thing!r} is a call already made; give the function itself, without parentheses")
@@ -241,5 +244,61 @@ def _refuse_arguments(fn: Callable[..., Any], given: object) -> None:
         raise TypeError(
             f"{given!r} cannot be run: {error}; a main is called without arguments (functools.partial gives them)"
         ) from None
-    except ValueError:  # no signature to be had: the call will tell
+    except ValueError:  # it has no signature: the call will show
         return
+
+
+class Auxiliary:
+    """Base of servers and observers that are open during ``async with`` or as a main of `run`, such as a probe server.
+
+    It saves its subclasses the same few lines, and is not required: `run` accepts any object with ``run()``, waits for
+    its ``wait_running()`` if there is one, and ends when only mains with ``auxiliary`` are left.
+    """
+
+    #: For `run`: a program ends when only auxiliary mains are left.
+    auxiliary: ClassVar[bool] = True
+
+    #: The end of the error message for entering it twice.
+    _taken: ClassVar[str] = "is up already; make another"
+
+    def __init__(self) -> None:
+        self._up = asyncio.Event()
+        # Closed when the block is left.
+        self._held = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Open it.
+
+        Raises:
+            RuntimeError: when it is open already.
+        """
+        if self._up.is_set():
+            raise RuntimeError(f"{self!r} {self._taken}")
+        async with AsyncExitStack() as held:
+            await self._open(held)
+            self._held = held.pop_all()
+        self._up.set()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self._up.clear()
+        await self._leave()
+
+    async def run(self) -> None:
+        """Be open until cancelled; `run` calls this."""
+        async with self:
+            await asyncio.Event().wait()
+
+    async def wait_running(self) -> None:
+        """Wait until it is open."""
+        await self._up.wait()
+
+    async def _open(self, held: AsyncExitStack) -> None:
+        """Acquire its resources; register their release in ``held``, so that a failure half-way releases them too."""
+        raise NotImplementedError
+
+    async def _leave(self) -> None:
+        await self._held.aclose()

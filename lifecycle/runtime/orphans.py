@@ -1,4 +1,4 @@
-"""As PID 1, nobody else buries the dead: processes whose parents ended come to us, and stay zombies until reaped."""
+"""Reaping orphans as PID 1: a process whose parent has ended becomes a child of PID 1, and a zombie until reaped."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["reaping_orphans"]
 
 _log = logging.getLogger("lifecycle.runtime")
 
-#: Seconds that whoever started a child has to ask for its end before it is looked at.
+#: Seconds between two looks: the code that started a child has at least one interval to wait for it.
 _GRACE = 1.0
 
 
 @contextmanager
 def reaping_orphans(loop: asyncio.AbstractEventLoop) -> Generator[None]:
-    """Reap orphans for a block, if this process is PID 1."""
+    """Reap orphans during the block, if this process is PID 1."""
     if os.getpid() != 1:
         yield
         return
@@ -41,16 +41,16 @@ def reaping_orphans(loop: asyncio.AbstractEventLoop) -> Generator[None]:
 
 
 class _Reaper:
-    """Reaps zombies that nobody has asked for.
+    """Reaps zombies that no code waits for.
 
-    A child of our own is never taken from who started it: one that has a `subprocess.Popen` (or one of
-    `multiprocessing`) which has not seen its end is left alone, and any other is left for a second at least.
+    It does not reap a child before the code that started it can. A child with a `subprocess.Popen` (or that of
+    `multiprocessing`) that has not seen its end is left alone, and any other is left for at least a second.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        # Zombies of the last look that may be orphans: those still there at the next one are.
+        # Zombies at the last look that may be orphans; those that are still zombies at the next look are.
         self._suspects: set[int] = set()
 
     def wake(self, _signum: int) -> None:
@@ -59,7 +59,7 @@ class _Reaper:
             self._loop.call_soon_threadsafe(self.schedule)
 
     def schedule(self) -> None:
-        """Look in a while, unless that is going to happen anyway."""
+        """Look in a second, unless a look is scheduled already."""
         if self._timer is None:
             self._timer = self._loop.call_later(_GRACE, self._look)
 
@@ -96,7 +96,7 @@ def _zombies() -> Iterator[int]:
 
 
 def _asked_for() -> set[int]:
-    """The children that a Popen of this program will ask for."""
+    """The children that a Popen of this program waits for."""
     from multiprocessing import popen_fork
 
     kinds = (subprocess.Popen, popen_fork.Popen)

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from lifecycle import hooks
-from lifecycle._cancelling import see_through
+from lifecycle._cancelling import shield
 from lifecycle._naming import name_of
 from lifecycle.runtime.force import Alarm, dump_stacks, force_exit
 from lifecycle.runtime.signals import signal_registry
@@ -65,7 +65,7 @@ async def conclude(life: Life, mains: Sequence[MainLike] = ()) -> None:
     """
     work = _conclude(life, mains)
     # A framework may leave a block in another context than it entered it.
-    await see_through(life.loop.create_task(work, name="lifecycle shutdown", context=life.context))
+    await shield(life.loop.create_task(work, name="lifecycle shutdown", context=life.context))
 
 
 async def _conclude(life: Life, mains: Sequence[MainLike]) -> None:

@@ -1,8 +1,8 @@
-"""What systemd is told of a program: that it is ready, that it reloads, that its loop turns, and that it stops.
+"""Notifications to systemd: the program is ready, reloads, has a loop that turns, or stops.
 
-`run` does this by itself where a service manager asks for it with NOTIFY_SOCKET, in the words of sd_notify(3). What
-is sent never waits and never raises. The variables are taken out of the environment meanwhile: they are meant for
-this process, and a child that found them would speak in its name.
+`run` sends them if a service manager has set NOTIFY_SOCKET, in the format of sd_notify(3). Sending never waits and
+never raises. The variables are removed from the environment meanwhile: they are meant for this process, and a child
+that inherited them could send notifications in its name.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _log = logging.getLogger("lifecycle.runtime")
 
 _VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
-#: Seconds that systemd is asked to wait on for a shutdown, each time; it is asked twice in that time.
+#: Seconds by which each request extends systemd's time-out for a shutdown; two requests are sent in that time.
 _EXTENSION: Final = 10.0
 
-#: Notices that wait for the manager to read; the oldest go first.
+#: Most notifications that wait for the manager to read; beyond that, the oldest are dropped.
 _MOST_WAITING: Final = 32
 
 #: Characters of an error in a status.
@@ -42,21 +42,22 @@ _TOLD: Final = 200
 
 @contextmanager
 def notifying(life: Life) -> Generator[None]:
-    """Tell the service manager of ``life`` for a block, if there is one and it wants to know."""
+    """Notify the service manager of ``life`` during the block, if there is one that has asked for it."""
     taken = {name: os.environ.pop(name) for name in _VARIABLES if name in os.environ}
     channel = _connect(taken.get("NOTIFY_SOCKET", ""))
+    notifier = None
     if channel is not None:
-        life.notifier = Notifier(life.loop, channel, _watchdog(taken))
+        life.notifier = notifier = Notifier(life.loop, channel, _watchdog(taken))
     try:
         yield
     finally:
-        if life.notifier is not None:
-            life.notifier.close()
+        if notifier is not None:
+            notifier.close()
         os.environ.update(taken)
 
 
 def reloading() -> AbstractContextManager[object]:
-    """A block in which the current program reloads."""
+    """Return a block during which the current program reloads."""
     life = current_life.get(None)
     while life is not None:
         if life.notifier is not None:
@@ -66,12 +67,12 @@ def reloading() -> AbstractContextManager[object]:
 
 
 class Notifier:
-    """Speaks to the service manager; all methods belong to the thread of the loop."""
+    """Notifies the service manager; call its methods in the thread of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, channel: socket.socket, watchdog: float | None) -> None:
         self._loop = loop
         self._outbox = _Outbox(loop, channel)
-        # Ready was told, and no stop.
+        # READY was sent, and STOPPING was not.
         self._is_up = False
         self._reloads = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -85,7 +86,7 @@ class Notifier:
 
     @contextmanager
     def reloading(self) -> Generator[None]:
-        """A reload runs for a block; of several at once, the first begins and the last ends what systemd is told."""
+        """Report a reload during the block; of several at once, the start of the first and the end of the last."""
         status = "STATUS=running"
         self._reloads += 1
         if self._is_up and self._reloads == 1:
@@ -107,20 +108,20 @@ class Notifier:
                 self._outbox.post("READY=1", status)
 
     def stopping(self, reason: Reason) -> None:
-        """The shutdown has begun; for as long as the loop turns, systemd is asked to wait for its end."""
+        """The shutdown has begun; while the loop turns, ask systemd to wait for its end."""
         self._is_up = False
         extension = f"EXTEND_TIMEOUT_USEC={_EXTENSION * 1e6:.0f}"
         self._outbox.post("STOPPING=1", f"STATUS=stopping: {reason}", extension)
         self._every(_EXTENSION / 2, extension)
 
     def close(self) -> None:
-        """Say no more."""
+        """Send no more."""
         for timer in self._timers.values():
             timer.cancel()
         self._outbox.close()
 
     def _every(self, seconds: float, notice: str) -> None:
-        """Send ``notice`` after ``seconds``, and again and again."""
+        """Send ``notice`` every ``seconds``."""
 
         def beat() -> None:
             self._outbox.repeat(notice)
@@ -130,7 +131,7 @@ class Notifier:
 
 
 class _Outbox:
-    """Notices on their way, in order, at the pace at which they are read."""
+    """A queue of notifications, sent in order as fast as the manager reads them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, channel: socket.socket) -> None:
         self._loop = loop
@@ -143,7 +144,7 @@ class _Outbox:
             self._flush()
 
     def repeat(self, notice: str) -> None:
-        """`post` what is of no use later: not at all while others wait."""
+        """`post` a notification that is useless later: drop it if others wait."""
         if not self._waiting:
             self.post(notice)
 
@@ -161,37 +162,37 @@ class _Outbox:
             self._loop.remove_writer(self._channel)
 
     def _send(self) -> None:
-        """Send what there is room for."""
+        """Send as much as the socket accepts."""
         while self._waiting:
             try:
                 self._channel.send(self._waiting[0])
             except BlockingIOError:
                 return
             except OSError as error:
-                _log.debug("the service manager does not hear: %s", error)
+                _log.debug("a notification to the service manager was not sent: %s", error)
             self._waiting.popleft()
 
 
 def _connect(address: str) -> socket.socket | None:
-    """The way to the service manager, if there is one."""
+    """The socket to the service manager, if there is one."""
     if not address:
         return None
     if not address.startswith(("/", "@")) or not hasattr(socket, "AF_UNIX"):
-        _log.warning("NOTIFY_SOCKET=%r is no Unix socket of this machine; nothing is told to it", address)
+        _log.warning("NOTIFY_SOCKET=%r is not the address of a Unix socket; systemd is not notified", address)
         return None
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     channel.setblocking(False)
     try:
         channel.connect("\0" + address[1:] if address.startswith("@") else address)
     except OSError as error:
-        _log.warning("NOTIFY_SOCKET=%r cannot be reached (%s); nothing is told to it", address, error)
+        _log.warning("NOTIFY_SOCKET=%r cannot be reached (%s); systemd is not notified", address, error)
         channel.close()
         return None
     return channel
 
 
 def _watchdog(given: dict[str, str]) -> float | None:
-    """Seconds within which the manager wants a sign of life; None where it does not, or not from this process."""
+    """Seconds within which the manager expects a keep-alive; None if it expects none, or none of this process."""
     if given.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     text = given.get("WATCHDOG_USEC", "0")

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lifecycle import hooks
-from lifecycle._cancelling import see_through
+from lifecycle._cancelling import shield
 from lifecycle._naming import name_of
 from lifecycle.runtime.lifetimes import call_anywhere, check_callable, current, current_life
 
@@ -186,4 +186,4 @@ async def do_detached(fn: Callable[..., Any], *args: Any) -> Any:
     raised, its error comes out instead.
     """
     check_callable(fn)
-    return await see_through(asyncio.create_task(do(fn, *args), name=name_of(fn)))
+    return await shield(asyncio.create_task(do(fn, *args), name=name_of(fn)))

@@ -1,4 +1,4 @@
-"""Waits that end when the program begins to stop: `sleep`, and `read_line`, which loses no line by that."""
+"""Waits that end when the program begins to stop: `sleep`, and `read_line`, which loses no line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _T = TypeVar("_T", bound="bytes | str")
 
 
 class Lines(Protocol[_T_co]):
-    """What lines are read from, such as an `asyncio.StreamReader`."""
+    """A source of lines, such as an `asyncio.StreamReader`."""
 
     def readline(self) -> Awaitable[_T_co]:
         """The next line, empty at the end."""
@@ -29,7 +29,7 @@ class Lines(Protocol[_T_co]):
 
 
 async def sleep(seconds: float) -> None:
-    """Wait ``seconds``, so that the user can still think better of it.
+    """Wait ``seconds``, for instance before an action that the user may still prevent with Ctrl+C.
 
     Raises:
         Interrupted: at once when the lifetime begins to stop, or is stopping already.
@@ -80,7 +80,7 @@ async def read_line(stream: Lines[_T], *, mode: Literal["shield", "strict"] = "s
 
 
 async def _wait_for(reading: asyncio.Future[Any]) -> tuple[bool, asyncio.CancelledError | None]:
-    """Wait until ``reading`` has ended, and end it at a stop or a cancellation of the caller: which of them came."""
+    """Wait for ``reading``, or cancel it at a stop or a cancellation of the caller; return which of these came."""
     life = current_life.get(None)
     cancelled: asyncio.CancelledError | None = None
     with nullcontext(reading) if life is None else life.stop_awaited() as stop:

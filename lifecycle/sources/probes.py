@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from lifecycle._hosts import check_port
-from lifecycle.runtime.auxiliaries import Auxiliary
 from lifecycle.runtime.lifetimes import current_life
+from lifecycle.runtime.mains import Auxiliary
 from lifecycle.sources._http.hosts import url_of
 
 if TYPE_CHECKING:
