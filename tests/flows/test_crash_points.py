@@ -88,7 +88,8 @@ class Life:
         """What it has come to."""
         engine = await self.start()
         exactly = Recipe(self.number).sequential
-        return engine.core.state, left_of(engine.view(), exactly=exactly), engine.core.values.provided()
+        state = engine.core.state
+        return state, left_of(engine.view(), state, exactly=exactly), engine.core.values.provided()
 
 
 @pytest.mark.parametrize("number", FLOWS)
