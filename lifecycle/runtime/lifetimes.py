@@ -94,15 +94,15 @@ class Settings:
 
     def __post_init__(self) -> None:
         if type(self.force_exit) is not int:
-            raise TypeError(f"force_exit={self.force_exit!r} is no number of signals; give 0 (never), 1, 2, …")
+            raise TypeError(f"force_exit must be a number of signals (0: never), got {self.force_exit!r}")
         if self.cancel_on_interrupt not in (None, True, False):
-            raise TypeError(f"cancel_on_interrupt={self.cancel_on_interrupt!r}: give True, False or None")
+            raise TypeError(f"cancel_on_interrupt must be True, False or None, got {self.cancel_on_interrupt!r}")
         for name in ("force_exit", "reset_after", "hook_timeout", "shutdown_timeout", "exit_timeout"):
             value = getattr(self, name)
             if not isinstance(value, (int, float)):
-                raise TypeError(f"{name}={value!r} is no number; give seconds, 0 or more")
+                raise TypeError(f"{name} must be a number of seconds, 0 or more, got {value!r}")
             if not value >= 0:
-                raise ValueError(f"{name}={value!r} is below 0 or no number; give 0 or more")
+                raise ValueError(f"{name} must be 0 or more, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Lifetime:
         """
         cause = Reason(reason)
         if cause is Reason.NONE:
-            raise ValueError("Reason.NONE is no reason to stop; give Reason.CANCEL or another")
+            raise ValueError("Reason.NONE cannot stop a program; give Reason.CANCEL or another reason")
         self._life.begin(cause)
 
     async def wait_stopping(self) -> Reason:

@@ -84,7 +84,7 @@ class Main:
         await self._ask(left)
         await asyncio.wait({self.task}, timeout=left())
         if not self.task.done():
-            _log.warning("%s does not stop; the shutdown goes on without it", self.name)
+            _log.warning("%s does not stop; the shutdown continues without it", self.name)
 
     async def over(self) -> None:
         """Wait until it has ended, however long that takes."""

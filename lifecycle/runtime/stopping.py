@@ -31,10 +31,8 @@ __all__ = [
     "Hook",
     "MainLike",
     "RouterLike",
-    "Runnable",
     "ShutdownHooks",
     "StartedWorkers",
-    "Stoppable",
     "conclude",
     "has_route_for",
     "starter",
@@ -274,7 +272,7 @@ _KILL_GRACE = 2.0
 starter: ContextVar[object] = ContextVar("lifecycle_starter", default=None)
 
 
-class Stoppable(Protocol):
+class _Stoppable(Protocol):
     """The part of a worker that the shutdown uses."""
 
     @property
@@ -297,7 +295,7 @@ class StartedWorkers:
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        self._workers: list[tuple[Stoppable, object]] = []
+        self._workers: list[tuple[_Stoppable, object]] = []
         # The length at which ended workers are dropped: twice the number that was left the last time.
         self._crowded = 16
 
@@ -341,11 +339,11 @@ class StartedWorkers:
         return children
 
 
-def _is_over(worker: Stoppable) -> bool:
+def _is_over(worker: _Stoppable) -> bool:
     return str(worker.status) in _FINAL
 
 
-async def stop_worker(worker: Stoppable, left: Callable[[], float]) -> None:
+async def stop_worker(worker: _Stoppable, left: Callable[[], float]) -> None:
     """Stop it within its own grace period, cut to the time that the shutdown has left; errors are logged."""
     calls = [asyncio.ensure_future(worker.stop())]
     await asyncio.wait(calls, timeout=left())
@@ -364,7 +362,7 @@ async def stop_worker(worker: Stoppable, left: Callable[[], float]) -> None:
 # -- hooks ------------------------------------------------------------------------------------------------------------
 
 
-class Runnable(Protocol):
+class _Runnable(Protocol):
     """An object that cleans up in ``run``, async or plain."""
 
     def run(self) -> object:
@@ -373,7 +371,7 @@ class Runnable(Protocol):
 
 
 #: A shutdown hook: a function without arguments, async or plain, or an object with such a ``run``.
-Hook: TypeAlias = Callable[[], object] | Runnable
+Hook: TypeAlias = Callable[[], object] | _Runnable
 
 
 class ShutdownHooks:
@@ -397,11 +395,11 @@ class ShutdownHooks:
             TypeError: for a hook that cannot be called.
         """
         if self._closed:
-            raise RuntimeError(f"the shutdown hooks have run; {hook!r} came too late to be called")
+            raise RuntimeError(f"the shutdown hooks have run; it is too late to add {hook!r}")
         given: Any = hook
         call = given if callable(given) else getattr(given, "run", None)
         if not callable(call):
-            raise TypeError(f"{hook!r} is no shutdown hook; give a function without arguments, async or plain")
+            raise TypeError(f"a shutdown hook must be a function without arguments, async or plain, got {hook!r}")
         self._hooks.append((name_of(call), call))
 
     def discard(self, hook: Callable[[], object]) -> None:

@@ -197,6 +197,6 @@ def _watchdog(given: dict[str, str]) -> float | None:
         return None
     text = given.get("WATCHDOG_USEC", "0")
     if not (text.isascii() and text.isdecimal()):
-        _log.warning("WATCHDOG_USEC=%r is no number of microseconds; there is no watchdog", text)
+        _log.warning("WATCHDOG_USEC must be a number of microseconds, got %r; systemd gets no keep-alives", text)
         return None
     return int(text) / 1e6 or None

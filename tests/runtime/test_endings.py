@@ -303,11 +303,11 @@ def test_a_hook_may_be_an_object_that_runs() -> None:
 
 
 @pytest.mark.parametrize("given", [None, 1, "hook"])
-def test_what_is_no_hook_is_refused_at_once(given: Any) -> None:
+def test_invalid_shutdown_hook_is_rejected_at_once(given: Any) -> None:
     async def main() -> None:
         on_shutdown(given)
 
-    with pytest.raises(TypeError, match="no shutdown hook"):
+    with pytest.raises(TypeError, match="a shutdown hook must be a function"):
         run_virtual(main)
 
 
