@@ -115,19 +115,24 @@ class Outbox:
         """Put down what has ended, and take as many as there is room for."""
         try:
             await self._put_down()
-            room, now = _ROOM - len(self._under_way), self._now()
-            rows = await self._store.take(room, now=now, until=now + _LEASE) if room else []
+            room = _ROOM - len(self._under_way)
+            rows = await self._claim(room) if room else []
             if any(map(_is_suspect, rows)) and len(rows) + len(self._under_way) > 1:
                 # The process may die of the suspect. Nothing else may then have a lease that runs out.
                 self._ended |= {row.number: False for row in rows}
                 await self._idle()
                 await self._put_down()
-                now = self._now()
-                rows = await self._store.take(1, now=now, until=now + _LEASE)
+                rows = await self._claim(1)
         except JournalError as error:
             _log.warning("what was sent cannot be delivered now: %s", error)
             return []
         return rows
+
+    async def _claim(self, limit: int) -> list[OutboxRow]:
+        now = self._now()
+        rows = await self._store.take(limit, now=now, until=now + _LEASE)
+        # Leases of our own may have run out, while the loop was blocked or the store could not be written.
+        return [row for row in rows if row.number not in self._under_way and row.number not in self._ended]
 
     async def _idle(self) -> None:
         """Wait until nothing is under way, or for the time of a lease: a long delivery does not block the rest."""

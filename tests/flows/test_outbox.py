@@ -269,6 +269,29 @@ async def test_what_is_under_way_when_the_router_ends_is_kept_and_comes_again(fl
     assert await flows_later(flows) == [("x/a/1/1", "one", '{"by":"a"}')]
 
 
+async def test_an_outbox_does_not_deliver_its_own_event_again_when_the_lease_ran_out(flows: Flows) -> None:
+    delivered: list[str] = []
+    handled = asyncio.Event()
+
+    async def handle(event: SentEvent) -> None:
+        delivered.append(event.topic)
+        await handled.wait()
+
+    await flows.start(sends("one"), id="x")
+    async with routed(flows, handle):
+        while delivered != ["one"]:
+            await asyncio.sleep(0.1)
+        # As after an outage of the store in which no lease was renewed.
+        await flows.store.outbox().hold(range(1, 1000), until=0.001)
+        await flows.start(sends("two"), id="y")
+        while "two" not in delivered:
+            await asyncio.sleep(0.1)
+        handled.set()
+        await asyncio.sleep(10)
+    assert delivered == ["one", "two"]
+    assert await flows_later(flows) == []
+
+
 class KilledError(Exception):
     """Stands for the death of the process: the outbox ends without writing any result."""
 
