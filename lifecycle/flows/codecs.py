@@ -96,9 +96,9 @@ def _where(value: Any, path: str = "the value") -> str:
 
 def _comes_back(value: Any) -> bool:
     """Whether JSON knows all of ``value``, which neither contains itself nor is too deep."""
-    left = [iter((value,))]
+    left: list[Iterator[object]] = [iter((value,))]
     while left:
-        each = next(left[-1], _END)
+        each: object = next(left[-1], _END)
         kind = type(each)
         if each is _END:
             left.pop()
@@ -149,9 +149,10 @@ def is_large(value: Any) -> bool:
     """Whether to make text of ``value`` takes so long that the loop should not wait for it."""
     if type(value) in _PLAIN:
         return type(value) is str and len(value) > _MANY
-    left, seen = [iter((value,))], 0
+    left: list[Iterator[object]] = [iter((value,))]
+    seen = 0
     while left:
-        each = next(left[-1], _END)
+        each: object = next(left[-1], _END)
         kind = type(each)
         if each is _END:
             left.pop()

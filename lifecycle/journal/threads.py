@@ -35,7 +35,7 @@ class LoopThreads:
     def __init__(self, name: str, limit: int) -> None:
         self._name, self._seats, self._limit = name, limit, limit + _SPARE
         #: To be taken for a call that may take long.
-        self.seats = asyncio.Semaphore(limit)
+        self.seats: asyncio.Semaphore = asyncio.Semaphore(limit)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
