@@ -34,7 +34,10 @@ LIMIT, LONGEST = 50.0, 20.0
 PROCESSES = (1, 2, 4, 8)
 
 BARS = {
-    **{f"postgres_jobs_over_procrastinate_{number}": "at least 1.5" for number in PROCESSES},
+    "postgres_jobs_over_procrastinate_1": "at least 1.5",
+    "postgres_jobs_over_procrastinate_2": "at least 1.5",
+    "postgres_jobs_over_procrastinate_4": "at least 1.5",
+    "postgres_jobs_over_procrastinate_8": "at least 1.5",
     "postgres_jobs_a_second": "printed",
 }
 
