@@ -104,17 +104,17 @@ class Actions:
             raise _refused(str(error)) from None
         await child.restart()
 
-    def pause(self, event: CommandEvent) -> None:
+    def hold(self, event: CommandEvent) -> None:
         """Let the events of a source wait."""
-        [name] = _words(event, "pause SOURCE")
+        [name] = _words(event, "hold SOURCE")
         for router in self._owners_of(name):
-            router.pause_source(name)
+            router.hold_source(name)
 
-    def unpause(self, event: CommandEvent) -> None:
+    def release(self, event: CommandEvent) -> None:
         """Take the events of a source again."""
-        [name] = _words(event, "unpause SOURCE")
+        [name] = _words(event, "release SOURCE")
         for router in self._owners_of(name):
-            router.unpause_source(name)
+            router.release_source(name)
 
     def _owners_of(self, source: str) -> list[Router]:
         """All that have one of that name, as a router itself takes all of its own that have it."""

@@ -118,8 +118,8 @@ class LentCommands(Commands):
         )
         self._serve("restart", "Restart a worker: NAME, or its path.", actions.restart, complete=actions.restartable)
         self._serve("emit", "Send an event: TOPIC, and its data as JSON.", refuse_emit, event=event_of)
-        self._serve("pause", "Let the events of a source wait: SOURCE.", actions.pause, complete=actions.sources)
-        self._serve("unpause", "Take the events of a source again: SOURCE.", actions.unpause, complete=actions.sources)
+        self._serve("hold", "Let the events of a source wait: SOURCE.", actions.hold, complete=actions.sources)
+        self._serve("release", "Take the events of a source again: SOURCE.", actions.release, complete=actions.sources)
 
     def _serve(
         self, word: str, text: str, handler: Any, *, event: Any = None, complete: Any = None, alone: bool = False

@@ -97,26 +97,26 @@ class Overview:
 
     # -- pausing --------------------------------------------------------------------------------------------------
 
-    def pause_source(self, name: str) -> None:
-        """Take no events from the sources called ``name`` until `unpause_source`; nothing happens if it is paused.
+    def hold_source(self, name: str) -> None:
+        """Take no events from the sources called ``name`` until `release_source`; nothing happens if it is held.
 
         One with plain methods ``suspend`` and ``resume`` is suspended (a webhook answers 503); any other waits with
-        its next event. The end of the router ends the pause.
+        its next event. The end of the router ends the hold.
 
         Raises:
             RouteNotFound: when no source has that name.
         """
         for pump in self._pumps_called(name):
-            pump.pause()
+            pump.hold()
 
-    def unpause_source(self, name: str) -> None:
-        """Take events from them again; nothing happens if none is paused.
+    def release_source(self, name: str) -> None:
+        """Take events from them again; nothing happens if none is held.
 
         Raises:
             RouteNotFound: when no source has that name.
         """
         for pump in self._pumps_called(name):
-            pump.unpause()
+            pump.release()
 
     def _pumps_called(self, name: str) -> list[Pump]:
         pumps = [pump for pump in self._running.pumps if pump.name == name]

@@ -41,8 +41,8 @@ class SourceInfo:
     name: str
     #: Whether it is at work, or will be after a pause.
     running: bool
-    #: Whether its events wait until it is unpaused.
-    paused: bool = False
+    #: Whether its events wait until it is released.
+    held: bool = False
     #: How often it has failed, and how the last time, for people.
     failures: int = 0
     error: str | None = None
@@ -95,9 +95,9 @@ class Pump:
         self._task: asyncio.Task[None] | None = None
         # What is left only when all of its events have come to their end.
         self._held = AsyncExitStack()
-        # What the events of a paused source wait for.
+        # What the events of a held source wait for.
         self._gate: asyncio.Event | None = None
-        self.paused: bool = False
+        self.held: bool = False
 
     @property
     def running(self) -> bool:
@@ -106,28 +106,28 @@ class Pump:
 
     def info(self) -> SourceInfo:
         """What can be seen of it now."""
-        return SourceInfo(self.name, self.running, self.paused, self._failures.count, self._failures.last)
+        return SourceInfo(self.name, self.running, self.held, self._failures.count, self._failures.last)
 
-    def pause(self) -> None:
-        """Take no events until `unpause`: a source that can suspend itself does so, any other waits with its next."""
-        if self.paused:
+    def hold(self) -> None:
+        """Take no events until `release`: a source that can suspend itself does so, any other waits with its next."""
+        if self.held:
             return
         if _suspends(self.source):
             cast("Any", self.source).suspend()
         else:
             self._gate = asyncio.Event()
-        self.paused = True
+        self.held = True
 
-    def unpause(self) -> None:
+    def release(self) -> None:
         """Take events again."""
-        if not self.paused:
+        if not self.held:
             return
         if self._gate is None:
             cast("Any", self.source).resume()
         else:
             self._gate.set()
             self._gate = None
-        self.paused = False
+        self.held = False
 
     def start(self, ready: Callable[[SourceFailed | None], None], context: Context) -> asyncio.Task[None]:
         """Start the task in ``context``; ``ready`` is told, once, that the source has started or why it could not."""
@@ -138,7 +138,7 @@ class Pump:
     def stop(self) -> None:
         """Ask the source to end: one with a plain ``close()`` delivers what it holds first, any other is cancelled."""
         if self._gate is not None:
-            self.unpause()
+            self.release()
         close = getattr(self.source, "close", None)
         if self._resting or not callable(close) or not hasattr(self.source, "run") or iscoroutinefunction(close):
             self.cancel()
@@ -155,9 +155,9 @@ class Pump:
             self._task.cancel()
 
     def rest(self) -> None:
-        """The router has come to rest, and with it a pause ends."""
+        """The router has come to rest, and with it a hold ends."""
         try:
-            self.unpause()
+            self.release()
         except Exception:  # noqa: BLE001  # a source of the program's; the others come to rest too
             _log.exception("source %r could not be resumed", self.name)
 
@@ -228,7 +228,7 @@ class Pump:
                     await emit(event)
 
     def _accept(self, event: Topical) -> Awaitable[Delivery]:
-        """Every event of the source comes through here: where it is not paused, at the cost of a call."""
+        """Every event of the source comes through here: where it is not held, at the cost of a call."""
         return self._traffic.accept(event) if self._gate is None else self._accept_later(event, self._gate)
 
     async def _accept_later(self, event: Topical, gate: asyncio.Event) -> Delivery:

@@ -198,8 +198,8 @@ def _looked_at(router: Any) -> _View | None:
 
 
 def _why_silent(source: SourceInfo, failure: Failure | None) -> str | None:
-    if source.paused:
-        return "it is paused"
+    if source.held:
+        return "it is held"
     if failure is not None and failure.restart_in is None:
         return f"it has failed, and is not started again: {failure.error}"
     if failure is not None and time.time() < failure.time + (failure.restart_in or 0.0):

@@ -163,11 +163,11 @@ async def test_sources_that_send_nothing_are_named(clock: Clock) -> None:
     router.add_source(dies, restart="never")
     async with lifetime(signals=False), EventLog() as log, running(router):
         await clock.settle()
-        router.pause_source(_named(router, "waits"))
+        router.hold_source(_named(router, "waits"))
         told = {each.source.rpartition(".")[2]: each.why for each in log.explain("a").silent}
     assert told == {
         "ended": "it does not run",
-        "waits": "it is paused",
+        "waits": "it is held",
         "flaps": "it has failed, and is started again in a moment: ValueError: no",
         "dies": "it has failed, and is not started again: ValueError: password=***",
     }

@@ -23,7 +23,7 @@ from lifecycle.workers.pool import Pool
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-WORDS = {"emit", "pause", "reload", "restart", "resume", "status", "stop", "suspend", "terminate", "unpause"}
+WORDS = {"emit", "hold", "release", "reload", "restart", "resume", "status", "stop", "suspend", "terminate"}
 HANDLED = Verdict.HANDLED
 
 
@@ -338,29 +338,29 @@ async def test_a_restart_under_way_holds_nobody_up() -> None:
 # -- sources and events ------------------------------------------------------------------------------------------------
 
 
-async def test_pause_and_unpause_find_the_source_at_whichever_router_it_is() -> None:
+async def test_hold_and_release_find_the_source_at_whichever_router_it_is() -> None:
     first, second, source = Router("first"), Router("second"), ManualSource()
     second.add_source(source)
     async with steered(first, second) as (_, console):
         name = second.sources()[0].name
-        assert console.complete("pause ") == [name]
-        assert (await console.command(f"pause {name}")).outcome is HANDLED
-        assert second.sources()[0].paused
-        assert (await console.command(f"unpause {name}")).outcome is HANDLED
-        assert not second.sources()[0].paused
-        assert await refusal(console, "pause x") == f"no source is called 'x'; there is {name}"
+        assert console.complete("hold ") == [name]
+        assert (await console.command(f"hold {name}")).outcome is HANDLED
+        assert second.sources()[0].held
+        assert (await console.command(f"release {name}")).outcome is HANDLED
+        assert not second.sources()[0].held
+        assert await refusal(console, "hold x") == f"no source is called 'x'; there is {name}"
 
 
-async def test_all_sources_of_one_name_are_paused_together() -> None:
+async def test_all_sources_of_one_name_are_held_together() -> None:
     first, second = Router("first"), Router("second")
     for router in (first, second):
         router.add_source(ManualSource("door"))
     async with steered(first, second) as (_, console):
-        assert console.complete("pause ") == ["door"]
-        await console.command("pause door")
-        assert [each.paused for router in (first, second) for each in router.sources()] == [True, True]
-        await console.command("unpause door")
-        assert [each.paused for router in (first, second) for each in router.sources()] == [False, False]
+        assert console.complete("hold ") == ["door"]
+        await console.command("hold door")
+        assert [each.held for router in (first, second) for each in router.sources()] == [True, True]
+        await console.command("release door")
+        assert [each.held for router in (first, second) for each in router.sources()] == [False, False]
 
 
 async def test_emit_sends_what_json_says() -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Blows", "workers_of"]
 
-#: What can be restarted by name, and the sources that can be paused.
+#: What can be restarted by name, and the sources that can be held.
 _WORKERS = ("tree/sleeper", "tree/counter", "tree/stubborn", "tree/brittle", "tree/pair", "chain", "link-1", "model")
 _SOURCES = ("ticker", "files", "disk", "QueueSource", "Outbox", "Supervisor.watch", "webhook", "prompt", "signals")
 _STREAMS = ("/api/state/stream", "/api/events/stream")
@@ -87,13 +87,13 @@ class Blows:
 
     async def order(self) -> None:
         """A word of those that steer."""
-        words = ("restart", "pause", "suspend", "resume", "reload", "status", "hello", "nonsense")
+        words = ("restart", "hold", "suspend", "resume", "reload", "status", "hello", "nonsense")
         match word := self._chance.choices(words, (6, 4, 2, 2, 1, 2, 1, 1))[0]:
             case "restart":
                 await self._tell(f"restart {self._chance.choice(_WORKERS)}")
-            case "pause":
+            case "hold":
                 source = shlex.quote(await self._source())
-                await self._hold(f"pause {source}", f"unpause {source}")
+                await self._hold(f"hold {source}", f"release {source}")
             case "suspend":
                 await self._hold("suspend", "resume")
             case _:

@@ -65,8 +65,8 @@ class Calm:
     async def go_on(self) -> None:
         """Take back what keeps it from doing what it was asked for, so that it can come to rest."""
         state = await self._console.state()
-        for source in (source for router in state["routers"] for source in router["sources"] if source["paused"]):
-            await self._console.command(f"unpause {shlex.quote(source['name'])}")
+        for source in (source for router in state["routers"] for source in router["sources"] if source["held"]):
+            await self._console.command(f"release {shlex.quote(source['name'])}")
         await self._console.command("resume")
 
     async def _until_true(self) -> None:
@@ -156,8 +156,8 @@ def _restless(state: Any) -> Iterator[str]:
     for router in state["routers"]:
         yield from (f"the lane {lane['name']} is at work" for lane in router["lanes"] if _busy(lane))
         for source in router["sources"]:
-            if not source["running"] or source["paused"]:
-                yield f"the source {source['name']} is {'paused' if source['paused'] else 'not running'}"
+            if not source["running"] or source["held"]:
+                yield f"the source {source['name']} is {'held' if source['held'] else 'not running'}"
     for queue in (*state["boards"], *state["inboxes"]):
         if any(queue["depths"].values()):
             yield f"there are {queue['depths']} in {queue['name']}"

@@ -100,7 +100,7 @@ class Course:
                 while not falling.done():
                     await self._calm.go_on()
                     await asyncio.wait({falling}, timeout=_PAUSE)
-                # Who asked last may have paused something.
+                # Who asked last may have held something.
                 await self._calm.go_on()
         except TimeoutError:
             raise Broken(f"what was asked of it is not answered after {LIMIT:g} s") from None

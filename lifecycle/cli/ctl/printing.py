@@ -32,7 +32,7 @@ _COLOURS: Final = {
     **dict.fromkeys(("running", "handled", "ready", "healthy", "idle", "success", "busy"), _GREEN),
     **dict.fromkeys(("failed", "killed", "dropped", "unrouted", "failure", "dead", "no answer"), _RED),
     **dict.fromkeys(("starting", "stopping", "suspending", "suspended", "resuming", "restarting", "queued"), _YELLOW),
-    **dict.fromkeys(("draining", "waiting", "paused", "backoff", "shutting down"), _YELLOW),
+    **dict.fromkeys(("draining", "waiting", "held", "backoff", "shutting down"), _YELLOW),
     **dict.fromkeys(("stopped", "finished", "merged", "superseded", "closed"), _DIM),
 }
 _COLOUR: Final = re.compile("(\x1b\\[[0-9;]{0,40}m)")

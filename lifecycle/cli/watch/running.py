@@ -108,7 +108,7 @@ class _Program:
     def _tell_status(self, _: object) -> None:
         """Say how the command does."""
         watched = ", ".join(str(path) for path in self.settings.paths)
-        then = "; paused, what changes waits for unpause" if self.session.paused else ""
+        then = "; held, what changes waits for release" if self.session.held else ""
         reply(f"{self.children.name}: {self.generations.describe()}\nwatching {watched}{then}", self.voice.say)
 
     async def _main(self) -> None:
@@ -185,8 +185,8 @@ def _prompting(session: Session, suspender: SuspendHandler, *, at_terminal: bool
         router.commands.remove(command.name)
         router.commands.add(replace(command, help=_MEANINGS.get(command.name, command.help)))
     router.command("restart", session.restart, help="Stop the command and start it anew.")
-    router.command("pause", session.pause, help="Let changes wait; the command goes on.")
-    router.command("unpause", session.unpause, help="Act on what changed since pause.")
+    router.command("hold", session.hold, help="Let changes wait; the command goes on.")
+    router.command("release", session.release, help="Act on what changed since hold.")
     return router
 
 

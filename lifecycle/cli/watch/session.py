@@ -54,7 +54,7 @@ class Restartable(Protocol):
 
 @dataclass(slots=True)
 class _Waiting:
-    """What came while it was paused."""
+    """What came while it was held."""
 
     batch: FileBatch = field(default_factory=lambda: FileBatch({}))
     #: The last request from outside; empty without one.
@@ -84,7 +84,7 @@ class Session:
         self._suspender = suspender
         self._python = python
         self._contents = Contents()
-        # What changed, and why a restart was asked for, since `pause`; None: it is not paused.
+        # What changed, and why a restart was asked for, since `hold`; None: it is not held.
         self._waiting: _Waiting | None = None
         # Files that could not be compiled when they changed; looked at again with every change.
         self._broken: frozenset[Path] = frozenset()
@@ -117,7 +117,7 @@ class Session:
             await self._as_a_change(why)
         else:
             self._waiting.asked = why
-            self._voice.say(f"{why}; waits for unpause")
+            self._voice.say(f"{why}; waits for release")
 
     async def reload(self, _: ReloadEvent) -> None:
         """Do what a change would."""
@@ -136,19 +136,19 @@ class Session:
         }
         return await self._contents.changed(counting)
 
-    def pause(self, _: object) -> None:
+    def hold(self, _: object) -> None:
         """Let what changes, and who asks from outside, wait; the command goes on."""
         if self._waiting is None:
             self._waiting = _Waiting()
-        self._voice.say("paused; what changes waits for unpause")
+        self._voice.say("held; what changes waits for release")
 
-    async def unpause(self, _: object) -> None:
+    async def release(self, _: object) -> None:
         """Act on what waited, all at once."""
         waiting, self._waiting = self._waiting, None
         if waiting is None:
-            self._voice.say("it is not paused")
+            self._voice.say("it is not held")
             return
-        self._voice.say("unpaused")
+        self._voice.say("released")
         if waiting.asked:
             changes = await self._changes(waiting.batch)
             self._generations.note(changes)
@@ -157,8 +157,8 @@ class Session:
             await self.files(waiting.batch)
 
     @property
-    def paused(self) -> bool:
-        """Whether changes wait for `unpause`."""
+    def held(self) -> bool:
+        """Whether changes wait for `release`."""
         return self._waiting is not None
 
     async def _as_a_change(self, why: str, changes: Collection[Path] = ()) -> None:

@@ -112,7 +112,7 @@ def _lane_status(lane: _Node) -> str:
 
 def _source_status(source: _Node) -> str:
     if source["running"]:
-        return "paused" if source["paused"] else "running"
+        return "held" if source["held"] else "running"
     return "failed" if source["failures"] else "stopped"
 
 

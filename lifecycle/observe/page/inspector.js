@@ -65,8 +65,8 @@ export class Inspector {
     }
     if (node.kind === "source") {
       return html`<p class="buttons">
-        <button @click=${() => this.app.command(["pause", node.name])}>${icon("pause")}<span>Pause</span></button>
-        <button @click=${() => this.app.command(["unpause", node.name])}>${icon("play")}<span>Unpause</span></button></p>`;
+        <button @click=${() => this.app.command(["hold", node.name])}>${icon("pause")}<span>Hold</span></button>
+        <button @click=${() => this.app.command(["release", node.name])}>${icon("play")}<span>Release</span></button></p>`;
     }
     return nothing;
   }

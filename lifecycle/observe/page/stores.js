@@ -55,9 +55,9 @@ export class Stores {
   }
 
   #source = (source) => {
-    const { paused } = source;
+    const { held } = source;
     return html`<div class="line"><span class="what">source</span><bdi class="name clip" title=${visible(source.name)}>${visible(source.name)}</bdi>${status(source.status)}
-      <button class="small" aria-label="${paused ? "Unpause" : "Pause"} ${visible(source.name)}" @click=${() => this.app.command([paused ? "unpause" : "pause", source.name])}>${icon(paused ? "play" : "pause")}<span>${paused ? "Unpause" : "Pause"}</span></button></div>`;
+      <button class="small" aria-label="${held ? "Release" : "Hold"} ${visible(source.name)}" @click=${() => this.app.command([held ? "release" : "hold", source.name])}>${icon(held ? "play" : "pause")}<span>${held ? "Release" : "Hold"}</span></button></div>`;
   };
 
   #lane = (lane) => html`<div class="line"><span class="what">lane</span><bdi class="name clip mono" title=${visible(lane.name)}>${visible(lane.name)}</bdi>

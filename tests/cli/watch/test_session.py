@@ -168,15 +168,15 @@ async def test_a_file_that_is_broken_keeps_the_old_process_from_a_webhook_too(tm
 class TestPause:
     async def test_what_changes_meanwhile_leads_to_one_run(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
-        rig.session.pause(None)
+        rig.session.hold(None)
         await rig.edit(a_py="x = 1")
         await rig.edit(b_py="x = 1")
-        assert (rig.generations.asked, rig.generations.noted, rig.session.paused) == ([], [], True)
-        assert "paused; what changes waits for unpause" in rig.said.getvalue()
+        assert (rig.generations.asked, rig.generations.noted, rig.session.held) == ([], [], True)
+        assert "held; what changes waits for release" in rig.said.getvalue()
 
-        await rig.session.unpause(None)
+        await rig.session.release(None)
         assert rig.generations.asked == [("change", "changed: a.py, b.py")]
-        assert not rig.session.paused
+        assert not rig.session.held
         await rig.edit(c_py="x = 1")
         assert rig.generations.noted == ["a.py", "b.py", "c.py"]
 
@@ -184,25 +184,25 @@ class TestPause:
         rig = Rig(tmp_path)
         await rig.edit(a_py="x = 1")
         rig.generations.asked.clear()
-        rig.session.pause(None)
+        rig.session.hold(None)
         await rig.edit(a_py="x = 2")
         await rig.edit(a_py="x = 1")
-        await rig.session.unpause(None)
+        await rig.session.release(None)
         assert rig.generations.asked == []
 
-    async def test_a_second_pause_forgets_nothing_and_a_second_unpause_says_so(self, tmp_path: Path) -> None:
+    async def test_a_second_hold_forgets_nothing_and_a_second_release_says_so(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
-        rig.session.pause(None)
+        rig.session.hold(None)
         await rig.edit(a_py="x = 1")
-        rig.session.pause(None)
-        await rig.session.unpause(None)
-        await rig.session.unpause(None)
+        rig.session.hold(None)
+        await rig.session.release(None)
+        await rig.session.release(None)
         assert rig.generations.asked == [("change", "changed: a.py")]
-        assert "it is not paused" in rig.said.getvalue()
+        assert "it is not held" in rig.said.getvalue()
 
     async def test_requests_from_outside_wait_and_those_by_hand_do_not(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
-        rig.session.pause(None)
+        rig.session.hold(None)
         await rig.edit(a_py="x = 1")
         for number in "78":
             await rig.session.webhook(WebhookEvent("POST", "/deploy", {}, {}, b"", number))
@@ -212,15 +212,15 @@ class TestPause:
         assert rig.generations.asked == [("change", "reload"), ("restart", "restart")]
 
         rig.generations.asked.clear()
-        await rig.session.unpause(None)
+        await rig.session.release(None)
         assert rig.generations.asked == [("change", "webhook: POST /deploy")]
         assert rig.generations.noted == ["a.py"]
 
     async def test_a_file_that_was_broken_meanwhile_keeps_the_old_process(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
-        rig.session.pause(None)
+        rig.session.hold(None)
         await rig.edit(a_py="def f(:")
         await rig.session.webhook(WebhookEvent("POST", "/deploy", {}, {}, b"", "7"))
-        await rig.session.unpause(None)
+        await rig.session.release(None)
         assert rig.generations.asked == []
         assert "the old process goes on" in rig.said.getvalue()

@@ -126,7 +126,7 @@ def test_what_is_asked_can_be_had_as_json(ask: Ask, argv: list[str]) -> None:
         (["diagram", "nobody\x1b"], r"'nobody\x1b'"),
         (["tail", "a/[b"], "a/[b"),
         (["restart", "nobody"], "nobody is called 'nobody'"),
-        (["pause", "nothing"], "no source is called 'nothing'"),
+        (["hold", "nothing"], "no source is called 'nothing'"),
         (["emit", "nobody/takes"], "no route matches 'nobody/takes'"),
         (["shipp", "alpha"], "shipp"),
         (["fail"], r"no such \x1b[31mtarget"),
@@ -182,11 +182,11 @@ def test_a_program_is_suspended_and_goes_on(ask: Ask) -> None:
     assert ask("resume")[0] == 0
 
 
-def test_a_source_is_paused_and_goes_on(ask: Ask) -> None:
-    assert ask("pause", "letters")[0] == 0
-    assert "paused" in ask("status")[1]
-    assert ask("unpause", "letters")[0] == 0
-    assert "paused" not in ask("status")[1]
+def test_a_source_is_held_and_goes_on(ask: Ask) -> None:
+    assert ask("hold", "letters")[0] == 0
+    assert "held" in ask("status")[1]
+    assert ask("release", "letters")[0] == 0
+    assert "held" not in ask("status")[1]
 
 
 def test_a_worker_is_started_anew(ask: Ask) -> None:

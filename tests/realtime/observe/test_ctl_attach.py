@@ -143,8 +143,8 @@ def test_a_table_has_colours_and_fits(env: Env, shop: Running) -> None:
 def test_what_is_watched_is_drawn_anew(env: Env, shop: Running) -> None:
     with at_terminal(env, "status", "--watch") as child:
         child.expect(r"letters")
-        ctl(env, "pause", "letters")
-        child.expect(r"paused")
-        ctl(env, "unpause", "letters")
+        ctl(env, "hold", "letters")
+        child.expect(r"held")
+        ctl(env, "release", "letters")
         child.sendintr()
         assert "Traceback" not in ends(child)

@@ -200,7 +200,7 @@ async def test_hundreds_of_workers_and_thousands_of_events_are_few_elements(brow
 # -- what it does --------------------------------------------------------------------------------------------------
 
 
-async def test_buttons_suspend_pause_and_stop_the_program_and_it_knows_it(browser: str) -> None:
+async def test_buttons_suspend_hold_and_stop_the_program_and_it_knows_it(browser: str) -> None:
     suspended, stopped = asyncio.Event(), asyncio.Event()
     router = Router()
     router.handle("lifecycle/suspend", lambda _: suspended.set())
@@ -212,8 +212,8 @@ async def test_buttons_suspend_pause_and_stop_the_program_and_it_knows_it(browse
         await asyncio.wait_for(suspended.wait(), LIMIT)
         await page.until("document.querySelector('.toasts .good').textContent.includes('suspend')")
         await page.click("#sources button")
-        await page.until("document.querySelector('#sources .status').textContent === 'paused'")
-        assert [source.paused for source in router.sources()] == [True]
+        await page.until("document.querySelector('#sources .status').textContent === 'held'")
+        assert [source.held for source in router.sources()] == [True]
         # Nobody ends a program by mistake.
         await page.click("#do-stop")
         await page.until("document.querySelector('#dialog-confirm').open")

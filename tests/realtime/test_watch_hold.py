@@ -1,4 +1,4 @@
-"""`pause` and `unpause`, typed into a `lifecycle watch` that has no terminal."""
+"""`hold` and `release`, typed into a `lifecycle watch` that has no terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["here"]  # a fixture
 
 
-def test_while_it_is_paused_the_command_goes_on_and_unpause_acts_on_what_changed(here: Path, tmp_path: Path) -> None:
+def test_while_it_is_held_the_command_goes_on_and_release_acts_on_what_changed(here: Path, tmp_path: Path) -> None:
     out, err = tmp_path / "out", tmp_path / "err"
     with (
         out.open("w") as to_out,
@@ -32,13 +32,13 @@ def test_while_it_is_paused_the_command_goes_on_and_unpause_acts_on_what_changed
         ) as watch,
     ):
         assert watch.stdin is not None
-        print("pause", file=watch.stdin, flush=True)
-        until_blocking(lambda: "paused" in err.read_text() and "up 1" in out.read_text())
+        print("hold", file=watch.stdin, flush=True)
+        until_blocking(lambda: "held" in err.read_text() and "up 1" in out.read_text())
         write(here / "app.py", "VALUE = 2\n" + APP)
         print("status", file=watch.stdin, flush=True)
-        until_blocking(lambda: "paused, what changes waits for unpause" in err.read_text())
+        until_blocking(lambda: "held, what changes waits for release" in err.read_text())
         assert "up 2" not in out.read_text()
-        print("unpause", file=watch.stdin, flush=True)
+        print("release", file=watch.stdin, flush=True)
         until_blocking(lambda: "up 2" in out.read_text())
         print("quit", file=watch.stdin, flush=True)
         assert watch.wait(LIMIT) == 0

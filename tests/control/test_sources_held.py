@@ -1,4 +1,4 @@
-"""A source that is paused: nothing of it is taken, nothing of it is lost, and it does not hold up the end."""
+"""A source that is held: nothing of it is taken, nothing of it is lost, and it does not hold up the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Suspending:
-    """One that knows how to pause by itself."""
+    """One that knows how to hold by itself."""
 
     name = "door"
 
@@ -45,13 +45,13 @@ async def test_its_events_wait_and_none_is_lost(clock: Clock) -> None:
     router.handle("tick/*", seen)
     async with running(router):
         await clock.advance(2.5)
-        router.pause_source("ticks")
-        router.pause_source("ticks")
-        assert [source.paused for source in router.sources()] == [True]
+        router.hold_source("ticks")
+        router.hold_source("ticks")
+        assert [source.held for source in router.sources()] == [True]
         await clock.advance(100)
         assert seen.topics == ["tick/0", "tick/1"]
-        router.unpause_source("ticks")
-        router.unpause_source("ticks")
+        router.release_source("ticks")
+        router.release_source("ticks")
         await clock.advance(2.5)
     assert seen.topics == ["tick/0", "tick/1", "tick/2", "tick/3", "tick/4"]
 
@@ -60,47 +60,47 @@ async def test_one_that_can_suspend_itself_does_so() -> None:
     router, source = Router(), Suspending()
     router.add_source(source)
     async with running(router):
-        router.pause_source("door")
-        router.pause_source("door")
-        router.unpause_source("door")
-        router.unpause_source("door")
+        router.hold_source("door")
+        router.hold_source("door")
+        router.release_source("door")
+        router.release_source("door")
     assert source.calls == ["suspend", "resume"]
 
 
-async def test_what_a_paused_source_has_in_its_hands_is_delivered_at_the_end(clock: Clock) -> None:
+async def test_what_a_held_source_has_in_its_hands_is_delivered_at_the_end(clock: Clock) -> None:
     router, seen = Router(), Recorder()
     router.add_source(ticks)
     router.handle("tick/*", seen)
     async with running(router):
-        router.pause_source("ticks")
+        router.hold_source("ticks")
         await clock.advance(3)
         assert seen.topics == []
     assert seen.topics == ["tick/0"]
 
 
-async def test_a_pause_holds_for_one_that_is_pushed_into() -> None:
+async def test_a_hold_holds_for_one_that_is_pushed_into() -> None:
     router, seen, source = Router(), Recorder(), BaseSource("pushed")
     router.add_source(source)
     router.handle("**", seen)
     async with running(router):
-        router.pause_source("pushed")
+        router.hold_source("pushed")
         pushed = asyncio.create_task(source.emit(Event("a")))
         for _ in range(5):
             await asyncio.sleep(0)
         assert seen.topics == []
-        router.unpause_source("pushed")
+        router.release_source("pushed")
         await pushed
     assert seen.topics == ["a"]
 
 
 async def test_a_name_that_no_source_has_is_refused() -> None:
     with pytest.raises(RouteNotFound, match=r"no source of router 'router' is called 'x'; router.sources\(\) lists"):
-        Router().pause_source("x")
+        Router().hold_source("x")
     with pytest.raises(RouteNotFound, match="'x'"):
-        Router().unpause_source("x")
+        Router().release_source("x")
 
 
-async def test_what_a_paused_source_has_in_its_hands_is_delivered_also_where_there_is_no_room_yet() -> None:
+async def test_what_a_held_source_has_in_its_hands_is_delivered_also_where_there_is_no_room_yet() -> None:
     router, seen, go_on = Router(buffer=1), Recorder(), asyncio.Event()
 
     async def numbers() -> AsyncIterator[Event]:
@@ -112,7 +112,7 @@ async def test_what_a_paused_source_has_in_its_hands_is_delivered_also_where_the
         seen(event)
 
     router.add_source(numbers)
-    router.pause_source(router.sources()[0].name)
+    router.hold_source(router.sources()[0].name)
     async with running(router):
         first = router.emit_nowait(Event("busy"))
         await asyncio.sleep(0)
@@ -130,10 +130,10 @@ async def test_the_end_of_the_router_ends_the_pause() -> None:
     router.add_source(source)
     router.add_source(silent)
     async with running(router):
-        router.pause_source("door")
-        router.pause_source("silent")
+        router.hold_source("door")
+        router.hold_source("silent")
     assert source.calls == ["suspend", "resume"]
-    assert not any(each.paused for each in router.sources())
+    assert not any(each.held for each in router.sources())
 
 
 async def test_one_that_cannot_be_resumed_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
@@ -146,7 +146,7 @@ async def test_one_that_cannot_be_resumed_does_not_hold_up_the_others(caplog: py
     router.add_source(Stuck())
     router.add_source(source)
     async with running(router):
-        router.pause_source("door")
-        router.pause_source("other")
+        router.hold_source("door")
+        router.hold_source("other")
     assert source.calls == ["suspend", "resume"]
     assert "source 'door' could not be resumed" in caplog.text
