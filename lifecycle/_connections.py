@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from aiohttp import web
 
-from lifecycle._hosts import share_of_descriptors
+from lifecycle._net import share_of_descriptors
 
 if TYPE_CHECKING:
     import socket

@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._naming import words_of
+from lifecycle._util import message_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,7 +109,7 @@ _remembered = lru_cache(1024)(_masked)
 
 def error_masked(error: BaseException) -> str:
     """The class of ``error`` and its message, masked."""
-    words = masked(words_of(error))
+    words = masked(message_of(error))
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 

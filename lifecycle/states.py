@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from lifecycle import hooks
-from lifecycle._bells import Bell
+from lifecycle._async import Condition
 from lifecycle.errors import InvalidTransition
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Machine(Generic[S]):
         self._history: list[tuple[S, S, str, float, float]] = []
         self._kept = history
         # Rung at every change, once somebody has waited for one.
-        self._bell: Bell | None = None
+        self._changed: Condition | None = None
 
     def __repr__(self) -> str:
         return f"<Machine {self.name!r}: {self._state}>"
@@ -114,8 +114,8 @@ class Machine(Generic[S]):
         self._history.append(moved)
         if len(self._history) > self._kept:
             del self._history[0]
-        if self._bell is not None:
-            self._bell.ring()
+        if self._changed is not None:
+            self._changed.notify_all()
         if hooks.state_changed.receivers:
             hooks.state_changed.announce(self, machine=self, transition=Transition(*moved))
         return True
@@ -130,9 +130,9 @@ class Machine(Generic[S]):
             if self.is_final:
                 raise self._error(f"{self.name!r} is {self._state} for good and will not reach {_names(states)}")
             last = self._history[-1] if self._history else None
-            if self._bell is None:
-                self._bell = Bell()
-            await self._bell.heard()
+            if self._changed is None:
+                self._changed = Condition()
+            await self._changed.wait()
             for passed in self._after(last):
                 if passed in states:
                     return passed

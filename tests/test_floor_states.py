@@ -157,6 +157,6 @@ async def test_one_who_stops_waiting_leaves_nothing_behind(clock: Clock) -> None
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1):
             await machine.reach(Light.AMBER)
-    assert machine._bell is not None
-    assert machine._bell._waiters == []
+    assert machine._changed is not None
+    assert machine._changed._waiters == []
     machine.to(Light.GREEN)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from lifecycle import _context
+from lifecycle._util import current_span
 from lifecycle.backoff import Backoff
 from lifecycle.bridges.codec import to_binary
 from lifecycle.bridges.dead_letters import message_key
@@ -242,7 +242,7 @@ class NatsBridge:
             raise NotHandled(f"no route here matches {topic!r}, and it does not go to the bus")
         subject = as_subject(topic, self._settings.prefix)
         headers, body = to_binary(event, self._source)
-        span = _context.traceparent.get()
+        span = current_span.get()
         if span:
             headers["traceparent"] = span
         await self._publisher.publish(subject, headers, body, message_key(subject, headers["ce-id"]))

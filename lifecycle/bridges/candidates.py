@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from lifecycle._bells import within
-from lifecycle._naming import reason_of
+from lifecycle._async import wait_within
+from lifecycle._util import reason_of
 from lifecycle.bridges.buckets import ensure_bucket
 from lifecycle.bridges.leases import Lease, unanswered
 from lifecycle.bridges.vacancies import Vacancy
@@ -105,5 +105,5 @@ class Candidate:
                 pause = seconds / _TRIES
 
     async def _wait(self, seconds: float) -> None:
-        if await within(seconds, self._stirred):
+        if await wait_within(seconds, self._stirred):
             self._stirred.clear()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from lifecycle._bells import Bell
+from lifecycle._async import Condition
 from lifecycle._masking import error_masked
 from lifecycle.backoff import Backoff
 from lifecycle.bridges.codec import from_binary
@@ -118,7 +118,7 @@ class Intake:
         self._pull_more = freed
         self._wants = lru_cache(4096)(settings.is_subscribed)
         # Rung when an event has ended, and when the bridge ends.
-        self._bell = Bell()
+        self._changed = Condition()
         # Each waits for the end of one delivery.
         self._tasks: set[asyncio.Task[None]] = set()
         #: Whether what is dropped from now on was dropped because the program ends.
@@ -127,7 +127,7 @@ class Intake:
     def end(self) -> None:
         """Take what is dropped from now on for dropped because the program ends."""
         self.is_ending = True
-        self._bell.ring()
+        self._changed.notify_all()
 
     @property
     def held(self) -> int:
@@ -230,7 +230,7 @@ class Intake:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.ack_wait):
                 while condition() and not self.is_ending:
-                    await self._bell.heard()
+                    await self._changed.wait()
 
     async def keep_alive(self, waiting: Iterable[Msg]) -> None:
         """Tell the server that what is held, and what is still ``waiting``, is in good hands."""
@@ -335,7 +335,7 @@ class Intake:
 
     def _release(self, held: _Held) -> None:
         del self._held[held.key]
-        self._bell.ring()
+        self._changed.notify_all()
         self._pull_more()
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from lifecycle._naming import reason_of
+from lifecycle._util import reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import BridgeError, UnfitServer
 

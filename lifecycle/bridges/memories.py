@@ -12,7 +12,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from lifecycle._naming import reason_of
+from lifecycle._util import reason_of
 from lifecycle.bridges.streams import replicated
 from lifecycle.errors import UnfitServer
 

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from lifecycle._bells import Bell
-from lifecycle._naming import reason_of
+from lifecycle._async import Condition
+from lifecycle._util import reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.bridges.acknowledging import PATIENCE as _PATIENCE_FOR_ACK
 from lifecycle.bridges.acknowledging import Acks
@@ -46,7 +46,7 @@ class Publisher:
         self._stream, self._prefix, self._most = stream, prefix, most
         self._acks: Acks | None = None
         # Rung when there may be a link that is up.
-        self._bell = Bell()
+        self._changed = Condition()
         self._slots = asyncio.Semaphore(most)
         # Finds out why no stream answers, and what it found.
         self._inquiry: asyncio.Task[None] | None = None
@@ -62,7 +62,7 @@ class Publisher:
         self._finding = ""
         # A semaphore belongs to one event loop, and a bridge may run in another one the next time.
         self._slots = asyncio.Semaphore(self._most)
-        self._bell.ring()
+        self._changed.notify_all()
 
     async def leave(self) -> None:
         """There is no link any more."""
@@ -79,7 +79,7 @@ class Publisher:
         if not up and self._acks is not None:
             self._acks.lose()
         if up:
-            self._bell.ring()
+            self._changed.notify_all()
 
     async def publish(self, subject: str, headers: dict[str, str], body: bytes, key: str) -> None:
         """Return when the server has it; ``key`` is what it knows it by.
@@ -120,7 +120,7 @@ class Publisher:
                         tries += 1
                     while self._acks is None or not self._acks.link.is_up:
                         why = self._no_link()
-                        await self._bell.heard()
+                        await self._changed.wait()
                     why = await self._tried(subject, headers, body)
                     if not why:
                         return

@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from lifecycle._bells import within
+from lifecycle._async import wait_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +123,7 @@ class Pull:
         """Wait until something comes or there is more room; notice silence."""
         clock = asyncio.get_running_loop().time
         until = clock() + _HEARTBEAT
-        if await within(_HEARTBEAT, self._stirred):
+        if await wait_within(_HEARTBEAT, self._stirred):
             return
         # Whoever slept himself has not heard what was said meanwhile.
         slept = clock() > until + 1.0

@@ -7,7 +7,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._bells import within
+from lifecycle._async import wait_within
 from lifecycle.backoff import Backoff
 from lifecycle.bridges.intake import Intake
 from lifecycle.bridges.memories import Failures
@@ -153,7 +153,7 @@ class Session:
                     await self._intake.take(message, emit)
             except _told_by_server() as error:
                 _log.info("the group %r gets nothing (%s); it is set up again", self._settings.group, error)
-                await within(_BACKOFF.delay(tries), self._ending)
+                await wait_within(_BACKOFF.delay(tries), self._ending)
                 tries += 1
                 await self._unless_ending(self._recover())
         await self._pull.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from lifecycle._bells import within
+from lifecycle._async import wait_within
 from lifecycle.bridges.lease_keys import OPERATION, Holder, read_holder
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Vacancy:
         """Return when the lease may be free."""
         now = asyncio.get_running_loop().time
         pause = _LOOK
-        while pause > 0 and not await within(pause, self._stirred):
+        while pause > 0 and not await wait_within(pause, self._stirred):
             pause = self._heard + self.holder.lease * _SILENCE - now()
         self._stirred.clear()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
-from lifecycle._hosts import is_loopback
+from lifecycle._net import is_loopback
 
 if TYPE_CHECKING:
     from lifecycle.cli.globs import Glob

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import SplitResult, quote, urlsplit
 
-from lifecycle._naming import reason_of
+from lifecycle._util import reason_of
 from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
 from lifecycle.cli.messages import give
 from lifecycle.cli.variables import secret_in

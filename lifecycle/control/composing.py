@@ -9,7 +9,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._naming import name_of
+from lifecycle._util import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lifecycle import hooks
-from lifecycle._naming import error_text
+from lifecycle._util import error_text
 from lifecycle.errors import SourceFailed
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from lifecycle import _context, hooks
+from lifecycle import hooks
+from lifecycle._util import clear_context
 from lifecycle.control.deliveries import current
 from lifecycle.control.entrances import Entrance
 from lifecycle.errors import LaneFull
@@ -194,7 +195,7 @@ class Lane:
         started, finished = hooks.handler_started.receivers, hooks.handler_finished.receivers
         ended = hooks.delivery_ended.receivers
         traffic, outcomes, enter, turn = self._traffic, self._traffic.outcomes, current.set, _TURN
-        _context.leave()
+        clear_context()
         self._handling += 1
         self.limit -= 1
         try:

@@ -8,7 +8,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from lifecycle._naming import name_of
+from lifecycle._util import name_of
 from lifecycle.control.composing import as_async
 from lifecycle.errors import NotHandled
 

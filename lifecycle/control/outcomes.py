@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
-from lifecycle._naming import name_of
+from lifecycle._util import name_of
 from lifecycle.errors import Dropped
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lifecycle._naming import name_of
+from lifecycle._util import name_of
 from lifecycle.errors import RouteNotFound
 from lifecycle.events import Event
 

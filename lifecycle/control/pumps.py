@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, cast
 
-from lifecycle._cancelling import was_cancelled
-from lifecycle._naming import name_of
+from lifecycle._async import was_cancelled
+from lifecycle._util import name_of
 from lifecycle.control.deliveries import current
 from lifecycle.control.failures import Failures
 

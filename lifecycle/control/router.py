@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
-from lifecycle._naming import name_of
+from lifecycle._util import name_of
 from lifecycle.backoff import Backoff
 from lifecycle.control.commands import Command, Commands, Completer, help_of
 from lifecycle.control.deliveries import taken

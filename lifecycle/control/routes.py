@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from lifecycle._naming import name_of
+from lifecycle._util import name_of
 from lifecycle.control.composing import Chain, as_async, wrap
 from lifecycle.control.lanes import Busy
 from lifecycle.control.plans import Plan

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from lifecycle._naming import name_of
+from lifecycle._util import name_of
 from lifecycle.control.composing import as_async
 from lifecycle.control.index import Index
 from lifecycle.control.patterns import MAX_SEGMENTS, Pattern

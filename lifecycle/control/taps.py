@@ -8,9 +8,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from lifecycle._cancelling import was_cancelled
-from lifecycle._functions import is_async
-from lifecycle._naming import name_of
+from lifecycle._async import is_async, was_cancelled
+from lifecycle._util import name_of
 from lifecycle.control.deliveries import Delivery
 from lifecycle.control.routes import Route, caller
 from lifecycle.errors import Dropped

@@ -10,8 +10,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from lifecycle import hooks
-from lifecycle._cancelling import was_cancelled
-from lifecycle._naming import error_text, name_of
+from lifecycle._async import was_cancelled
+from lifecycle._util import error_text, name_of
 from lifecycle.control.deliveries import Delivery, current
 from lifecycle.control.lanes import Lane
 from lifecycle.control.outcomes import Outcomes

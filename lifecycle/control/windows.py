@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lifecycle import hooks
-from lifecycle._cancelling import was_cancelled
-from lifecycle._naming import name_of
+from lifecycle._async import was_cancelled
+from lifecycle._util import name_of
 from lifecycle.control.composing import as_async
 from lifecycle.control.deliveries import Delivery
 from lifecycle.errors import NotHandled

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lifecycle import hooks
-from lifecycle._bells import within
-from lifecycle._context import flow as flow_here
+from lifecycle._async import wait_within
+from lifecycle._util import current_flow
 from lifecycle.flows.contexts import CURRENT, TaskContext
 from lifecycle.flows.failures import Failure
 from lifecycle.flows.sending import Sending
@@ -111,14 +111,14 @@ class Crew:
         assert atom is not None
         task = _context(self._flow, call)
         CURRENT.set(task)
-        flow_here.set(self._flow)
+        current_flow.set(self._flow)
         with Sending(_key(self._flow, call, call.cell.round), self._codec, call.sent):
             return await self._call(atom, call)
 
     async def _call(self, atom: Atom, call: Call) -> Any:
         if call.pause and not call.back:
             # A flow that is suspended does not wait.
-            await within(call.pause, self.hurry)
+            await wait_within(call.pause, self.hurry)
         if atom.undo_in_thread if call.back else atom.in_thread:
             # The wait for a thread does not count as time of the task. `_result` gives the seat back.
             await self._seats.acquire()

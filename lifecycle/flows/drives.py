@@ -7,8 +7,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
-from lifecycle._bells import Bell, within
-from lifecycle._naming import reason_of
+from lifecycle._async import Condition, wait_within
+from lifecycle._util import reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import ClaimLost, FlowError
 from lifecycle.flows.owners import GONE
@@ -59,7 +59,7 @@ class Drive:
         # Whether it is to be suspended as soon as it runs, and how much time its tasks have.
         self._asked: tuple[float | None] | None = None
         # Rung when anything is otherwise; and when it has come to rest, for those who need not be woken before.
-        self._bell, self._rest = Bell(), Bell()
+        self._changed, self._rest = Condition(), Condition()
         # What each who watches the engine has not seen yet.
         self._watchers: list[deque[EngineState]] = []
 
@@ -132,7 +132,7 @@ class Drive:
         if self._engine is None or not self._mine:
             snapshot, self._mine = await self._repository.open(self._row, same=self._same)
             self._stored = True
-            self._bell.ring()
+            self._changed.notify_all()
             if not self._mine and (anew or snapshot.flow.state not in ENDS):
                 snapshot = await self._take(snapshot, anew=anew)
             self._use(snapshot)
@@ -166,13 +166,13 @@ class Drive:
                     return snapshot
                 else:
                     owners.ring(f"{FOLLOW} {self.id}")
-                    await within(_LOOK.delay(tries), self._news)
+                    await wait_within(_LOOK.delay(tries), self._news)
                     tries += 1
                 snapshot = await repository.store.load(self.id)
                 if snapshot.flow.state in ENDS:
                     return snapshot
                 self._row = self._row._replace(state=snapshot.flow.state)
-                self._bell.ring()
+                self._changed.notify_all()
         finally:
             for silence in silences:
                 silence()
@@ -186,13 +186,13 @@ class Drive:
     def _use(self, snapshot: Snapshot) -> None:
         self._row = self._row._replace(error=snapshot.flow.error)
         self._engine = self._repository.engine(self._plan, snapshot, self)
-        self._engine.bell = self._bell
+        self._engine.changed = self._changed
         self._engine.watchers.append(self._watch)
 
     def _watch(self, state: EngineState) -> None:
         for seen in self._watchers:
             seen.append(state)
-        self._bell.ring()
+        self._changed.notify_all()
         if self._asked is not None and self._engine is not None and state is EngineState.RESUMING:
             self._engine.suspend(cancel_after=self._asked[0])
 
@@ -212,7 +212,7 @@ class Drive:
     async def settle(self) -> None:
         """Wait until nothing is at work."""
         while self.running:
-            await self._rest.heard()
+            await self._rest.wait()
 
     async def close(self) -> None:
         """Stop at once what still runs, and tell who waits that nothing will come."""
@@ -230,5 +230,5 @@ class Drive:
 
     def _ring(self) -> None:
         """Whoever waits for anything looks again."""
-        self._bell.ring()
-        self._rest.ring()
+        self._changed.notify_all()
+        self._rest.notify_all()

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
-from lifecycle._bells import Bell
+from lifecycle._async import Condition
 from lifecycle.flows.codecs import JSON, is_large, keep
 from lifecycle.flows.core.cells import NOTHING
 from lifecycle.flows.core.cores import Core
@@ -63,7 +63,7 @@ class Engine:
         self.id: str = snapshot.flow.id
         self.core: Final = Core(plan, snapshot, codec, options)
         #: Rung when something is stored and told.
-        self.bell: Bell = Bell()
+        self.changed: Condition = Condition()
         #: Called with each change once it is stored, in order; what one raises ends the engine.
         self.listeners: list[Callable[[Change], object]] = []
         #: Called with each state of the engine, before what is done in it.
@@ -178,7 +178,7 @@ class Engine:
         elif begun := changes[before:]:
             self.core.take_back(begun[0].seq)
             calls = []
-        self.bell.ring()
+        self.changed.notify_all()
         if self.core.ledger.is_open:
             await self._flush()
         for call in calls:
@@ -220,7 +220,7 @@ class Engine:
         self._enter(EngineState.GAME_OVER)
         for change in changes[before:]:
             self._tell(change)
-        self.bell.ring()
+        self.changed.notify_all()
         await self._flush()
         self._enter(EngineState(state.value))
         return state
@@ -287,7 +287,7 @@ class Engine:
         while changes := await self._commit():
             for change in changes:
                 self._tell(change)
-            self.bell.ring()
+            self.changed.notify_all()
 
     async def _commit(self) -> Sequence[Change]:
         """Write what has changed; the changes that are to be told, in order."""

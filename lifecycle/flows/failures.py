@@ -7,7 +7,7 @@ import traceback as tracebacks
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lifecycle._naming import words_of
+from lifecycle._util import message_of
 from lifecycle.errors import AtomFailed
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ class Failure:
         """What is to be said of ``error``."""
         try:
             text = "".join(tracebacks.format_exception(error))
-        except Exception:  # noqa: BLE001  # as `words_of`
+        except Exception:  # noqa: BLE001  # as `message_of`
             text = ""
-        return cls(type(error).__name__, words_of(error), text[-_KEPT:], error)
+        return cls(type(error).__name__, message_of(error), text[-_KEPT:], error)
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._bells import within
-from lifecycle._naming import error_text, reason_of
+from lifecycle._async import wait_within
+from lifecycle._util import error_text, reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows.records import UNENDED, FailedDelivery
@@ -92,7 +92,7 @@ class Outbox:
                 if any(map(_is_suspect, rows)):
                     await self._idle()
                 if not rows:
-                    await within(_LOOK, self._news)
+                    await wait_within(_LOOK, self._news)
         finally:
             silence()
             keeping.cancel()

@@ -52,7 +52,7 @@ class Peers:
         # What our file is called, its lock, and its end for reading.
         self._name = ""
         self._lock: FileLock | None = None
-        self._bell: int | None = None
+        self._changed: int | None = None
         self._looking: asyncio.TimerHandle | None = None
         # The writing ends of the others, by name.
         self._others: dict[str, int] = {}
@@ -115,17 +115,17 @@ class Peers:
 
     def _hang_up(self) -> None:
         """Hear nothing more."""
-        if self._bell is not None:
-            asyncio.get_running_loop().remove_reader(self._bell)
-            os.close(self._bell)
-            self._bell = None
+        if self._changed is not None:
+            asyncio.get_running_loop().remove_reader(self._changed)
+            os.close(self._changed)
+            self._changed = None
 
     def _listen(self, path: Path) -> None:
         bell = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         if not _is_fifo(bell):
             os.close(bell)
             return
-        self._bell = bell
+        self._changed = bell
         asyncio.get_running_loop().add_reader(bell, self._rung)
 
     def close(self) -> None:
@@ -196,9 +196,9 @@ class Peers:
                 os.write(end, line)
 
     def _rung(self) -> None:
-        assert self._bell is not None
+        assert self._changed is not None
         try:
-            rung = os.read(self._bell, 65536)
+            rung = os.read(self._changed, 65536)
         except BlockingIOError:
             return
         *lines, rest = (self._rest + rung).split(b"\n")

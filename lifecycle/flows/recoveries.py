@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from lifecycle._naming import reason_of
+from lifecycle._util import reason_of
 from lifecycle.flows.plans.compiling import compile_flow
 from lifecycle.flows.tables import FlowState
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._naming import error_text
+from lifecycle._util import error_text
 from lifecycle.errors import FlowError, InvalidState
 from lifecycle.flows.drives import Drive
 from lifecycle.flows.tables import EngineState, FlowState
@@ -59,7 +59,7 @@ class Run(Drive):
 
     async def _outcome(self) -> dict[str, Any]:
         while not (self.ended or self.stopped):
-            await self._rest.heard()
+            await self._rest.wait()
         if self._error is not None:
             raise self._error
         assert self._engine is not None
@@ -73,15 +73,15 @@ class Run(Drive):
         """Each change from the first on, once it is stored; ends when the flow has come to an end."""
         seq = 0
         while True:
-            rung, over = self._bell.rung, self.ended or self.stopped
+            before, over = self._changed.notified, self.ended or self.stopped
             changes = await self._repository.changes(self.id, after=seq)
             for change in changes:
                 yield change
                 seq = change.seq
             if over and not changes:
                 return
-            if not changes and rung == self._bell.rung:
-                await self._bell.heard()
+            if not changes and before == self._changed.notified:
+                await self._changed.wait()
 
     async def states(self) -> AsyncGenerator[EngineState, None]:
         """What the engine enters from now on, until the flow is at rest."""
@@ -93,7 +93,7 @@ class Run(Drive):
                     yield seen.popleft()
                 if not self.running:
                     return
-                await self._bell.heard()
+                await self._changed.wait()
         finally:
             self._watchers.remove(seen)
 
@@ -107,7 +107,7 @@ class Run(Drive):
         while not self._stored:
             if self._error is not None:
                 raise self._error
-            await self._bell.heard()
+            await self._changed.wait()
         return self
 
     # -- what is asked of it ---------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Run(Drive):
     async def resume(self) -> None:
         """Go on, if the flow is suspended or something stopped it; it goes on in the background."""
         while self.running and self._asked is not None:
-            await self._rest.heard()
+            await self._rest.wait()
         if self.stopped or not self.ended:
             self.drive()
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, overload
 
-from lifecycle._functions import is_async
-from lifecycle._naming import name_of
+from lifecycle._async import is_async
+from lifecycle._util import name_of
 from lifecycle.flows.signatures import Wants, wants_of
 
 if TYPE_CHECKING:

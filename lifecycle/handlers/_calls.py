@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lifecycle._naming import name_of
+from lifecycle._util import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

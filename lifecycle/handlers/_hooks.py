@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._naming import name_of
+from lifecycle._util import name_of
 from lifecycle.handlers._calls import adapted
 
 if TYPE_CHECKING:

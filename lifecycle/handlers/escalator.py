@@ -6,7 +6,7 @@ import asyncio
 import math
 from typing import TYPE_CHECKING
 
-from lifecycle._naming import name_of
+from lifecycle._util import name_of
 from lifecycle.control.composing import as_async
 from lifecycle.errors import Dropped, NotHandled
 

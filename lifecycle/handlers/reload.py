@@ -8,8 +8,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lifecycle._functions import is_async
-from lifecycle._naming import error_text
+from lifecycle._async import is_async
+from lifecycle._util import error_text
 from lifecycle.handlers._calls import adapted, trimmed
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from opentelemetry import context as contexts
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from lifecycle import _context, hooks
+from lifecycle import hooks
 from lifecycle._masking import error_masked, masked
-from lifecycle._naming import words_of
+from lifecycle._util import current_span, message_of
 from lifecycle.errors import Dropped, NotHandled
 from lifecycle.observe._words import sendable
 
@@ -48,7 +48,7 @@ class _Working:
         self.span = span
         self._tokens: tuple[Token[Context], Token[str]] = (
             contexts.attach(set_span_in_context(span, above)),
-            _context.traceparent.set(_traceparent(span)),
+            current_span.set(_traceparent(span)),
         )
 
     def end(self, error: BaseException | None, outcome: str = "") -> None:
@@ -59,7 +59,7 @@ class _Working:
     def leave(self) -> None:
         """Where it began: it is not the current one any more."""
         contexts.detach(self._tokens[0])
-        _context.traceparent.reset(self._tokens[1])
+        current_span.reset(self._tokens[1])
 
 
 class _Event:
@@ -240,7 +240,7 @@ def _end(span: Span, error: BaseException | None, outcome: str = "") -> None:
 def _exception_masked(error: BaseException) -> dict[str, str]:
     """The attributes of the event that a span keeps of ``error``, in place of those with its secrets."""
     trace = "".join(traceback.format_exception(error))
-    return {"exception.message": masked(sendable(words_of(error))), "exception.stacktrace": masked(sendable(trace))}
+    return {"exception.message": masked(sendable(message_of(error))), "exception.stacktrace": masked(sendable(trace))}
 
 
 def _outcome(error: BaseException | None) -> str:

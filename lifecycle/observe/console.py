@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._hosts import share_of_descriptors
 from lifecycle._masking import masked
+from lifecycle._net import share_of_descriptors
 from lifecycle._steering.lent_commands import Steering, lent
 from lifecycle.control.commands import completions
 from lifecycle.observe._console.orders import Orders, Outcome, TooMany, Verdict

@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
-from lifecycle._naming import program_name
-from lifecycle._unix_sockets import SocketFile, clear, has_ended
+from lifecycle._net import SocketFile, clear, has_ended
+from lifecycle._util import program_name
 from lifecycle.observe.console import Console
 from lifecycle.observe.sockets import addressed, check_directory, directory, reserve
 from lifecycle.runtime.mains import Auxiliary

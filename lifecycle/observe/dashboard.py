@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
-from lifecycle._hosts import check_port, is_loopback, url_of
+from lifecycle._net import check_port, is_loopback, url_of
 from lifecycle.observe._dashboard.guard import HEADERS, Guard, made_token
 from lifecycle.observe.console import Console
 from lifecycle.runtime.mains import Auxiliary

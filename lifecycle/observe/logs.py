@@ -10,7 +10,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from lifecycle import _context
+from lifecycle._util import current_flow, current_span, current_worker
 from lifecycle.control.deliveries import current
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _NAMES = ("event_id", "topic", "worker", "flow", "traceparent")
 #: What the standard library puts into a record, and what is told otherwise.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", *_NAMES}
 
-_VARIABLES = (("worker", _context.worker), ("flow", _context.flow), ("traceparent", _context.traceparent))
+_VARIABLES = (("worker", current_worker), ("flow", current_flow), ("traceparent", current_span))
 
 
 def context() -> dict[str, object]:

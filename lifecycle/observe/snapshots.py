@@ -13,7 +13,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from lifecycle._naming import program_name
+from lifecycle._util import program_name
 from lifecycle.observe._snapshot.surveys import Survey
 from lifecycle.observe._snapshot.views import ProgramView, Snapshot
 from lifecycle.runtime.lifetimes import Lifetime, current_life

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lifecycle._unix_sockets import is_forsaken, peer
+from lifecycle._net import is_forsaken, peer
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

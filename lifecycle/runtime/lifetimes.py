@@ -20,8 +20,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from lifecycle import hooks
-from lifecycle._cancelling import shield, was_cancelled
-from lifecycle._naming import name_of
+from lifecycle._async import shield, was_cancelled
+from lifecycle._util import name_of
 from lifecycle.errors import Interrupted
 from lifecycle.runtime.force import tell_terminal
 from lifecycle.runtime.signals import Escalation

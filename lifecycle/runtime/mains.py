@@ -9,9 +9,8 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 from lifecycle import hooks
-from lifecycle._cancelling import was_cancelled
-from lifecycle._functions import is_async
-from lifecycle._naming import name_of
+from lifecycle._async import is_async, was_cancelled
+from lifecycle._util import name_of
 from lifecycle.errors import Interrupted, WorkerFailed
 from lifecycle.runtime.stopping import starter, stop_worker
 

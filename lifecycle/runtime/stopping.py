@@ -13,8 +13,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from lifecycle import hooks
-from lifecycle._cancelling import shield
-from lifecycle._naming import name_of
+from lifecycle._async import shield
+from lifecycle._util import name_of
 from lifecycle.runtime.force import Alarm, dump_stacks, force_exit
 from lifecycle.runtime.signals import signal_registry
 

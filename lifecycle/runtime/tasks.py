@@ -9,8 +9,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lifecycle import hooks
-from lifecycle._cancelling import shield
-from lifecycle._naming import name_of
+from lifecycle._async import shield
+from lifecycle._util import name_of
 from lifecycle.runtime.lifetimes import call_anywhere, check_callable, current, current_life
 
 if TYPE_CHECKING:

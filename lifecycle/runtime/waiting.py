@@ -7,7 +7,7 @@ import io
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from lifecycle._cancelling import cancel_later
+from lifecycle._async import cancel_later
 from lifecycle.errors import Interrupted
 from lifecycle.runtime.lifetimes import current, current_life
 

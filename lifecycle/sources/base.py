@@ -7,7 +7,7 @@ import concurrent.futures
 from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
-from lifecycle._cancelling import cancel_later
+from lifecycle._async import cancel_later
 from lifecycle.errors import SourceClosed
 
 if TYPE_CHECKING:

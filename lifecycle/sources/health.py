@@ -9,8 +9,8 @@ import math
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
-from lifecycle._functions import is_async
-from lifecycle._naming import reason_of
+from lifecycle._async import is_async
+from lifecycle._util import reason_of
 from lifecycle.events import HealthEvent
 
 if TYPE_CHECKING:

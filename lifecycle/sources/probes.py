@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from lifecycle._hosts import check_port
+from lifecycle._net import check_port
 from lifecycle.runtime.lifetimes import current_life
 from lifecycle.runtime.mains import Auxiliary
 from lifecycle.sources._http.hosts import url_of

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, ClassVar
 
 from lifecycle import hooks
-from lifecycle._naming import reason_of
+from lifecycle._util import reason_of
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers.endings import Ending, announce, ask, sooner
 from lifecycle.workers.exits import Circumstances, as_failure, exit_of

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle._naming import reason_of
+from lifecycle._util import reason_of
 from lifecycle.workers.engines import client
 
 if TYPE_CHECKING:

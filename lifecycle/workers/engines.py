@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lifecycle._naming import reason_of
+from lifecycle._util import reason_of
 from lifecycle.errors import WorkerFailed
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lifecycle._naming import reason_of
+from lifecycle._util import reason_of
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import _platform
 from lifecycle.workers.records import Exit

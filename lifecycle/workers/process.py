@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lifecycle import _context
+from lifecycle._util import current_span
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import _platform
 from lifecycle.workers.base import BaseWorker
@@ -284,5 +284,5 @@ class ProcessWorker(BaseWorker):
 
 def _span() -> dict[str, str]:
     """Under which span it is started, as W3C writes it; OpenTelemetry reads it in many languages."""
-    traceparent = _context.traceparent.get()
+    traceparent = current_span.get()
     return {"TRACEPARENT": traceparent} if traceparent else {}

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
-from lifecycle._cancelling import was_cancelled
+from lifecycle._async import was_cancelled
 from lifecycle.workers.exits import failed
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
-from lifecycle._functions import is_async
-from lifecycle._naming import name_of
+from lifecycle._async import is_async
+from lifecycle._util import name_of
 from lifecycle.backoff import Backoff
 from lifecycle.workers.functions import needed
 from lifecycle.workers.gates import Gate

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from lifecycle import _context
-from lifecycle._functions import is_async
-from lifecycle._naming import name_of
+from lifecycle._async import is_async
+from lifecycle._util import current_worker, name_of
 from lifecycle.errors import InvalidTransition
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.functions import needed
@@ -93,7 +92,7 @@ class TaskWorker(BaseWorker):
 
     async def _run(self) -> End:
         given.set(dict(self._env))
-        _context.worker.set(self.name)
+        current_worker.set(self.name)
         try:
             await (self._fn() if self._gate is None else self._fn(self._gate))
         except asyncio.CancelledError:

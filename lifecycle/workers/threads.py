@@ -8,9 +8,8 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lifecycle import _context
-from lifecycle._functions import is_async
-from lifecycle._naming import name_of
+from lifecycle._async import is_async
+from lifecycle._util import current_worker, name_of
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.functions import takes_one
 from lifecycle.workers.handovers import given
@@ -68,7 +67,7 @@ class ThreadWorker(BaseWorker):
 
     def _work(self) -> End:
         given.set(dict(self._env))
-        _context.worker.set(self.name)
+        current_worker.set(self.name)
         try:
             self._fn(self._stop_asked)
         except BaseException as error:  # noqa: BLE001  # as its end

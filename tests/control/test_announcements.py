@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from lifecycle import _context, hooks
+from lifecycle import hooks
+from lifecycle._util import current_flow, current_span, current_worker
 from lifecycle.control import Delivery, Dropped, Event, LaneFull, NotHandled, Router
 from lifecycle.testing import Clock, running
 
@@ -277,13 +278,13 @@ async def test_a_handler_is_not_where_whoever_emitted_was(clock: Clock) -> None:
     seen: list[str] = []
 
     async def look(_event: Event) -> None:
-        seen.extend((_context.worker.get(), _context.flow.get(), _context.traceparent.get()))
+        seen.extend((current_worker.get(), current_flow.get(), current_span.get()))
 
     router = Router()
     router.handle("a", look)
 
     async def emit() -> None:
-        for each in (_context.worker, _context.flow, _context.traceparent):
+        for each in (current_worker, current_flow, current_span):
             each.set("elsewhere")
         await (await router.emit(Event("a")))
 

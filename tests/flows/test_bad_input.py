@@ -142,7 +142,7 @@ async def test_an_error_without_words_is_a_failure_like_any_other(
     with pytest.raises(MuteError):
         await run
     assert run.state == "REVERTED"
-    assert "its message cannot be had" in caplog.text
+    assert "its message cannot be read" in caplog.text
 
 
 async def test_an_id_is_a_text(flows: Flows) -> None:

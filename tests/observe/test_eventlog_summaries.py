@@ -146,4 +146,4 @@ def test_an_error_that_cannot_be_shown_is_told_by_its_class() -> None:
         def __str__(self) -> str:
             raise RuntimeError("no")
 
-    assert masked_error(Mute()) == "Mute: (its message cannot be had: RuntimeError)"
+    assert masked_error(Mute()) == "Mute: (its message cannot be read: RuntimeError)"

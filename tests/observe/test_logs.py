@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle import _context
+from lifecycle._util import current_flow
 from lifecycle.control import Event, Router
 from lifecycle.observe import ContextFilter, JsonFormatter, structlog_context
 from lifecycle.testing import Clock, running
@@ -101,13 +101,13 @@ def test_outside_of_everything_the_fields_are_empty_and_not_in_the_json(kept: Ke
 
 
 def test_what_the_program_says_itself_stays(kept: Kept) -> None:
-    token = _context.flow.set("f-1")
+    token = current_flow.set("f-1")
     try:
         log.info("hello", extra={"topic": "mine", "order": 7})
         assert structlog_context(None, "info", {"flow": "mine"}) == {"flow": "mine"}
         assert structlog_context(None, "info", {"event": "hello"}) == {"event": "hello", "flow": "f-1"}
     finally:
-        _context.flow.reset(token)
+        current_flow.reset(token)
     [line] = kept.lines
     assert (line["topic"], line["flow"], line["order"]) == ("mine", "f-1", 7)
 

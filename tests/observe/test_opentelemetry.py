@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import StatusCode
 
 from lifecycle import Event, Router, TaskWorker, hooks, lifetime, on_shutdown, run
-from lifecycle import _context as here
+from lifecycle._util import current_span
 from lifecycle.errors import NotHandled
 from lifecycle.flows import Flows, Times, linear, task
 from lifecycle.observe import LabelPolicy, OpenTelemetryMetrics, OpenTelemetryTraces
@@ -112,7 +112,7 @@ async def test_a_handlers_span_is_the_current_one_in_it_and_not_after_it() -> No
     seen: list[tuple[int, str]] = []
 
     def look(_event: object) -> None:
-        seen.append((trace.get_current_span().get_span_context().span_id, here.traceparent.get()))
+        seen.append((trace.get_current_span().get_span_context().span_id, current_span.get()))
 
     router.handle("job", look)
     async with tracer, running(router):
@@ -156,7 +156,7 @@ async def test_a_source_that_a_handler_adds_works_for_the_router_and_not_for_tha
     seen: list[str] = []
 
     async def source() -> AsyncIterator[Event]:
-        seen.append(here.traceparent.get())
+        seen.append(current_span.get())
         yield Event("second")
 
     router.handle("first", lambda _: router.add_source(source))
@@ -446,7 +446,7 @@ async def test_when_the_tracer_is_left_a_span_stays_the_current_one_of_its_handl
 
     async def look(_event: object) -> None:
         await asyncio.sleep(1)
-        seen.append((trace.get_current_span().get_span_context().is_valid, here.traceparent.get()[:2]))
+        seen.append((trace.get_current_span().get_span_context().is_valid, current_span.get()[:2]))
 
     router.handle("job", look)
     connected = len(hooks.delivery_ended.receivers)
@@ -465,7 +465,7 @@ async def test_without_an_sdk_the_context_of_the_sender_goes_through() -> None:
     """The API alone makes no spans, and hands on the one that it was given."""
     router = Router()
     seen: list[str] = []
-    router.handle("hook", lambda _: seen.append(here.traceparent.get()))
+    router.handle("hook", lambda _: seen.append(current_span.get()))
     async with OpenTelemetryTraces(trace.NoOpTracerProvider()), running(router):
         await (await router.emit(Webhook("hook", {"traceparent": f"00-{TRACE}-{SENDER}-01"})))
         await (await router.emit(Event("hook")))

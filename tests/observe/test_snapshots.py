@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import jsonschema  # type: ignore[import-untyped]  # it has no stubs
 import pytest
 
-from lifecycle import _context, hooks
+from lifecycle import hooks
+from lifecycle._util import current_span
 from lifecycle.control import Event, Router
 from lifecycle.flows import Board, Flows, ItemInfo, RunInfo, linear, task
 from lifecycle.observe import Snapshot, context, nodes, snapshot, snapshot_schema
@@ -472,9 +473,9 @@ async def test_code_knows_where_it_runs(clock: Clock) -> None:
         await flows.start(linear("steps", task(lambda: seen.append(context()), name="look")), id="f-1")
     assert seen == [{"event_id": sent.id, "topic": "a"}, {"worker": "w"}, {"flow": "f-1"}]
     assert context() == {}
-    token = _context.traceparent.set("00-1-2-01")
+    token = current_span.set("00-1-2-01")
     assert context() == {"traceparent": "00-1-2-01"}
-    _context.traceparent.reset(token)
+    current_span.reset(token)
 
 
 if __name__ == "__main__":

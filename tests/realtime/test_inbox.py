@@ -236,7 +236,7 @@ class Mute(Exception):
 
 @pytest.mark.parametrize(
     ("error", "told"),
-    [(ValueError("no \udcff"), r"ValueError: no \udcff"), (Mute(), "Mute: (its message cannot be had: RuntimeError)")],
+    [(ValueError("no \udcff"), r"ValueError: no \udcff"), (Mute(), "Mute: (its message cannot be read: RuntimeError)")],
 )
 async def test_whatever_a_handler_raises_its_letter_is_put_down(path: Path, error: Exception, told: str) -> None:
     async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:

@@ -86,7 +86,7 @@ class TestUnix:
     async def test_what_is_no_socket_is_never_removed(self, tmp_path: Path) -> None:
         path = tmp_path / "data"
         path.write_text("ours")
-        with pytest.raises(FileExistsError, match=f"{path} is there and no socket; remove it"):
+        with pytest.raises(FileExistsError, match=f"{path} exists and is not a socket; remove it"):
             await WebhookSource(f"unix:{path}").__aenter__()
         assert path.read_text() == "ours"
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle import _context, hooks
+from lifecycle import hooks
+from lifecycle._util import current_flow, current_worker
 from lifecycle.control import Router
 from lifecycle.flows import Flows, linear, task
 from lifecycle.runtime import Lifetime, current, lifetime, run
@@ -110,21 +111,21 @@ async def test_a_worker_knows_itself_and_a_flow_its_id(clock: Clock) -> None:
     seen: list[str] = []
 
     async def look() -> None:
-        seen.append(_context.worker.get())
+        seen.append(current_worker.get())
 
     def look_in_thread(_stop: threading.Event) -> None:
-        seen.append(_context.worker.get())
+        seen.append(current_worker.get())
 
     @task
     def step() -> None:
-        seen.append(_context.flow.get())
+        seen.append(current_flow.get())
 
     await asyncio.create_task(_lived(TaskWorker("a task", look)))
     await asyncio.create_task(_lived(ThreadWorker("a thread", look_in_thread)))
     async with Flows() as flows:
         await flows.start(linear("steps", step), id="one")
     assert seen == ["a task", "a thread", "one"]
-    assert _context.worker.get() == ""
+    assert current_worker.get() == ""
 
 
 async def _lived(worker: TaskWorker | ThreadWorker) -> None:

@@ -7,7 +7,7 @@ import importlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle._naming import error_text
+from lifecycle._util import error_text
 from lifecycle.cli.failures import CliError, UsageError
 from lifecycle.cli.listing import harmless
 from lifecycle.cli.parsers import CommandParser

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from lifecycle import hooks
-from lifecycle._bells import within
+from lifecycle._async import wait_within
 from lifecycle.backoff import Backoff
 from lifecycle.errors import FlowError
 from lifecycle.flows.jobs.claims import Claims, end_of, jobs_of
@@ -177,7 +177,7 @@ class Board:
                 job.see(await self._claims.row(job.id))
                 if job.state is JobState.COMPLETE:
                     return job.outcome
-                await within(_LOOK, news)
+                await wait_within(_LOOK, news)
         finally:
             silence()
 

@@ -11,8 +11,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
-from lifecycle._bells import within
-from lifecycle._naming import error_text
+from lifecycle._async import wait_within
+from lifecycle._util import error_text
 from lifecycle.backoff import Backoff
 from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
 from lifecycle.flows.crews import LAST_WORDS
@@ -165,7 +165,7 @@ class Conductor:
         now = self._board.now()
         then = await self._board.store.next(now=now)
         wait = self._lease / 3 if then is None else min(self._lease / 3, max(0.0, then - now))
-        await within(wait, self._news)
+        await wait_within(wait, self._news)
         if not self._news.is_set():
             # Perhaps somebody cannot ring, or has died unheard.
             self._board.store.doubt()

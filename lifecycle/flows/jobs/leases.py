@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from lifecycle._naming import words_of
+from lifecycle._util import message_of
 from lifecycle.errors import JournalError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Leases:
             async with asyncio.timeout(min(lease.until for lease in leases) - now):
                 lost = await self._board.store.renew([lease.job.row for lease in leases], now=now, until=until)
         except (JournalError, TimeoutError) as error:
-            _log.warning("claims cannot be extended: %s", words_of(error) or "the store takes too long")
+            _log.warning("claims cannot be extended: %s", message_of(error) or "the store takes too long")
             return False
         epochs = {(row.id, row.epoch) for row in lost}
         for lease in leases:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle._masking import masked
-from lifecycle._naming import reason_of
 from lifecycle._steering.actions import is_made_for, routers_of
 from lifecycle._steering.answers import Answer, asker
 from lifecycle._steering.lent_commands import LentCommands
+from lifecycle._util import reason_of
 from lifecycle.control import Router
 from lifecycle.control.commands import split
 from lifecycle.control.deliveries import current

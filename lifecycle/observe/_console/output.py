@@ -12,7 +12,7 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
-from lifecycle._log_handlers import stream_handlers
+from lifecycle._util import stream_handlers
 
 if TYPE_CHECKING:
     from collections.abc import Generator

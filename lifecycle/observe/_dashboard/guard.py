@@ -14,7 +14,7 @@ import secrets
 import socket
 from typing import TYPE_CHECKING
 
-from lifecycle._hosts import is_loopback
+from lifecycle._net import is_loopback
 from lifecycle.observe._http.refusals import Refused
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from lifecycle._bells import Bell
+from lifecycle._async import Condition
 from lifecycle.control.patterns import DEEP
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["Changes", "Following"]
 class Changes:
     """The last changes, numbered; kept as long as somebody reads, and once for all readers."""
 
-    __slots__ = ("_bell", "_kept", "_readers", "count", "is_over", "is_read")
+    __slots__ = ("_changed", "_kept", "_readers", "count", "is_over", "is_read")
 
     def __init__(self) -> None:
         #: How many there were.
@@ -30,7 +30,7 @@ class Changes:
         # What changed in the last of them: a record that changed again since stands further behind too.
         self._kept: deque[Record] = deque()
         self._readers: list[Following] = []
-        self._bell = Bell()
+        self._changed = Condition()
         #: Whether anybody wants to know.
         self.is_read: bool = False
         #: Whether there will be no more.
@@ -45,11 +45,11 @@ class Changes:
         self.count += 1
         record.change = self.count
         self._kept.append(record)
-        self._bell.ring()
+        self._changed.notify_all()
 
     async def wait(self) -> None:
         """Until there is something to look at."""
-        await self._bell.heard()
+        await self._changed.wait()
 
     def get(self, number: int) -> Record | None:
         """The record that changed then; None where it has changed again since."""
@@ -71,12 +71,12 @@ class Changes:
         if not self._readers:
             self.is_read = False
             self._kept = deque()
-        self._bell.ring()
+        self._changed.notify_all()
 
     def end(self) -> None:
         """Nothing will change any more."""
         self.is_over = True
-        self._bell.ring()
+        self._changed.notify_all()
 
 
 class Following:

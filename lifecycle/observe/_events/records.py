@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._naming import name_of
+from lifecycle._util import name_of
 from lifecycle.errors import Dropped, LaneFull, NotHandled
 from lifecycle.observe._events.entries import Entry, Fate
 from lifecycle.observe._events.summaries import digest, masked_error, summary

@@ -15,7 +15,7 @@ from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from lifecycle._masking import HIDDEN, is_secret, masked
-from lifecycle._naming import words_of
+from lifecycle._util import message_of
 from lifecycle.events import CommandEvent, Event, FileBatch, LineEvent
 from lifecycle.observe._words import shortened
 
@@ -69,7 +69,7 @@ def summary(taken: Digest) -> str:
 
 def masked_error(error: BaseException) -> str:
     """The class of ``error`` and what it says, without secrets."""
-    name, text = _class_name(type(error)), words_of(error)
+    name, text = _class_name(type(error)), message_of(error)
     return f"{name}: {masked(shortened(text, _ERROR))}" if text else name
 
 

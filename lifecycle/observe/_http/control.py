@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from lifecycle._unix_sockets import peer
+from lifecycle._net import peer
 from lifecycle.observe._http.answers import problem
 from lifecycle.observe._http.api import api_routes, errors_as_json
 

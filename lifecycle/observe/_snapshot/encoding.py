@@ -13,7 +13,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from lifecycle._masking import HIDDEN, is_secret, masked, option_names
-from lifecycle._naming import error_text
+from lifecycle._util import error_text
 from lifecycle.observe._words import shortened
 
 __all__ = ["misfit", "plain", "told", "unpacked"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from lifecycle import _hosts
+from lifecycle import _net
 
 __all__ = ["is_local", "unix_path", "url_of"]
 
@@ -27,11 +27,11 @@ def unix_path(host: str) -> str | None:
 
 def is_local(host: str) -> bool:
     """Whether no other machine can reach it."""
-    return unix_path(host) is not None or _hosts.is_loopback(host)
+    return unix_path(host) is not None or _net.is_loopback(host)
 
 
 def url_of(scheme: str, host: str, port: int) -> str:
     """Where it is, without a slash at the end."""
     if (path := unix_path(host)) is not None:
         return f"{scheme}+unix://{quote(path, safe='')}"
-    return _hosts.url_of(scheme, host, port)
+    return _net.url_of(scheme, host, port)

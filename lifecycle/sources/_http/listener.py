@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from lifecycle._connections import NEVER, Acceptor, Connection, Connections
-from lifecycle._unix_sockets import SocketFile
+from lifecycle._net import SocketFile
 from lifecycle.sources._http.answers import problem
 from lifecycle.sources._http.hosts import unix_path
 from lifecycle.sources._http.inherited import addresses, take

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lifecycle._hosts import share_of_descriptors
+from lifecycle._net import share_of_descriptors
 from lifecycle.sources._http.listener import Listener
 from lifecycle.sources._http.requests import Requests
 

@@ -11,7 +11,7 @@ import math
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from lifecycle._naming import error_text
+from lifecycle._util import error_text
 from lifecycle.events import WebhookEvent
 from lifecycle.journal import QUEUES, FileLock, Journal, Queue
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from prompt_toolkit.application import get_app_session, run_in_terminal
 
-from lifecycle._log_handlers import stream_handlers
+from lifecycle._util import stream_handlers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator

@@ -11,7 +11,8 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
-from lifecycle import _context, hooks
+from lifecycle import hooks
+from lifecycle._util import current_span
 from lifecycle.errors import RemoteError
 from lifecycle.workers.pool.requests import Cancelled, LinkClosed
 
@@ -70,7 +71,7 @@ class Call:
         self.member: Member | None = None
         self.request: Request | None = None
         #: The span that it is done under, as W3C writes it: sent along. Who is told that it begins may change it.
-        self.traceparent: str = _context.traceparent.get()
+        self.traceparent: str = current_span.get()
         self._caller = caller
         self._seat = seat
         self._window = window

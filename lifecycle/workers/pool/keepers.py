@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle._bells import Bell
+from lifecycle._async import Condition
 from lifecycle.backoff import Backoff
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers.pool.heartbeats import Heartbeats
@@ -72,7 +72,7 @@ class Keeper:
         self._failure: Callable[[], PoolFailed] | None = None
         self._last_call: asyncio.TimerHandle | None = None
         # Rung when somebody has come or gone, or nobody will come any more.
-        self._bell = Bell()
+        self._progress = Condition()
 
     # -- the life of the pool ---------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class Keeper:
         while not done():
             if self._seats.refusal is not None:
                 raise self._seats.refusal()
-            await self._bell.heard()
+            await self._progress.wait()
 
     def close(self, error: Callable[[], Exception]) -> None:
         """Have all members go, each when its call is done; who waits, and who comes, gets an ``error``."""
@@ -115,7 +115,7 @@ class Keeper:
             self._over.set_result(None)
             for member in self._roster:
                 self._retirements.retire(member, "shutdown")
-        self._bell.ring()
+        self._progress.notify_all()
 
     def fail(self, failure: Callable[[], PoolFailed]) -> None:
         """Give up: close the pool, and have it end with that."""
@@ -198,7 +198,7 @@ class Keeper:
         else:
             self.recovery.degraded(member, TimeoutError(f"{member.id!r} did not answer when it was ready"))
         self._retirements.renew(arrived=True)
-        self._bell.ring()
+        self._progress.notify_all()
 
     def _changed(self, member: Member, _old: Status, new: Status) -> None:
         """At once, so that the figures add up at any time."""
@@ -214,4 +214,4 @@ class Keeper:
             self.recovery.lost(member, member.history[0].reason, cause(member))
         self.adjust()
         self._retirements.renew()
-        self._bell.ring()
+        self._progress.notify_all()

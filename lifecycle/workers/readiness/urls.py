@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from lifecycle._naming import reason_of
+from lifecycle._util import reason_of
 from lifecycle.workers.readiness.listeners import Listeners
 from lifecycle.workers.readiness.polling import poll
 

@@ -6,8 +6,8 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._cancelling import was_cancelled
-from lifecycle._naming import error_text
+from lifecycle._async import was_cancelled
+from lifecycle._util import error_text
 from lifecycle.workers.records import ProbeResult
 from lifecycle.workers.status import AT_WORK, Status
 

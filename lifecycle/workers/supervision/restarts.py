@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
-from lifecycle._naming import reason_of
+from lifecycle._util import reason_of
 from lifecycle.errors import RestartLimitReached, WorkerFailed
 from lifecycle.workers.specs import OnLimit, Strategy
 from lifecycle.workers.status import Status

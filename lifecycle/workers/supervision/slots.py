@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from lifecycle._naming import reason_of
+from lifecycle._util import reason_of
 from lifecycle.backoff import Intensity
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.exits import as_failure

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
-from lifecycle._cancelling import was_cancelled
+from lifecycle._async import was_cancelled
 from lifecycle.errors import DoNotRestart, WorkerFailed
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.containment import Keep

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle import _context
+from lifecycle._util import current_span
 from lifecycle.bridges import BusEvent, NatsBridge, Unpublishable
 from lifecycle.control import Event, HealthEvent, NotHandled, Router, delivery
 from lifecycle.testing import running
@@ -164,7 +164,7 @@ async def test_a_trace_goes_with_the_event(bridge: MakeBridge) -> None:
     there.add_source(bridge(group="there", subscribe=("job/*",)))
     there.handle("job/*", box := Box())
     span = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    _context.traceparent.set(span)
+    current_span.set(span)
     async with running(there), running(here):
         await here.dispatch(Event("job/x"))
         [event] = await box.wait(1)

@@ -288,7 +288,7 @@ async def test_what_is_no_socket_is_not_removed(runtime: Path) -> None:
     target.write_text("precious")
     link.symlink_to(target)
     async with lifetime(signals=False):
-        with pytest.raises(OSError, match="is there and no socket; remove it"):
+        with pytest.raises(OSError, match="exists and is not a socket; remove it"):
             await ControlSocket("api").__aenter__()
     assert target.read_text() == "precious"
     assert link.is_symlink()

@@ -13,11 +13,11 @@ def seen() -> list[str]:
     """The span that it runs under: ours, and OpenTelemetry's."""
     from opentelemetry import trace
 
-    from lifecycle import _context
+    from lifecycle._util import current_span
 
     here = trace.get_current_span().get_span_context()
     theirs = f"00-{here.trace_id:032x}-{here.span_id:016x}-{here.trace_flags:02x}" if here.is_valid else ""
-    return [_context.traceparent.get(), theirs]
+    return [current_span.get(), theirs]
 
 
 async def seen_async() -> list[str]:

@@ -67,7 +67,7 @@ async def test_a_function_that_raises_fails_its_call_with_the_traceback_there(
     [
         ("exit", "SystemExit", "3"),
         ("interrupt", "KeyboardInterrupt", ""),
-        ("nasty", f"{SERVED}.Nasty", "(its message cannot be had: RuntimeError)"),
+        ("nasty", f"{SERVED}.Nasty", "(its message cannot be read: RuntimeError)"),
         ("surrogate", "ValueError", "?"),
         ("deep", "RecursionError", "maximum recursion depth exceeded"),
         (

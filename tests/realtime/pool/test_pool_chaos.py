@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle import hooks
-from lifecycle._cancelling import was_cancelled
+from lifecycle._async import was_cancelled
 from lifecycle.errors import SessionLost, WorkerLost
 from lifecycle.workers.pool import Heartbeat, Member, Process, Recycle
 from tests.realtime.pool.members import LIMIT

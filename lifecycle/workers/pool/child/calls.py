@@ -10,7 +10,7 @@ from __future__ import annotations
 from _queue import SimpleQueue
 from time import monotonic
 
-from lifecycle._naming import words_of
+from lifecycle._util import message_of
 from lifecycle.workers.pool.child.targets import is_async
 
 # Checkers know the name; see lifecycle._lazy.
@@ -174,7 +174,7 @@ def described(number: int, error: BaseException) -> list[Any]:
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_OURS):
         trace = trace.tb_next
     text = "".join(traceback.format_exception(kind, error, trace))
-    return ["error", number, name, _sound(words_of(error)), _sound(text), False]
+    return ["error", number, name, _sound(message_of(error)), _sound(text), False]
 
 
 def _sound(text: str) -> str:

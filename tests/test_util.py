@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lifecycle._functions import is_async
-from lifecycle._naming import error_text, name_of, reason_of, words_of
+from lifecycle._async import is_async
+from lifecycle._util import error_text, message_of, name_of, reason_of
 from lifecycle.errors import RouteNotFound
 
 
@@ -24,7 +24,11 @@ class Mute(Exception):
         (ValueError(), "ValueError", "ValueError"),
         (KeyError("x"), "KeyError: 'x'", "KeyError: 'x'"),
         (RouteNotFound("no route 'x'"), "RouteNotFound: no route 'x'", "no route 'x'"),
-        (Mute(), "Mute: (its message cannot be had: RuntimeError)", "Mute: (its message cannot be had: RuntimeError)"),
+        (
+            Mute(),
+            "Mute: (its message cannot be read: RuntimeError)",
+            "Mute: (its message cannot be read: RuntimeError)",
+        ),
     ],
 )
 def test_an_error_says_what_it_is_and_why(error: Exception, text: str, reason: str) -> None:
@@ -32,7 +36,7 @@ def test_an_error_says_what_it_is_and_why(error: Exception, text: str, reason: s
 
 
 def test_an_error_whose_own_text_fails_has_words_all_the_same() -> None:
-    assert words_of(Mute()) == "(its message cannot be had: RuntimeError)"
+    assert message_of(Mute()) == "(its message cannot be read: RuntimeError)"
 
 
 class Answering:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lifecycle._hosts import check_port, is_loopback, url_of
+from lifecycle._net import check_port, is_loopback, url_of
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"])
@@ -21,7 +21,7 @@ def test_anything_else_may_be_reached_by_others(host: str) -> None:
 
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_a_port_that_there_cannot_be_is_refused(port: int) -> None:
-    with pytest.raises(ValueError, match=f"port={port} is none; give 1 to 65535, or 0"):
+    with pytest.raises(ValueError, match=f"port={port} is out of range; give 1 to 65535, or 0"):
         check_port(port)
 
 

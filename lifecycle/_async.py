@@ -1,0 +1,97 @@
+"""Additions to asyncio: a condition without a lock, a wait with a limit, and cancellation handled with care."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+__all__ = ["Condition", "cancel_later", "is_async", "shield", "wait_within", "was_cancelled"]
+
+_T = TypeVar("_T")
+
+
+class Condition:
+    """A condition without a lock, for one event loop: `notify_all` wakes every waiter, and each looks again."""
+
+    def __init__(self) -> None:
+        #: Number of notifications so far: a caller that finds the same number as before has missed none.
+        self.notified: int = 0
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def notify_all(self) -> None:
+        """Wake every waiter."""
+        self.notified += 1
+        if not self._waiters:
+            return
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait for the next notification."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            # A waiter that was notified is no longer in the list; searching for it would cost a thousand waiters a
+            # thousand steps each.
+            if waiter.cancelled() and waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+
+async def wait_within(seconds: float, event: asyncio.Event) -> bool:
+    """Wait for ``event`` for at most ``seconds``; return whether it was set."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+def is_async(fn: object) -> TypeGuard[Callable[..., Awaitable[Any]]]:
+    """Return whether calling ``fn``, a function or a callable object, gives an awaitable."""
+    # For a class, `__call__` would be that of its instances.
+    call = None if isinstance(fn, type) else getattr(fn, "__call__", None)  # noqa: B004  # its kind is needed
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
+
+
+def was_cancelled() -> bool:
+    """Return whether the running task was cancelled; user code may also raise CancelledError by itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def cancel_later(cancelled: asyncio.CancelledError) -> None:
+    """Let a cancellation of the running task that was caught take effect at its next await."""
+    task = asyncio.current_task()
+    assert task is not None, "only a task can be cancelled"
+    # A cancellation now would end a task that returns without another await, and lose its result.
+    asyncio.get_running_loop().call_soon(_cancel_again, task, *cancelled.args)
+
+
+def _cancel_again(task: asyncio.Task[Any], *message: Any) -> None:
+    # The cancellation may have been withdrawn, as a timeout does when its block ends.
+    if not task.done() and task.cancelling():
+        # The count of requests stays the same, so that timeouts and task groups recognise theirs.
+        task.uncancel()
+        task.cancel(*message)
+
+
+async def shield(work: asyncio.Future[_T]) -> _T:
+    """Wait for ``work`` even if the caller is cancelled; the cancellation is raised when it has ended."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait({work})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    result = work.result()
+    if cancelled is not None:
+        raise cancelled
+    return result

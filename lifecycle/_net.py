@@ -1,0 +1,174 @@
+"""Addresses of servers: ports, hosts and URLs, and Unix sockets with their files and peers."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import stat
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+
+__all__ = [
+    "Peer",
+    "SocketFile",
+    "check_port",
+    "clear",
+    "has_ended",
+    "is_forsaken",
+    "is_loopback",
+    "peer",
+    "share_of_descriptors",
+    "url_of",
+]
+
+_LAST_PORT = 65_535
+#: Connections that may wait to be accepted; the system may allow fewer.
+_QUEUE = 4096
+
+#: A process that may connect may send, so only our user may.
+_MODE = 0o600
+
+
+def check_port(port: int) -> None:
+    """Check that ``port`` is 0 to 65535.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if not 0 <= port <= _LAST_PORT:
+        raise ValueError(f"port={port!r} is out of range; give 1 to {_LAST_PORT}, or 0 for any free port")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether ``host`` is ``localhost`` or a loopback address; any other name may resolve to anything."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    # An IPv4 address in an IPv6 one; Python versions differ in their answer.
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def url_of(scheme: str, host: str, port: int) -> str:
+    """Return the URL of a server, without a slash at the end."""
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def share_of_descriptors(part: int, *, least: int, most: int) -> int:
+    """Return one ``part``-th of the file descriptors that this process may open, within bounds."""
+    try:
+        import resource  # not everywhere
+    except ImportError:
+        return least
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else min(most, max(least, soft // part))
+
+
+class SocketFile:
+    """A socket that listens at ``path``, where only our user may connect.
+
+    Raises:
+        OSError: if the path is not free, for instance because another process listens there.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            clear(path)
+            self.socket.bind(path)
+            # No client can connect before it listens.
+            os.chmod(path, _MODE)  # noqa: PTH101  # a string, as bind takes it
+            self.socket.listen(_QUEUE)
+            self._identity = _identity(path)
+        except BaseException as error:
+            self.socket.close()
+            if isinstance(error, OSError):
+                raise _explained(error, path) from error
+            raise
+
+    def remove(self) -> None:
+        """Remove the file, unless another has taken its place; the socket must be open, or its number may be reused."""
+        with suppress(OSError):
+            if _identity(self._path) == self._identity:
+                os.unlink(self._path)  # noqa: PTH108  # as above
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process at the other end of a Unix socket."""
+
+    pid: int
+    uid: int
+
+
+def peer(connection: socket.socket) -> Peer | None:
+    """Return the process at the other end, or None where the system does not provide it."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return Peer(pid, uid)
+
+
+def is_forsaken(connection: socket.socket) -> bool:
+    """Return whether the listening process has ended and a child that it forked holds the socket without answering."""
+    listener = peer(connection)
+    # A process of another pid namespace has no number here.
+    return listener is not None and listener.pid > 0 and has_ended(listener.pid)
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether no process has this pid."""
+    try:
+        with suppress(PermissionError):  # it lives, under another user
+            os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def clear(path: str) -> None:
+    """Remove the socket file of a process that ended without removing it, if there is one.
+
+    Raises:
+        OSError: if a process listens there, or the file is not a socket.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(errno.EEXIST, "the file is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        answer = probe.connect_ex(path)
+        if answer == 0 and is_forsaken(probe):
+            answer = errno.ECONNREFUSED
+    if answer in {0, errno.EAGAIN}:
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    if answer != errno.ECONNREFUSED:
+        raise OSError(answer, os.strerror(answer))
+    os.unlink(path)  # noqa: PTH108  # as above
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
+
+
+def _explained(error: OSError, path: str) -> OSError:
+    """Return the same error with a message that names the next step."""
+    number = error.errno or errno.EINVAL
+    if number == errno.EADDRINUSE:
+        message = f"another program listens at {path}; stop that, or give another path"
+    elif number == errno.EEXIST:
+        message = f"{path} exists and is not a socket; remove it, or give another path"
+    else:
+        message = f"cannot listen at {path}: {error.strerror or error}"
+    return OSError(number, message)

@@ -1,0 +1,94 @@
+"""Names, messages and the context of running code: small helpers that import nothing heavy.
+
+The event that is being handled is not part of the context here: `lifecycle.control.delivery` is the current one.
+"""
+
+from __future__ import annotations
+
+import functools
+import os.path
+import sys
+from contextvars import ContextVar
+
+# typing and logging would double the cost of importing this module.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import logging
+    from typing import Any
+
+__all__ = [
+    "clear_context",
+    "current_flow",
+    "current_span",
+    "current_worker",
+    "error_text",
+    "message_of",
+    "name_of",
+    "program_name",
+    "reason_of",
+    "stream_handlers",
+]
+
+#: The name of the worker whose function runs here.
+current_worker: ContextVar[str] = ContextVar("lifecycle_worker", default="")
+#: The id of the flow whose task runs here.
+current_flow: ContextVar[str] = ContextVar("lifecycle_flow", default="")
+#: The span that runs here, as a W3C ``traceparent``.
+current_span: ContextVar[str] = ContextVar("lifecycle_traceparent", default="")
+
+_NO_MESSAGE = "(its message cannot be read"
+
+
+def clear_context() -> None:
+    """Reset the worker, flow and span of the running task: it was started from within them, but outlives them."""
+    for each in (current_worker, current_flow, current_span):
+        if each.get():
+            each.set("")
+
+
+def name_of(fn: object) -> str:
+    """Return the qualified name of a function, or the class name of a callable object."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    name = getattr(fn, "__qualname__", None)
+    # Some objects have an attribute of every name, of any type.
+    return name if isinstance(name, str) and name else type(fn).__qualname__
+
+
+def error_text(error: BaseException) -> str:
+    """Return the class of an error and its message, if it has one."""
+    message = message_of(error)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an error, also if its ``__str__`` raises."""
+    try:
+        return str(error)
+    except Exception as worse:  # noqa: BLE001  # the original error matters, not this one
+        return f"{_NO_MESSAGE}: {type(worse).__name__})"
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the message of an error, with its class if the message alone is empty or only a key."""
+    message = "" if type(error).__str__ is KeyError.__str__ else message_of(error)
+    return message if message and not message.startswith(_NO_MESSAGE) else error_text(error)
+
+
+def program_name() -> str:
+    """Return the name of this program: the module that ``python -m`` runs, or its file without the suffix."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    # pathlib would double the cost of importing this module.
+    stem, _ = os.path.splitext(os.path.basename(sys.argv[0] if sys.argv else ""))  # noqa: PTH119, PTH122
+    return stem if stem not in ("", "-", "-c") else "python"
+
+
+def stream_handlers() -> list[logging.StreamHandler[Any]]:
+    """Return each log handler of this process that writes to a stream, without subclasses such as file handlers."""
+    import logging
+
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    handlers = {handler for each in loggers if isinstance(each, logging.Logger) for handler in each.handlers}
+    return [handler for handler in handlers if type(handler) is logging.StreamHandler]
