@@ -15,7 +15,7 @@ from functools import partial
 import psycopg
 
 from benchmarks._measure import interleaved, ratio, report
-from lifecycle.flows import AtomRow, Batch, Board, Change, FlowRow, Flows, linear, task
+from lifecycle.flows import Batch, Board, Change, FlowRow, Flows, StepRow, linear, task
 from lifecycle.flows.postgres.flows import begin, write
 from tests import postgres
 
@@ -101,15 +101,15 @@ def _raw_tasks(server: postgres.Postgres) -> float:
 def _batch(number: int) -> Batch:
     """The end of a task, and the beginning of the next."""
     seq = 2 * number
-    atoms = [
-        AtomRow(f"t{number}", "task", "SUCCESS", "EXECUTE", 1, 1, "1"),
-        AtomRow(f"t{number + 1}", "task", "RUNNING", "EXECUTE", 1, 1),
+    steps = [
+        StepRow(f"t{number}", "task", "SUCCESS", "EXECUTE", 1, 1, "1"),
+        StepRow(f"t{number + 1}", "task", "RUNNING", "EXECUTE", 1, 1),
     ]
     changes = [
         Change("task", f"t{number}", "RUNNING", "SUCCESS", 1, "", 1, "x", seq, 7.0, "1"),
         Change("task", f"t{number + 1}", "PENDING", "RUNNING", None, "", 1, "x", seq + 1, 7.0),
     ]
-    return Batch("x", 1, "RUNNING", seq + 1, 7.0, atoms, changes)
+    return Batch("x", 1, "RUNNING", seq + 1, 7.0, steps, changes)
 
 
 async def _posted(flows: Flows) -> Board:

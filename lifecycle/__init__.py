@@ -70,7 +70,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "debounce delivery log merge_files notify once recover timeout"
         ),
         ".errors": (
-            "AmbiguousDependency AtomFailed ClaimLost FlowError Interrupted InvalidPattern InvalidState "
+            "AmbiguousDependency StepFailed ClaimLost FlowError Interrupted InvalidPattern InvalidState "
             "InvalidTransition LaneFull LifecycleError MissingDependencies PoolBusy PoolClosed PoolError PoolFailed "
             "RemoteError RestartLimitReached RouteConflict RouteNotFound RouterRunning SessionLost SourceClosed "
             "SourceFailed VerificationError WorkerFailed WorkerLost"

@@ -32,7 +32,6 @@ from lifecycle.control import once as once
 from lifecycle.control import recover as recover
 from lifecycle.control import timeout as timeout
 from lifecycle.errors import AmbiguousDependency as AmbiguousDependency
-from lifecycle.errors import AtomFailed as AtomFailed
 from lifecycle.errors import ClaimLost as ClaimLost
 from lifecycle.errors import FlowError as FlowError
 from lifecycle.errors import Interrupted as Interrupted
@@ -54,6 +53,7 @@ from lifecycle.errors import RouterRunning as RouterRunning
 from lifecycle.errors import SessionLost as SessionLost
 from lifecycle.errors import SourceClosed as SourceClosed
 from lifecycle.errors import SourceFailed as SourceFailed
+from lifecycle.errors import StepFailed as StepFailed
 from lifecycle.errors import VerificationError as VerificationError
 from lifecycle.errors import WorkerFailed as WorkerFailed
 from lifecycle.errors import WorkerLost as WorkerLost

@@ -38,7 +38,7 @@ LifecycleError
     ├── InvalidState
     ├── MissingDependencies     nothing provides what a task requires
     ├── AmbiguousDependency     several tasks provide what a task requires
-    ├── AtomFailed              a task, retry or revert failed
+    ├── StepFailed              a task, retry or revert failed
     └── ClaimLost               another owner has taken the job or flow
 
 Each is also importable from the room that raises it.
@@ -48,7 +48,6 @@ from __future__ import annotations
 
 __all__ = [
     "AmbiguousDependency",
-    "AtomFailed",
     "BridgeError",
     "ClaimLost",
     "DoNotRestart",
@@ -79,6 +78,7 @@ __all__ = [
     "SessionLost",
     "SourceClosed",
     "SourceFailed",
+    "StepFailed",
     "StopTree",
     "UnfitServer",
     "Unpublishable",
@@ -285,7 +285,7 @@ class AmbiguousDependency(FlowError):
     """A task requires a name that several tasks provide."""
 
 
-class AtomFailed(FlowError):
+class StepFailed(FlowError):
     """A task, a retry or a revert failed."""
 
 

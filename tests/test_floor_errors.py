@@ -17,7 +17,7 @@ PROMISED = {
     "VerificationError": "LifecycleError", "PoolError": "LifecycleError", "RemoteError": "PoolError",
     "WorkerLost": "PoolError", "PoolBusy": "PoolError", "PoolFailed": "PoolError", "PoolClosed": "PoolError",
     "SessionLost": "PoolError", "FlowError": "LifecycleError", "MissingDependencies": "FlowError",
-    "AmbiguousDependency": "FlowError", "AtomFailed": "FlowError", "ClaimLost": "FlowError",
+    "AmbiguousDependency": "FlowError", "StepFailed": "FlowError", "ClaimLost": "FlowError",
 }  # fmt: skip
 
 

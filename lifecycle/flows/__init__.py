@@ -10,7 +10,7 @@ from lifecycle._lazy import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "lifecycle.errors": "AmbiguousDependency AtomFailed ClaimLost FlowError InvalidState MissingDependencies",
+        "lifecycle.errors": "AmbiguousDependency StepFailed ClaimLost FlowError InvalidState MissingDependencies",
         ".codecs": "JSON Codec",
         ".contexts": "TaskContext current_task",
         ".failures": "Failure",
@@ -24,15 +24,15 @@ __all__, __getattr__, __dir__ = lazy_names(
         ".owners": "Owners",
         ".patterns": "Depth Flow graph linear unordered",
         ".postgres": "PostgresStore",
-        ".records": "AtomRow Batch Change FailedDelivery FlowRow OutboxRow Snapshot",
+        ".records": "StepRow Batch Change FailedDelivery FlowRow OutboxRow Snapshot",
         ".retries": "AlwaysRevert AlwaysRevertAll Attempt ForEach ParameterizedForEach Retry Times Verdict",
         ".runs": "Run",
         ".sending": "send",
         ".sessions": "Flows",
         ".sqlite": "SQLiteStore",
         ".stores": "OutboxStore Store",
-        ".tables": "AtomState EngineState FlowState Intention JobState",
+        ".tables": "StepState EngineState FlowState Intention JobState",
         ".tasks": "Task task",
-        ".views": "AtomView FlowsState ItemInfo RunInfo",
+        ".views": "StepView FlowsState ItemInfo RunInfo",
     },
 )

@@ -18,7 +18,7 @@ from lifecycle.flows.sending import Sending
 if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
     from lifecycle.flows.core.cores import Call
-    from lifecycle.flows.plans.atoms import Atom
+    from lifecycle.flows.plans.steps import Step
     from lifecycle.journal.threads import LoopThreads
 
 __all__ = ["CANCELLED", "LAST_WORDS", "THREADS", "Crew", "Ended"]
@@ -70,10 +70,10 @@ class Crew:
 
     def start(self, call: Call) -> None:
         """Have it done."""
-        assert call.cell.atom is not None
+        assert call.cell.step is not None
         if self._cancelling:
             self._end(call, CANCELLED)
-        elif call.back and call.cell.atom.undo is None:
+        elif call.back and call.cell.step.undo is None:
             self._end(call, None)
         else:
             heeded = hooks.flow_task_started.receivers or hooks.flow_task_ended.receivers
@@ -107,26 +107,26 @@ class Crew:
             hooks.flow_task_ended.announce(self._sender, task=task, error=failure)
 
     async def _carry_out(self, call: Call) -> Any:
-        atom = call.cell.atom
-        assert atom is not None
+        step = call.cell.step
+        assert step is not None
         task = _context(self._flow, call)
         CURRENT.set(task)
         current_flow.set(self._flow)
         with Sending(_key(self._flow, call, call.cell.round), self._codec, call.sent):
-            return await self._call(atom, call)
+            return await self._call(step, call)
 
-    async def _call(self, atom: Atom, call: Call) -> Any:
+    async def _call(self, step: Step, call: Call) -> Any:
         if call.pause and not call.back:
             # A flow that is suspended does not wait.
             await wait_within(call.pause, self.hurry)
-        if atom.undo_in_thread if call.back else atom.in_thread:
+        if step.undo_in_thread if call.back else step.in_thread:
             # The wait for a thread does not count as time of the task. `_result` gives the seat back.
             await self._seats.acquire()
         if call.back:
-            return await self._result(atom.undo, call.arguments, in_thread=atom.undo_in_thread)
-        if atom.timeout is not None:
-            return await self._in_time(atom, call.arguments)
-        return await self._result(atom.fn, call.arguments, in_thread=atom.in_thread)
+            return await self._result(step.undo, call.arguments, in_thread=step.undo_in_thread)
+        if step.timeout is not None:
+            return await self._in_time(step, call.arguments)
+        return await self._result(step.fn, call.arguments, in_thread=step.in_thread)
 
     async def _result(self, fn: Any, arguments: dict[str, Any], *, in_thread: bool) -> Any:
         if in_thread:
@@ -138,20 +138,20 @@ class Crew:
             result = fn(**arguments)
         return await result if inspect.isawaitable(result) else result
 
-    async def _in_time(self, atom: Atom, arguments: dict[str, Any]) -> Any:
-        assert atom.timeout is not None
-        self._expect(asyncio.current_task(), atom.timeout)
-        limit = asyncio.timeout(atom.timeout)
+    async def _in_time(self, step: Step, arguments: dict[str, Any]) -> Any:
+        assert step.timeout is not None
+        self._expect(asyncio.current_task(), step.timeout)
+        limit = asyncio.timeout(step.timeout)
         try:
             async with limit:
-                result = await self._result(atom.fn, arguments, in_thread=atom.in_thread)
+                result = await self._result(step.fn, arguments, in_thread=step.in_thread)
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise _too_long(atom.name, atom.timeout) from None
-        if atom.in_thread and limit.expired():
+            raise _too_long(step.name, step.timeout) from None
+        if step.in_thread and limit.expired():
             # A thread is not stopped: this came too late.
-            raise _too_long(atom.name, atom.timeout)
+            raise _too_long(step.name, step.timeout)
         return result
 
     def _done(self, task: asyncio.Task[Any]) -> None:
@@ -197,8 +197,8 @@ class Crew:
         """Whatever becomes of ``task`` does not count any more."""
         call = self._working.pop(task)
         self._stubborn.add(task)
-        atom = call.cell.atom
-        if atom is not None and (atom.undo_in_thread if call.back else atom.in_thread):
+        step = call.cell.step
+        if step is not None and (step.undo_in_thread if call.back else step.in_thread):
             # It waits for a thread; cancelled a second time it does not.
             task.cancel()
         self._end(call, outcome)

@@ -25,7 +25,7 @@ from lifecycle.flows.crews import CANCELLED, THREADS, Crew
 from lifecycle.flows.failures import Failure
 from lifecycle.flows.plans.scopes import check
 from lifecycle.flows.stores import clock_of
-from lifecycle.flows.tables import ENGINES, FLOWS, AtomState, EngineState, FlowState
+from lifecycle.flows.tables import ENGINES, FLOWS, EngineState, FlowState, StepState
 from lifecycle.journal.threads import LoopThreads
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.plans.compiling import Plan
     from lifecycle.flows.records import Change, Snapshot
     from lifecycle.flows.stores import Store
-    from lifecycle.flows.views import AtomView
+    from lifecycle.flows.views import StepView
     from lifecycle.states import Machine
 
 __all__ = ["Engine"]
@@ -73,8 +73,8 @@ class Engine:
         self._sender = self if sender is None else sender
         # The states as they are stored, one machine each: they move when who looks may know.
         self.flow: Machine[FlowState] = FLOWS.machine(self.id, self.core.state)
-        self.atoms: dict[str, Machine[AtomState]] = {
-            cell.name: cell.table.machine(cell.name, cell.state) for cell in self.core.atoms
+        self.steps: dict[str, Machine[StepState]] = {
+            cell.name: cell.table.machine(cell.name, cell.state) for cell in self.core.steps
         }
         self.machine: Machine[EngineState] = ENGINES.machine(self.id)
         # Where plain functions are called; ours, if nobody has any.
@@ -257,20 +257,20 @@ class Engine:
         """What the flow failed with, one error or a group; None where it did not."""
         return error_of(self.core)
 
-    def view(self) -> dict[str, AtomView]:
+    def view(self) -> dict[str, StepView]:
         """The tasks and retries by name."""
-        from lifecycle.flows.views import AtomView, failure_text
+        from lifecycle.flows.views import StepView, failure_text
 
-        states = self.atoms
+        states = self.steps
         return {
-            each.name: AtomView(
+            each.name: StepView(
                 each.node.kind,
                 states[each.name].state,
                 each.intention,
                 each.attempt,
                 failure_text(each.revert_failure or each.failure),
             )
-            for each in self.core.atoms
+            for each in self.core.steps
         }
 
     # -- what is seen of it --------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ class Engine:
         if change.kind == "flow":
             self.flow.to(FlowState(change.new), change.reason)
         elif change.old != change.new:
-            self.atoms[change.name].to(AtomState(change.new), change.reason)
+            self.steps[change.name].to(StepState(change.new), change.reason)
         for listener in self.listeners:
             listener(change)
         if hooks.flow_changed.receivers:

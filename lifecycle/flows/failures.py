@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lifecycle._util import message_of
-from lifecycle.errors import AtomFailed
+from lifecycle.errors import StepFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,10 +51,10 @@ class Failure:
         return cls(*json.loads(text))
 
     def exception(self, name: str) -> BaseException:
-        """The error itself, or after a reload an `AtomFailed` that says what ``name`` raised."""
+        """The error itself, or after a reload a `StepFailed` that says what ``name`` raised."""
         if self.error is not None:
             return self.error
-        error = AtomFailed(f"{name!r} failed: {self}")
+        error = StepFailed(f"{name!r} failed: {self}")
         if self.traceback:
             error.add_note(self.traceback)
         return error

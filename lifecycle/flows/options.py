@@ -15,7 +15,7 @@ class Options:
         ValueError: for a concurrency that lets nothing run.
     """
 
-    #: How many atoms of one flow may be at work at once; None: all that can.
+    #: How many steps of one flow may be at work at once; None: all that can.
     concurrency: int | None = None
     #: Whether a failure ends the flow as it is, with nothing undone.
     never_resolve: bool = False

@@ -36,7 +36,7 @@ class Depth(StrEnum):
     #: The tasks that come right after it.
     NEIGHBORS = "neighbors"
     #: Nothing else.
-    ATOM = "atom"
+    STEP = "step"
 
 
 class Link(NamedTuple):
@@ -72,7 +72,7 @@ class Flow:
             v: What comes after: another one.
             decider: Without one it is no more than an order, in a graph.
             depth: What is left out together with ``v``: ``all`` that follows, what follows in the same ``flow``, the
-                ``neighbors`` that follow at once, or ``atom``: no other.
+                ``neighbors`` that follow at once, or ``step``: no other.
 
         Raises:
             FlowError: when ``u`` or ``v`` is not in the flow, or the flow has no such order.
@@ -155,7 +155,9 @@ def _is_plain(given: Any) -> bool:
 
 def _depth(given: str) -> Depth:
     try:
-        return Depth(given.lower())
+        depth = given.lower()
+        # TaskFlow calls a step an atom.
+        return Depth.STEP if depth == "atom" else Depth(depth)
     except (ValueError, AttributeError):
         raise ValueError(f"when(depth={given!r}) is unknown; give one of {', '.join(Depth)}") from None
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["UNENDED", "AtomRow", "Batch", "Change", "FailedDelivery", "FlowRow", "OutboxRow", "Snapshot", "taken"]
+__all__ = ["UNENDED", "Batch", "Change", "FailedDelivery", "FlowRow", "OutboxRow", "Snapshot", "StepRow", "taken"]
 
 
-class AtomRow(NamedTuple):
+class StepRow(NamedTuple):
     """A task or a retry of one flow, as it is stored."""
 
     name: str
@@ -57,10 +57,10 @@ class FlowRow(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A flow and its atoms at one moment."""
+    """A flow and its steps at one moment."""
 
     flow: FlowRow
-    atoms: dict[str, AtomRow]
+    steps: dict[str, StepRow]
 
 
 class Change(NamedTuple):
@@ -76,7 +76,7 @@ class Change(NamedTuple):
     #: Empty where the states say it all; ``restarted`` (runs again after a crash: `old` is `new`), ``cancelled`` or
     #: ``reset``.
     reason: str = ""
-    #: Of an atom: how often it was started.
+    #: Of a step: how often it was started.
     attempt: int = 0
     #: The id of the flow, and the number of the change in it.
     flow: str = ""
@@ -132,7 +132,7 @@ class Batch(NamedTuple):
     state: str
     seq: int
     at: float
-    atoms: list[AtomRow]
+    steps: list[StepRow]
     changes: list[Change]
     #: None: as it was.
     store: str | None = None

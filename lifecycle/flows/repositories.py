@@ -12,7 +12,7 @@ from lifecycle.flows.failures import Failure
 from lifecycle.flows.outboxes import SENT
 from lifecycle.flows.plans.compiling import Plan, compile_flow
 from lifecycle.flows.records import Snapshot
-from lifecycle.flows.tables import ENDS, AtomState
+from lifecycle.flows.tables import ENDS, StepState
 
 if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Repository"]
 
-_FAILED = (AtomState.FAILURE, AtomState.REVERT_FAILURE)
+_FAILED = (StepState.FAILURE, StepState.REVERT_FAILURE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from lifecycle.flows.records import Batch, Change
 from lifecycle.flows.tables import FLOWS, FlowState
 
 if TYPE_CHECKING:
-    from lifecycle.flows.records import AtomRow
+    from lifecycle.flows.records import StepRow
     from lifecycle.flows.stores import Store
 
 __all__ = ["RETRIED", "begin_anew"]
@@ -34,17 +34,17 @@ async def begin_anew(store: Store, id: str) -> None:  # noqa: A002  # what it is
     if state not in RETRIED:
         raise InvalidState(f"flow {id!r} is {state}; only what has failed can begin anew: FAILURE or REVERTED")
     FLOWS.check(id, state, FlowState.PENDING, "reset")
-    flow, atoms = await store.take(id, "", seen=seen.epoch)
+    flow, steps = await store.take(id, "", seen=seen.epoch)
     now = time.time()
-    moved = [row for row in atoms.values() if row.state != "PENDING"]
+    moved = [row for row in steps.values() if row.state != "PENDING"]
     changes = [
         *(Change(row.kind, row.name, row.state, "PENDING", reason="reset", attempt=row.attempt) for row in moved),
         Change("flow", flow.name, state, FlowState.PENDING, reason="reset"),
     ]
     told = [each._replace(flow=id, seq=flow.seq + n, at=now) for n, each in enumerate(changes, 1)]
-    rows = list(map(_cleared, atoms.values()))
+    rows = list(map(_cleared, steps.values()))
     await store.commit(Batch(id, flow.epoch, FlowState.PENDING, flow.seq + len(told), now, rows, told))
 
 
-def _cleared(row: AtomRow) -> AtomRow:
+def _cleared(row: StepRow) -> StepRow:
     return type(row)(row.name, row.kind, attempt=row.attempt, round=row.round, undone=row.round)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from lifecycle.flows.patterns import Item
     from lifecycle.flows.records import Change
-    from lifecycle.flows.views import AtomView, RunInfo
+    from lifecycle.flows.views import RunInfo, StepView
 
 __all__ = ["Run"]
 
@@ -28,7 +28,7 @@ class Run(Drive):
     """A flow that is carried out; `Flows.start` and `Flows.recover` make them.
 
     Awaited, it gives what the flow's tasks provided, by name, or raises what it failed with: the error itself, an
-    ``ExceptionGroup`` of several, or, where that was before a restart of the program, `AtomFailed`. It waits while the
+    ``ExceptionGroup`` of several, or, where that was before a restart of the program, `StepFailed`. It waits while the
     flow is suspended.
     """
 
@@ -43,7 +43,7 @@ class Run(Drive):
         return EngineState.UNDEFINED if self._engine is None else self._engine.machine.state
 
     @property
-    def atoms(self) -> Mapping[str, AtomView]:
+    def steps(self) -> Mapping[str, StepView]:
         """The tasks and retries by name."""
         return {} if self._engine is None else self._engine.view()
 
@@ -52,7 +52,7 @@ class Run(Drive):
         from lifecycle.flows.views import built
 
         error = "" if self._error is None else error_text(self._error)
-        return built(self._plan.flow, self._row._replace(state=self.state, error=error), self.atoms)
+        return built(self._plan.flow, self._row._replace(state=self.state, error=error), self.steps)
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         return self._outcome().__await__()

@@ -22,11 +22,11 @@ __all__ = [
     "JOBS",
     "RETRIES",
     "TASKS",
-    "AtomState",
     "EngineState",
     "FlowState",
     "Intention",
     "JobState",
+    "StepState",
     "Table",
 ]
 
@@ -50,7 +50,7 @@ class FlowState(StrEnum):
 ENDS = (FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
 
 
-class AtomState(StrEnum):
+class StepState(StrEnum):
     """What becomes of a task or a retry; only a retry is ever `RETRYING`."""
 
     PENDING = "PENDING"
@@ -202,7 +202,7 @@ FLOWS: Table[FlowState] = Table(
     reset=frozenset({FlowState.FAILURE}),
 )
 
-_ATOM_MOVES = """
+_STEP_MOVES = """
     PENDING: RUNNING IGNORE
     RUNNING: SUCCESS FAILURE
     FAILURE: REVERTING
@@ -211,32 +211,32 @@ _ATOM_MOVES = """
     REVERTED: PENDING
     IGNORE: PENDING
 """
-_RETRY_MOVES = _ATOM_MOVES.replace("SUCCESS: REVERTING", "SUCCESS: REVERTING RETRYING") + "RETRYING: RUNNING"
-_ATOM_CANCELLED = """
+_RETRY_MOVES = _STEP_MOVES.replace("SUCCESS: REVERTING", "SUCCESS: REVERTING RETRYING") + "RETRYING: RUNNING"
+_STEP_CANCELLED = """
     RUNNING: PENDING
     REVERTING: SUCCESS FAILURE
 """
-_ATOM_RESET = frozenset({AtomState.SUCCESS, AtomState.FAILURE, AtomState.REVERT_FAILURE})
+_STEP_RESET = frozenset({StepState.SUCCESS, StepState.FAILURE, StepState.REVERT_FAILURE})
 
 
-def _without(rows: dict[Any, frozenset[Any]], state: AtomState) -> dict[Any, frozenset[Any]]:
+def _without(rows: dict[Any, frozenset[Any]], state: StepState) -> dict[Any, frozenset[Any]]:
     return {old: row for old, row in rows.items() if old is not state}
 
 
-TASKS: Table[AtomState] = Table(
+TASKS: Table[StepState] = Table(
     "task",
-    AtomState.PENDING,
-    moves=_without(_rows(AtomState, _ATOM_MOVES), AtomState.RETRYING),
-    cancelled=_pairs(AtomState, _ATOM_CANCELLED),
-    reset=_ATOM_RESET,
+    StepState.PENDING,
+    moves=_without(_rows(StepState, _STEP_MOVES), StepState.RETRYING),
+    cancelled=_pairs(StepState, _STEP_CANCELLED),
+    reset=_STEP_RESET,
 )
 
-RETRIES: Table[AtomState] = Table(
+RETRIES: Table[StepState] = Table(
     "retry",
-    AtomState.PENDING,
-    moves=_rows(AtomState, _RETRY_MOVES),
-    cancelled=_pairs(AtomState, _ATOM_CANCELLED),
-    reset=_ATOM_RESET,
+    StepState.PENDING,
+    moves=_rows(StepState, _RETRY_MOVES),
+    cancelled=_pairs(StepState, _STEP_CANCELLED),
+    reset=_STEP_RESET,
 )
 
 JOBS: Table[JobState] = Table(

@@ -11,25 +11,25 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from lifecycle.flows.failures import Failure
-from lifecycle.flows.plans.atoms import RetryAtom
 from lifecycle.flows.plans.orders import order_of
-from lifecycle.flows.tables import AtomState, Intention
+from lifecycle.flows.plans.steps import RetryStep
+from lifecycle.flows.tables import Intention, StepState
 from lifecycle.flows.tasks import Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lifecycle.flows.patterns import Flow, Item
-    from lifecycle.flows.records import AtomRow, FlowRow
+    from lifecycle.flows.records import FlowRow, StepRow
 
-__all__ = ["AtomView", "FlowsState", "ItemInfo", "RunInfo", "built", "failure_text", "stored", "unbuilt"]
+__all__ = ["FlowsState", "ItemInfo", "RunInfo", "StepView", "built", "failure_text", "stored", "unbuilt"]
 
 
-class AtomView(NamedTuple):
+class StepView(NamedTuple):
     """A task or a retry of a run."""
 
     kind: str
-    state: AtomState = AtomState.PENDING
+    state: StepState = StepState.PENDING
     intention: Intention = Intention.EXECUTE
     #: How often it was started.
     attempt: int = 0
@@ -85,22 +85,22 @@ class FlowsState:
     runs: tuple[RunInfo, ...] = field(default=())
 
 
-def built(flow: Item, row: FlowRow, atoms: Mapping[str, AtomView]) -> RunInfo:
-    """The run ``row`` of ``flow``, whose tasks and retries are where ``atoms`` says; those not there have not begun."""
-    return RunInfo(row.id, row.name, row.state, row.error, _info(flow, atoms))
+def built(flow: Item, row: FlowRow, steps: Mapping[str, StepView]) -> RunInfo:
+    """The run ``row`` of ``flow``, whose tasks and retries are where ``steps`` says; those not there have not begun."""
+    return RunInfo(row.id, row.name, row.state, row.error, _info(flow, steps))
 
 
-def unbuilt(row: FlowRow, atoms: Mapping[str, AtomView]) -> RunInfo:
+def unbuilt(row: FlowRow, steps: Mapping[str, StepView]) -> RunInfo:
     """The same where nobody knows how the flow is built: its tasks and retries as they come, without an order."""
-    items = tuple(_atom(name, each) for name, each in atoms.items())
+    items = tuple(_step(name, each) for name, each in steps.items())
     return RunInfo(row.id, row.name, row.state, row.error, ItemInfo(row.name, "", items=items))
 
 
-def stored(row: AtomRow) -> AtomView:
+def stored(row: StepRow) -> StepView:
     """What is stored of a task or a retry, as it is seen in a run."""
     failed = row.revert_failure or row.failure
     error = failure_text(Failure.decode(failed) if failed else None)
-    return AtomView(row.kind, AtomState(row.state), Intention(row.intention), row.attempt, error)
+    return StepView(row.kind, StepState(row.state), Intention(row.intention), row.attempt, error)
 
 
 def failure_text(failure: Failure | None) -> str:
@@ -108,30 +108,30 @@ def failure_text(failure: Failure | None) -> str:
     return "" if failure is None else str(failure)
 
 
-def _info(item: Item, atoms: Mapping[str, AtomView]) -> ItemInfo:
+def _info(item: Item, steps: Mapping[str, StepView]) -> ItemInfo:
     if isinstance(item, Task):
-        return _atom(item.name, atoms.get(item.name) or AtomView("task"))
+        return _step(item.name, steps.get(item.name) or StepView("task"))
     items, follow = order_of(item)
-    infos = tuple(_info(each, atoms) for each in items)
+    infos = tuple(_info(each, steps) for each in items)
     if item.retry is None:
         return ItemInfo(item.name, item.pattern, items=infos, follow=follow)
-    return _with_retry(item, infos, follow, atoms)
+    return _with_retry(item, infos, follow, steps)
 
 
 def _with_retry(
-    flow: Flow, items: tuple[ItemInfo, ...], follow: tuple[tuple[int, ...], ...], atoms: Mapping[str, AtomView]
+    flow: Flow, items: tuple[ItemInfo, ...], follow: tuple[tuple[int, ...], ...], steps: Mapping[str, StepView]
 ) -> ItemInfo:
     """The retry is the first item, and what waits for nothing else follows it."""
     assert flow.retry is not None
-    name = RetryAtom(flow.retry, flow.name).name
+    name = RetryStep(flow.retry, flow.name).name
     followers = {place for row in follow for place in row}
     first = tuple(place + 1 for place in range(len(items)) if place not in followers)
     moved = tuple(tuple(place + 1 for place in row) for row in follow)
-    retry = _atom(name, atoms.get(name) or AtomView("retry"))
+    retry = _step(name, steps.get(name) or StepView("retry"))
     return ItemInfo(flow.name, flow.pattern, items=(retry, *items), follow=(first, *moved))
 
 
-def _atom(name: str, view: AtomView) -> ItemInfo:
+def _step(name: str, view: StepView) -> ItemInfo:
     return ItemInfo(name, view.kind, view.state, view.intention, view.attempt, view.error)
 
 

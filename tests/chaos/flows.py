@@ -200,7 +200,7 @@ async def _end(run: Run, *, exactly: bool) -> tuple[Any, ...]:
         given = await run
     except Exception:  # noqa: BLE001  # after a reload it is another one; what failed is seen in the states
         given = None
-    return run.state, left_of(run.atoms, run.state, exactly=exactly), given
+    return run.state, left_of(run.steps, run.state, exactly=exactly), given
 
 
 async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqlite") -> Tally:

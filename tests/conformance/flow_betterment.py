@@ -25,8 +25,8 @@ ERRORS: dict[str, tuple[str, ...]] = {
     "Duplicate": ("FlowError",),
     "InvalidState": ("InvalidState",),
     "NotFound": ("FlowError", "MissingDependencies"),
-    "WrappedFailure": ("AtomFailed", "ExceptionGroup"),
-    "ExecutionFailure": ("AtomFailed",),
+    "WrappedFailure": ("StepFailed", "ExceptionGroup"),
+    "ExecutionFailure": ("StepFailed",),
 }
 
 #: The same for boards: what was asked, and what ours answers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.flows import AtomFailed
+from lifecycle.flows import StepFailed
 from tests.conformance.flow_betterment import ERRORS
 from tests.conformance.flow_building import Unknown
 
@@ -38,9 +38,9 @@ def ended_alike(outcome: Outcome, expected: Json) -> Iterator[str]:
     if outcome.flow_state != expected["flow_state"]:
         yield f"flow_state: expected {expected['flow_state']!r}, got {outcome.flow_state!r}"
     # What nothing was written of is as it was in the beginning.
-    atoms = {name: ["PENDING", "EXECUTE"] for name in expected["atoms"]} | outcome.atoms
-    if atoms != expected["atoms"]:
-        yield f"atoms: expected {expected['atoms']!r}, got {atoms!r}"
+    steps = {name: ["PENDING", "EXECUTE"] for name in expected["atoms"]} | outcome.steps
+    if steps != expected["atoms"]:
+        yield f"steps: expected {expected['steps']!r}, got {steps!r}"
     if expected["fetch_all"] is not None and outcome.fetch_all != expected["fetch_all"]:
         yield f"fetch_all: expected {expected['fetch_all']!r}, got {outcome.fetch_all!r}"
 
@@ -55,7 +55,7 @@ def _same_order(ours: list[Json], theirs: list[Json], order: str) -> bool:
         raise Unknown(f"the order {order!r}; known are exact, multiset, priority-first and {EACH_EVENT_WRITTEN}")
     if order == "priority-first" and _begun(ours) != _begun(theirs):
         return False
-    mine, others = _by_atom(ours), _by_atom(theirs)
+    mine, others = _by_step(ours), _by_step(theirs)
     return mine.keys() == others.keys() and all(same_events(mine[each], others[each]) for each in mine)
 
 
@@ -96,11 +96,11 @@ def _begun(events: list[Json]) -> list[str]:
     return [event[1] for event in events if event[0] != "flow" and event[3] == "RUNNING"]
 
 
-def _by_atom(events: list[Json]) -> dict[tuple[str, str], list[Json]]:
-    by_atom = defaultdict(list)
+def _by_step(events: list[Json]) -> dict[tuple[str, str], list[Json]]:
+    by_step = defaultdict(list)
     for event in events:
-        by_atom[event[0], event[1]].append(event)
-    return by_atom
+        by_step[event[0], event[1]].append(event)
+    return by_step
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def same_error(ours: BaseException | None, theirs: Json, *, edited: bool = False
         return name in ERRORS[theirs["type"]] and ("failures" not in theirs or _among(ours, theirs["failures"]))
     if name == theirs["type"]:
         return theirs.get("message") in (None, str(ours))
-    return edited and isinstance(ours, AtomFailed) and _said(ours) == _failures(theirs)
+    return edited and isinstance(ours, StepFailed) and _said(ours) == _failures(theirs)
 
 
 def _among(ours: BaseException, theirs: list[str]) -> bool:
@@ -144,6 +144,6 @@ def _said(error: BaseException) -> list[str]:
     """Type and message of each that failed."""
     if isinstance(error, BaseExceptionGroup):
         return [said for each in error.exceptions for said in _said(each)]
-    if isinstance(error, AtomFailed):
+    if isinstance(error, StepFailed):
         return [str(error).partition(" failed: ")[2]]
     return [f"{type(error).__name__}: {error}"]

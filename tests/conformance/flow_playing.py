@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import InvalidState
-from lifecycle.flows import JSON, AtomState, Batch, Failure, FlowRow, FlowState, MemoryStore, Options, Snapshot
+from lifecycle.flows import JSON, Batch, Failure, FlowRow, FlowState, MemoryStore, Options, Snapshot, StepState
 from lifecycle.flows.engines import Engine
 from lifecycle.flows.plans.compiling import compile_flow
 from lifecycle.flows.postgres import PostgresStore
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from lifecycle.flows import AtomRow, Change, EngineState, Store
+    from lifecycle.flows import Change, EngineState, StepRow, Store
 
 __all__ = ["STORES", "Crash", "Outcome", "Stage"]
 
@@ -59,7 +59,7 @@ class Outcome:
     engine_states: list[str] = field(default_factory=list)
     raised: BaseException | None = None
     flow_state: str = "PENDING"
-    atoms: dict[str, list[str]] = field(default_factory=dict)
+    steps: dict[str, list[str]] = field(default_factory=dict)
     fetch_all: dict[str, Any] = field(default_factory=dict)
 
 
@@ -121,7 +121,7 @@ class Stage:
         self._world.flags |= step["set"]
 
     async def _storage(self, step: Json) -> None:
-        flow, atoms = await self.store.load(_ID)
+        flow, steps = await self.store.load(_ID)
         values = None
         for op, *arguments in step["ops"]:
             if op == "set_flow_state":
@@ -132,12 +132,12 @@ class Stage:
                 values = self._codec.encode({})
             elif op in _EDITS:
                 name = arguments[0]
-                atoms[name] = _EDITS[op](atoms[name], *arguments[1:])
+                steps[name] = _EDITS[op](steps[name], *arguments[1:])
             else:
                 raise Unknown(
                     f"an operation {op!r} on the store; known are {sorted(_EDITS)}, (un)inject, set_flow_state"
                 )
-        batch = Batch(_ID, flow.epoch, flow.state, flow.seq, 0.0, list(atoms.values()), [], values)
+        batch = Batch(_ID, flow.epoch, flow.state, flow.seq, 0.0, list(steps.values()), [], values)
         await self.store.commit(batch)
         self._engine = None
 
@@ -228,7 +228,7 @@ class Stage:
             known = self._engine.core.values.known()
             self._known = {name: values[0] if len(values) == 1 else values for name, values in known.items()}
         outcome.flow_state = flow.state
-        outcome.atoms = {name: [row.state, row.intention] for name, row in rows.items()}
+        outcome.steps = {name: [row.state, row.intention] for name, row in rows.items()}
         outcome.fetch_all = self._known
         return outcome
 
@@ -267,30 +267,30 @@ _STEPS = {
 # -- what is written into the store by other hands -------------------------------------------------------------------
 
 
-def _save(row: AtomRow, value: Json) -> AtomRow:
+def _save(row: StepRow, value: Json) -> StepRow:
     history = json.dumps([[json.dumps(value), {}]]) if row.kind == "retry" else None
     return row._replace(state="SUCCESS", result=json.dumps(value), history=history)
 
 
-def _save_failure(row: AtomRow, message: str) -> AtomRow:
+def _save_failure(row: StepRow, message: str) -> StepRow:
     return row._replace(state="FAILURE", failure=Failure("RuntimeError", message).encode())
 
 
-def _save_retry_failure(row: AtomRow, name: str, message: str) -> AtomRow:
+def _save_retry_failure(row: StepRow, name: str, message: str) -> StepRow:
     history = json.loads(row.history or "[]")
     history[-1][1][name] = Failure("RuntimeError", message).encode()
     return row._replace(history=json.dumps(history))
 
 
-def _set_state(row: AtomRow, state: str) -> AtomRow:
-    return row._replace(state=AtomState(state).value)
+def _set_state(row: StepRow, state: str) -> StepRow:
+    return row._replace(state=StepState(state).value)
 
 
-def _set_intention(row: AtomRow, intention: str) -> AtomRow:
+def _set_intention(row: StepRow, intention: str) -> StepRow:
     return row._replace(intention=intention)
 
 
-_EDITS: dict[str, Callable[..., AtomRow]] = {
+_EDITS: dict[str, Callable[..., StepRow]] = {
     "save": _save,
     "save_failure": _save_failure,
     "save_retry_failure": _save_retry_failure,

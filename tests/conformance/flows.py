@@ -84,7 +84,7 @@ async def _undisturbed(case: Json) -> Json:
     steps = [{"op": "run"}]
     (outcome,), _ = await _played({**case, "steps": steps, "expected": [None]}, STORES["memory"](Path()))
     assert outcome is not None
-    return {"flow_state": outcome.flow_state, "atoms": outcome.atoms, "fetch_all": outcome.fetch_all}
+    return {"flow_state": outcome.flow_state, "atoms": outcome.steps, "fetch_all": outcome.fetch_all}
 
 
 def _by_step(case: Json, outcomes: Sequence[Outcome | None]) -> Iterator[str]:

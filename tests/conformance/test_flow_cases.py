@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lifecycle.flows import AtomFailed
+from lifecycle.flows import StepFailed
 from tests.conformance import flows
 from tests.conformance.flow_betterment import RULES, bettered
 from tests.conformance.flow_comparing import same_error
@@ -109,9 +109,9 @@ def _task(name: str, does: Any = None, undoes: Any = None) -> Any:
     return {"type": "task", "name": name, "does": does or {"return": 5}, **undone}
 
 
-def _outcome(state: str, atoms: Any) -> Any:
+def _outcome(state: str, steps: Any) -> Any:
     nothing: Any = {"events": [], "engine_states": [], "raised": None, "fetch_all": {}}
-    return nothing | {"flow_state": state, "atoms": atoms}
+    return nothing | {"flow_state": state, "atoms": steps}
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def _outcome(state: str, atoms: Any) -> Any:
         (("engine_states",), ["RESUMING"], "engine_states"),
         (("raised",), {"type": "RuntimeError", "message": "Woot!"}, "raised"),
         (("flow_state",), "REVERTED", "flow_state"),
-        (("atoms", "task1"), ["PENDING", "EXECUTE"], "atoms"),
-        (("atoms", "task9"), ["SUCCESS", "EXECUTE"], "atoms"),
+        (("atoms", "task1"), ["PENDING", "EXECUTE"], "steps"),
+        (("atoms", "task9"), ["SUCCESS", "EXECUTE"], "steps"),
         (("fetch_all", "x"), 1, "fetch_all"),
         (("stranger",), 1, "stranger"),
     ],
@@ -200,10 +200,10 @@ def test_an_error_of_taskflow_is_known_by_our_name_for_it() -> None:
     assert not same_error(None, {"type": "NotFound", "message": "x"})
     assert not same_error(KeyError("x"), None)
     assert same_error(
-        AtomFailed("'a' failed: KeyError: 'x'"), {"type": "WrappedFailure", "failures": ["KeyError: 'x'"]}
+        StepFailed("'a' failed: KeyError: 'x'"), {"type": "WrappedFailure", "failures": ["KeyError: 'x'"]}
     )
     assert not same_error(KeyError("x"), {"type": "WrappedFailure", "failures": ["KeyError: 'x'"]})
-    assert same_error(AtomFailed("'a' failed: FlowError: y"), {"type": "WrappedFailure", "failures": ["NotFound: x"]})
+    assert same_error(StepFailed("'a' failed: FlowError: y"), {"type": "WrappedFailure", "failures": ["NotFound: x"]})
 
 
 def test_what_failed_before_the_last_attempt_is_not_raised() -> None:

@@ -55,7 +55,7 @@ def plays(*, failing_reverts: bool = True) -> st.SearchStrategy[Play]:
             st.lists(inner, min_size=1, max_size=4),
             retry,
             st.lists(
-                st.tuples(st.integers(0, 3), st.booleans(), st.sampled_from(["all", "flow", "neighbors", "atom"]))
+                st.tuples(st.integers(0, 3), st.booleans(), st.sampled_from(["all", "flow", "neighbors", "step"]))
             ),
         ),
         max_leaves=10,
@@ -106,14 +106,14 @@ class Kept:
         self.play = play
         self.plan = compile_flow(play.flow)
         self.flow = FlowRow("id", self.plan.name, epoch=1)
-        self.atoms: dict[str, Any] = {}
+        self.steps: dict[str, Any] = {}
         self.changes: list[Change] = []
         #: How often a task was executed, by its name and round, and whether its success was stored.
         self.executed: list[tuple[str, int]] = []
 
     def core(self) -> Core:
         """A core that goes on from what is kept."""
-        return Core(self.plan, Snapshot(self.flow, dict(self.atoms)), JSON(), Options())
+        return Core(self.plan, Snapshot(self.flow, dict(self.steps)), JSON(), Options())
 
     def keep(self, core: Core) -> bool:
         """Write what has changed; whether there was anything."""
@@ -121,13 +121,13 @@ class Kept:
         if batch is None:
             return False
         self.flow = self.flow._replace(state=batch.state, seq=batch.seq)
-        self.atoms |= {row.name: row for row in batch.atoms}
+        self.steps |= {row.name: row for row in batch.steps}
         self.changes += batch.changes
         return True
 
     def states(self) -> dict[str, str]:
-        """Of the atoms."""
-        return {name: row.state for name, row in sorted(self.atoms.items())}
+        """Of the steps."""
+        return {name: row.state for name, row in sorted(self.steps.items())}
 
 
 def run(kept: Kept, *, writes: int | None = None, watch: Any = None) -> bool:
@@ -166,7 +166,7 @@ def outcome_of(kept: Kept, call: Call) -> Given | Failure:
     """What the function of ``call`` would have done."""
     cell = call.cell
     if cell.node.kind == "retry":
-        value = None if call.back else cell.atom.fn(**call.arguments)  # type: ignore[union-attr]  # it is an atom
+        value = None if call.back else cell.step.fn(**call.arguments)  # type: ignore[union-attr]  # it is a step
         return Given(JSON().encode(value), value)
     rounds, bad = kept.play.natures[cell.name]
     if call.back:

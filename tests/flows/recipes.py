@@ -31,7 +31,7 @@ from lifecycle.flows import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from lifecycle.flows import AtomView, Attempt, Retry
+    from lifecycle.flows import Attempt, Retry, StepView
 
 __all__ = ["Recipe", "left_of"]
 
@@ -163,17 +163,17 @@ class _Stubborn:
         await self.effect()
 
 
-def left_of(atoms: Mapping[str, AtomView], state: str, *, exactly: bool) -> dict[str, str]:
-    """Return the result of each atom of a flow that came to ``state``.
+def left_of(steps: Mapping[str, StepView], state: str, *, exactly: bool) -> dict[str, str]:
+    """Return the result of each step of a flow that came to ``state``.
 
-    Unless ``exactly``, an atom that was not begun and one that was undone are the same. Which of two tasks that run
+    Unless ``exactly``, a step that was not begun and one that was undone are the same. Which of two tasks that run
     at once ends first decides whether the tasks after them are left out before the flow is undone, and a crash may
     change it. So a task that is left out counts as undone in a flow that did not succeed.
     """
-    return {name: str(view.state) if exactly else _left(view, state) for name, view in sorted(atoms.items())}
+    return {name: str(view.state) if exactly else _left(view, state) for name, view in sorted(steps.items())}
 
 
-def _left(view: AtomView, state: str) -> str:
+def _left(view: StepView, state: str) -> str:
     not_begun = view.state in ("PENDING", "IGNORE")
     undone = view.state == "REVERTED" or (not_begun and (view.intention == "REVERT" or state != "SUCCESS"))
     return "nothing" if undone else str(view.state)

@@ -112,7 +112,7 @@ async def test_a_decider_that_raises_fails_the_flow_and_nothing_is_undone(flows:
     run = flows.start(linear("f", a, b).when(a, b, lambda done: done["nothing"]))
     with pytest.raises(KeyError, match="nothing"):
         await run
-    assert (run.state, run.atoms["b"].state, log) == ("FAILURE", "PENDING", ["a"])
+    assert (run.state, run.steps["b"].state, log) == ("FAILURE", "PENDING", ["a"])
 
 
 async def test_a_decider_that_wants_to_be_awaited_fails_the_flow(flows: Flows) -> None:
@@ -187,7 +187,7 @@ async def test_a_retry_that_raises_or_talks_nonsense_fails_the_flow(flows: Flows
         run = flows.start(linear("f", task(lambda: int("x"), name="a"), retry=Retry(answer)))
         with pytest.raises(error, match=text):
             await run
-        assert (run.state, run.atoms["a"].state) == ("FAILURE", "FAILURE")
+        assert (run.state, run.steps["a"].state) == ("FAILURE", "FAILURE")
 
 
 async def test_a_revert_that_raises_stops_the_reverts(flows: Flows) -> None:
@@ -201,7 +201,7 @@ async def test_a_revert_that_raises_stops_the_reverts(flows: Flows) -> None:
         with pytest.raises(ZeroDivisionError):
             await run
         assert run.state == "FAILURE"
-        assert {name: str(view.state) for name, view in run.atoms.items()} == {
+        assert {name: str(view.state) for name, view in run.steps.items()} == {
             "a": "SUCCESS",
             "nasty": "REVERT_FAILURE",
             "b": "REVERTED",
@@ -213,10 +213,10 @@ async def test_a_revert_that_raises_stops_the_reverts(flows: Flows) -> None:
 async def test_a_value_whose_giver_was_left_out_fails_the_flow_before_the_task_begins(flows: Flows) -> None:
     a, b = step("a", []), task(lambda: 1, name="b", provides="x")
     c = task(lambda x: x, name="c")
-    run = flows.start(linear("f", a, b, c).when(a, b, lambda _: False, depth="atom"))
+    run = flows.start(linear("f", a, b, c).when(a, b, lambda _: False, depth="step"))
     with pytest.raises(MissingDependencies, match="task 'c' asks for 'x', and nobody before it gave that"):
         await run
-    assert (run.state, run.atoms["c"].state) == ("FAILURE", "PENDING")
+    assert (run.state, run.steps["c"].state) == ("FAILURE", "PENDING")
 
 
 async def test_a_cancellation_that_nobody_asked_for_is_a_failure(flows: Flows) -> None:

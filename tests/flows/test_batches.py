@@ -63,11 +63,11 @@ async def test_a_receiver_that_hears_of_the_beginning_of_a_flow_can_suspend_it_b
         assert [state.value async for state in run.states()][-1] == "SUSPENDED"
         assert heard == ["f RUNNING", "f SUSPENDING", "f SUSPENDED"]
         stored = await flows.store.load("one")
-        assert (stored.flow.state, stored.atoms["a"].state, stored.atoms["a"].attempt) == ("SUSPENDED", "PENDING", 0)
+        assert (stored.flow.state, stored.steps["a"].state, stored.steps["a"].attempt) == ("SUSPENDED", "PENDING", 0)
         assert [f"{each.name} {each.new}" for each in await flows.store.changes("one")] == heard
         await run.resume()
         await run
-    assert run.atoms["a"].attempt == 1
+    assert run.steps["a"].attempt == 1
 
 
 async def test_a_flow_that_is_suspended_at_the_end_of_its_last_task_comes_to_its_end(flows: Flows) -> None:
@@ -97,9 +97,9 @@ async def test_a_receiver_that_hears_of_the_end_of_a_task_can_suspend_the_flow_b
         run = flows.start(flow, id="one")
         assert [state.value async for state in run.states()][-1] == "SUSPENDED"
     assert heard == ["f RUNNING", "a RUNNING", "a SUCCESS", "f SUSPENDING", "f SUSPENDED"]
-    assert (run.state, run.atoms["b"].state, run.atoms["b"].attempt) == ("SUSPENDED", "PENDING", 0)
+    assert (run.state, run.steps["b"].state, run.steps["b"].attempt) == ("SUSPENDED", "PENDING", 0)
     stored = await flows.store.load("one")
-    assert (stored.atoms["b"].state, stored.atoms["b"].attempt) == ("PENDING", 0)
+    assert (stored.steps["b"].state, stored.steps["b"].attempt) == ("PENDING", 0)
     assert [f"{each.name} {each.new}" for each in await flows.store.changes("one")] == heard
     await run.resume()
     await run
@@ -125,6 +125,6 @@ async def test_a_retry_that_was_suspended_before_its_next_attempt_makes_it_when_
         run = flows.start(flow, id="one")
         assert [state.value async for state in run.states()][-1] == "SUSPENDED"
     stored = await flows.store.load("one")
-    assert {name: row.state for name, row in stored.atoms.items()} == {"a": "REVERTED", "f_retry": "SUCCESS"}
+    assert {name: row.state for name, row in stored.steps.items()} == {"a": "REVERTED", "f_retry": "SUCCESS"}
     await run.resume()
     assert (await run)["a"] == 2

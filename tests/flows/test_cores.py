@@ -62,7 +62,7 @@ def test_what_succeeded_and_is_stored_is_not_done_again(play: Play, writes: int)
     kept = Kept(play)
     if run(kept, writes=writes):
         return
-    done = {(name, row.round) for name, row in kept.atoms.items() if row.state == "SUCCESS"}
+    done = {(name, row.round) for name, row in kept.steps.items() if row.state == "SUCCESS"}
     kept.executed.clear()
     run(kept)
     assert not done & set(kept.executed)
@@ -91,11 +91,11 @@ def _all(cell: Cell, direction: str) -> list[Cell]:
 
 
 def _is_done(cell: Cell) -> bool:
-    return cell.atom is None or (cell.state in {"SUCCESS", "IGNORE"} and cell.intention in {"EXECUTE", "IGNORE"})
+    return cell.step is None or (cell.state in {"SUCCESS", "IGNORE"} and cell.intention in {"EXECUTE", "IGNORE"})
 
 
 def _is_still(cell: Cell) -> bool:
-    return cell.atom is None or cell.state in {"PENDING", "REVERTED", "IGNORE"}
+    return cell.step is None or cell.state in {"PENDING", "REVERTED", "IGNORE"}
 
 
 @given(plays())
@@ -106,9 +106,9 @@ def test_where_something_stands_says_what_comes_before_it_as_the_graph_does(play
     before: dict[int, set[int]] = {}
     for node in nodes:
         before[node.number] = {one for each in node.predecessors for one in (each, *before[each])}
-    atoms = [node for node in nodes if node.atom is not None]
-    for one in atoms:
-        for other in atoms:
+    steps = [node for node in nodes if node.step is not None]
+    for one in steps:
+        for other in steps:
             placed = one is not other and precedes((one.frame, one.place), (other.frame, other.place))
             assert placed == (one.number in before[other.number])
 

@@ -80,7 +80,7 @@ class Life:
 
     async def done(self) -> set[str]:
         """The keys of the tasks whose success is stored."""
-        rows = (await self.store.load("f")).atoms.values()
+        rows = (await self.store.load("f")).steps.values()
         numbers = {row.name: row.round if row.kind == "retry" else row.undone + 1 for row in rows}
         return {f"f/{row.name}/{numbers[row.name]}" for row in rows if row.state == "SUCCESS"}
 

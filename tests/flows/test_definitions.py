@@ -46,7 +46,7 @@ def named(name: str, *, asks: str = "", gives: str | None = None, **settings: An
 
 
 def order(flow: Any) -> list[str]:
-    return [node.atom.name for node in compile_flow(flow).atoms if node.atom]
+    return [node.step.name for node in compile_flow(flow).steps if node.step]
 
 
 # -- tasks ---------------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_a_link_is_between_items_in_their_order() -> None:
         flow.when(b, a)
     with pytest.raises(FlowError, match="has no order"):
         unordered("u", c, d := named("d")).when(c, d)
-    with pytest.raises(ValueError, match=r"depth='far'.* all, flow, neighbors, atom"):
+    with pytest.raises(ValueError, match=r"depth='far'.* all, flow, neighbors, step"):
         flow.when(a, b, depth="far")
 
 
@@ -227,8 +227,8 @@ def test_the_nearest_before_comes_first_and_others_after() -> None:
         retry=Times(2, name="r", provides="x"),
     )
     plan = compile_flow(flow)
-    me = next(node for node in plan.atoms if node.atom and node.atom.name == "me")
-    assert [node.atom.name for node in givers(plan, me, "x") if node.atom] == ["p3", "q2", "p2", "p1", "r"]
+    me = next(node for node in plan.steps if node.step and node.step.name == "me")
+    assert [node.step.name for node in givers(plan, me, "x") if node.step] == ["p3", "q2", "p2", "p1", "r"]
 
 
 async def test_what_was_injected_beats_what_was_given_and_that_what_others_provide() -> None:
@@ -347,4 +347,4 @@ async def test_a_flow_as_the_beginning_of_a_link_gives_the_results_of_all_in_it(
         run = flows.start(flow)
         assert await run == {"a": 1, "b": 2}
     assert seen == [{"a": 1, "b": 2}]
-    assert run.atoms["after"].state == "IGNORE"
+    assert run.steps["after"].state == "IGNORE"

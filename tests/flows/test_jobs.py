@@ -10,7 +10,7 @@ import pytest
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.errors import ClaimLost, FlowError, InvalidState
-from lifecycle.flows import AtomRow, Batch, Board, FlowRow, Flows, JobState, Priority, linear, task
+from lifecycle.flows import Batch, Board, FlowRow, Flows, JobState, Priority, StepRow, linear, task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -339,7 +339,7 @@ async def test_the_end_of_a_claim_takes_the_flow_too_so_that_who_had_it_cannot_w
 
 def finished(flow: FlowRow, state: str = "SUCCESS") -> Batch:
     """The last write of an owner."""
-    return Batch(flow.id, flow.epoch, state, flow.seq + 1, 0.0, [AtomRow("a", "task", "SUCCESS")], [])
+    return Batch(flow.id, flow.epoch, state, flow.seq + 1, 0.0, [StepRow("a", "task", "SUCCESS")], [])
 
 
 async def adopted(board: Board, job: Job, state: str = "RUNNING") -> FlowRow:

@@ -92,7 +92,7 @@ async def test_a_conductor_lives_through_a_lock_that_comes_while_a_job_is_done(
     await pragma(board, "busy_timeout = 10")
     work = asyncio.create_task(board.work({"grow": GROW}, lease=3.0))
     job = await board.post("grow", size=1)
-    while not board.flows.runs or not board.flows.runs[0].atoms:
+    while not board.flows.runs or not board.flows.runs[0].steps:
         await asyncio.sleep(0.01)
     with closing(another(tmp_path)) as other:
         other.execute("BEGIN IMMEDIATE")

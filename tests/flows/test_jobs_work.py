@@ -311,7 +311,7 @@ async def test_who_has_lost_a_claim_stops_and_what_he_still_writes_is_refused(
     async with working(board, flow, lease=9.0):
         await until(lambda: board.flows.runs)
         (run,) = board.flows.runs
-        await until(lambda: run.atoms and run.atoms["work"].state == "RUNNING")
+        await until(lambda: run.steps and run.steps["work"].state == "RUNNING")
         other.now = lambda: clock.time() + 100
         stolen = await other.claim(await other.get("one"), "thief", lease=1000.0)
         with pytest.raises(ClaimLost):
@@ -333,14 +333,14 @@ async def test_a_task_that_ends_after_the_claim_was_lost_is_not_written(
 
     await board.post("f", id="one")
     async with working(board, doing("f", work), lease=90.0):
-        await until(lambda: board.flows.runs and board.flows.runs[0].atoms)
+        await until(lambda: board.flows.runs and board.flows.runs[0].steps)
         other.now = lambda: clock.time() + 100
         await other.claim(await other.get("one"), "thief", lease=1000.0)
         (run,) = board.flows.runs
         with pytest.raises(ClaimLost):
             await run
-    _, atoms = await board.flows.store.load("one")
-    assert (atoms["work"].state, atoms["work"].result) == ("RUNNING", None)
+    _, steps = await board.flows.store.load("one")
+    assert (steps["work"].state, steps["work"].result) == ("RUNNING", None)
 
 
 async def test_a_conductor_that_claims_what_it_has_lost_itself_does_not_do_it_twice_at_once(

@@ -41,6 +41,6 @@ async def test_what_could_not_be_undone_is_not_provided(flows: Flows) -> None:
     flow = linear("f", task(lambda: 1, name="a").revert(gotcha), task(woot, name="b"))
     run = flows.start(flow, id="one")
     await failed(run, "gotcha")
-    assert run.atoms["a"].state == "REVERT_FAILURE"
+    assert run.steps["a"].state == "REVERT_FAILURE"
     assert run._engine is not None
     assert run._engine.core.values.provided() == {}

@@ -94,12 +94,12 @@ async def test_a_plain_task_that_waits_for_a_thread_is_cancelled_at_once(flows: 
     while len(begun) < 32:
         await asyncio.sleep(0.001)
     suspended = run.suspend(cancel_after=0)
-    while run.atoms["t39"].state != "PENDING":
+    while run.steps["t39"].state != "PENDING":
         await asyncio.sleep(0.001)
     go_on.set()
     assert await suspended == "SUSPENDED"
     assert len(begun) == 32
-    states = [str(view.state) for view in run.atoms.values()]
+    states = [str(view.state) for view in run.steps.values()]
     assert (states.count("SUCCESS"), states.count("PENDING")) == (32, 8)
 
 

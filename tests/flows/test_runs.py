@@ -11,13 +11,13 @@ import pytest
 
 from lifecycle import hooks
 from lifecycle.flows import (
-    AtomFailed,
     Change,
     ClaimLost,
     FlowError,
     Flows,
     InvalidState,
     Options,
+    StepFailed,
     Task,
     Times,
     current_task,
@@ -133,7 +133,7 @@ async def test_after_a_restart_a_failure_is_what_was_kept_of_it(reopened: Callab
         with pytest.raises(OSError, match="a is broken"):
             await flows.start(flow, id="one")
     async with reopened() as flows:
-        with pytest.raises(AtomFailed, match="'a' failed: OSError: a is broken") as caught:
+        with pytest.raises(StepFailed, match="'a' failed: OSError: a is broken") as caught:
             await flows.start(flow, id="one")
     assert "Traceback" in caught.value.__notes__[0]
 
@@ -178,7 +178,7 @@ async def test_a_suspended_flow_begins_nothing_more_and_goes_on_where_it_was(flo
     rest = run.suspend()
     held.go_on.set()
     assert await rest == "SUSPENDED"
-    assert (run.atoms["held"].state, run.atoms["b"].state, log) == ("SUCCESS", "PENDING", [])
+    assert (run.steps["held"].state, run.steps["b"].state, log) == ("SUCCESS", "PENDING", [])
     await run.resume()
     assert await run == {"held": "done", "b": "B"}
     assert held.times == 1
@@ -210,13 +210,13 @@ async def test_what_is_cancelled_counts_as_not_begun(flows: Flows, clock: Clock)
     run = flows.start(linear("f", held.task), id="one")
     await held.begun.wait()
     assert await run.suspend(cancel_after=3) == "SUSPENDED"
-    assert run.atoms["held"].state == "PENDING"
+    assert run.steps["held"].state == "PENDING"
     held.go_on.set()
     await run.resume()
     await run
     changes = [(change.old, change.new, change.reason) async for change in run if change.kind == "task"]
     assert changes[1] == ("RUNNING", "PENDING", "cancelled")
-    assert run.atoms["held"].attempt == held.times == 2
+    assert run.steps["held"].attempt == held.times == 2
 
 
 async def test_an_undoing_that_is_cancelled_is_done_again(flows: Flows, clock: Clock) -> None:
@@ -232,7 +232,7 @@ async def test_an_undoing_that_is_cancelled_is_done_again(flows: Flows, clock: C
     run = flows.start(linear("f", good, step("bad", [], fails=1)))
     await begun.wait()
     await run.suspend(cancel_after=1)
-    assert (run.state, run.atoms["good"].state, undone) == ("SUSPENDED", "SUCCESS", [])
+    assert (run.state, run.steps["good"].state, undone) == ("SUSPENDED", "SUCCESS", [])
     await run.resume()
     with pytest.raises(OSError, match="bad is broken"):
         await run
@@ -254,7 +254,7 @@ async def test_a_task_that_does_not_heed_its_cancellation_is_given_up(
     run = flows.start(linear("f", stubborn), id="one")
     await begun.wait()
     assert await run.suspend(cancel_after=0) == "SUSPENDED"
-    assert run.atoms["stubborn"].state == "PENDING"
+    assert run.steps["stubborn"].state == "PENDING"
     assert "flow one: stubborn was cancelled and goes on all the same" in caplog.text
     enough.set()
     await run.resume()
@@ -326,7 +326,7 @@ async def test_those_that_waited_for_room_are_not_lost_by_a_suspension() -> None
         rest = run.suspend()
         helds[0].go_on.set()
         assert await rest == "SUSPENDED"
-        assert [view.state for view in run.atoms.values()] == ["SUCCESS", "PENDING", "PENDING", "PENDING"]
+        assert [view.state for view in run.steps.values()] == ["SUCCESS", "PENDING", "PENDING", "PENDING"]
         for held in helds:
             held.go_on.set()
         await run.resume()
@@ -418,11 +418,11 @@ async def test_a_reset_forgets_results_and_what_retries_remember(flows: Flows) -
     run = flows.start(linear("f", step("a", log, fails=1), retry=Times(2, provides="attempt")))
     assert (await run)["attempt"] == 2
     await run.reset()
-    assert (run.state, {view.state for view in run.atoms.values()}) == ("PENDING", {"PENDING"})
+    assert (run.state, {view.state for view in run.steps.values()}) == ("PENDING", {"PENDING"})
     log.clear()
     await run.again()
     assert (await run)["attempt"] == 2, "it has two attempts again"
-    assert run.atoms["a"].attempt == 4
+    assert run.steps["a"].attempt == 4
 
 
 async def test_what_cannot_be_reset_says_so(flows: Flows) -> None:
@@ -501,7 +501,7 @@ async def test_who_has_lost_a_flow_stops_and_writes_nothing_more(flows: Flows) -
     held.go_on.set()
     with pytest.raises(ClaimLost, match="'one' was taken by somebody else"):
         await run
-    assert (await flows.store.load("one")).atoms["held"].state == "RUNNING"
+    assert (await flows.store.load("one")).steps["held"].state == "RUNNING"
     assert (run.state, log) == ("SUSPENDED", [])
 
 
@@ -519,7 +519,7 @@ async def test_tasks_have_time_to_end_when_flows_are_left(reopened: Callable[[],
         run = flows.start(unordered("f", quick, slow), id="one")
         await asyncio.sleep(1)
     assert ended == ["quick"]
-    assert {name: str(view.state) for name, view in run.atoms.items()} == {"quick": "SUCCESS", "slow": "PENDING"}
+    assert {name: str(view.state) for name, view in run.steps.items()} == {"quick": "SUCCESS", "slow": "PENDING"}
     assert asyncio.get_running_loop().time() == pytest.approx(4)
 
 

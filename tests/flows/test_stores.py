@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.flows import AtomRow, Batch, Change, ClaimLost, FlowError, FlowRow, SQLiteStore, Store
+from lifecycle.flows import Batch, Change, ClaimLost, FlowError, FlowRow, SQLiteStore, StepRow, Store
 
 if TYPE_CHECKING:
     import sqlite3
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FLOW = FlowRow("one", "f", epoch=1, store='{"x":1}')
 
 
-def batch(*rows: AtomRow, epoch: int = 1, seq: int = 1, state: str = "RUNNING") -> Batch:
+def batch(*rows: StepRow, epoch: int = 1, seq: int = 1, state: str = "RUNNING") -> Batch:
     told = [
         Change("task", row.name, "PENDING", row.state, None, "", 1, "one", seq + place, 7.0, row.result)
         for place, row in enumerate(rows)
@@ -42,27 +42,27 @@ async def test_what_is_created_is_there_and_its_id_is_taken(store: Store) -> Non
     assert await store.create(FLOW)
     assert not await store.create(FLOW._replace(name="other"))
     assert (await store.load("one")).flow == FLOW
-    assert (await store.load("one")).atoms == {}
+    assert (await store.load("one")).steps == {}
 
 
 async def test_what_is_committed_is_there_all_of_it(store: Store) -> None:
     await store.create(FLOW)
-    first = AtomRow("a", "task", "RUNNING", attempt=1, round=1)
-    second = AtomRow("r", "retry", "SUCCESS", "RETRY", 2, 1, "1", None, "2", None, "[]")
+    first = StepRow("a", "task", "RUNNING", attempt=1, round=1)
+    second = StepRow("r", "retry", "SUCCESS", "RETRY", 2, 1, "1", None, "2", None, "[]")
     await store.commit(batch(first, second))
-    flow, atoms = await store.load("one")
-    assert atoms == {"a": first, "r": second}
+    flow, steps = await store.load("one")
+    assert steps == {"a": first, "r": second}
     assert (flow.state, flow.seq, flow.at, flow.store) == ("RUNNING", 2, 7.0, FLOW.store)
 
 
 async def test_what_is_committed_later_takes_the_place_of_what_was(store: Store) -> None:
     await store.create(FLOW)
-    await store.commit(batch(AtomRow("a", "task", "RUNNING")))
+    await store.commit(batch(StepRow("a", "task", "RUNNING")))
     await store.commit(
-        batch(AtomRow("a", "task", "SUCCESS", result="5"), seq=2)._replace(store='{"y":2}', error="full")
+        batch(StepRow("a", "task", "SUCCESS", result="5"), seq=2)._replace(store='{"y":2}', error="full")
     )
-    flow, atoms = await store.load("one")
-    assert (atoms["a"].state, atoms["a"].result) == ("SUCCESS", "5")
+    flow, steps = await store.load("one")
+    assert (steps["a"].state, steps["a"].result) == ("SUCCESS", "5")
     assert (flow.store, flow.error) == ('{"y":2}', "full")
 
 
@@ -71,9 +71,9 @@ async def test_who_has_lost_a_flow_writes_nothing_more(store: Store) -> None:
     taken = await store.take("one", "me", seen=1)
     assert (taken.flow.epoch, taken.flow.owner) == (2, "me")
     with pytest.raises(ClaimLost, match=r"'one' was taken by somebody else after this one took it \(epoch 1\)"):
-        await store.commit(batch(AtomRow("a", "task", "RUNNING")))
-    assert (await store.load("one")).atoms == {}
-    await store.commit(batch(AtomRow("a", "task", "RUNNING"), epoch=2))
+        await store.commit(batch(StepRow("a", "task", "RUNNING")))
+    assert (await store.load("one")).steps == {}
+    await store.commit(batch(StepRow("a", "task", "RUNNING"), epoch=2))
 
 
 async def test_of_two_that_take_a_flow_one_is_too_late(store: Store) -> None:
@@ -86,11 +86,11 @@ async def test_of_two_that_take_a_flow_one_is_too_late(store: Store) -> None:
 
 async def test_a_flow_that_was_deleted_cannot_be_written(store: Store) -> None:
     await store.create(FLOW)
-    await store.commit(batch(AtomRow("a", "task", "RUNNING")))
+    await store.commit(batch(StepRow("a", "task", "RUNNING")))
     assert await store.delete("one")
     assert not await store.delete("one")
     with pytest.raises(ClaimLost):
-        await store.commit(batch(AtomRow("a", "task", "SUCCESS"), seq=2))
+        await store.commit(batch(StepRow("a", "task", "SUCCESS"), seq=2))
     assert await store.changes("one") == []
 
 
@@ -112,7 +112,7 @@ async def test_flows_are_found_by_name_and_state_the_first_first(store: Store) -
 async def test_changes_come_in_order_and_from_where_one_was(store: Store) -> None:
     await store.create(FLOW)
     for seq in range(1, 6):
-        await store.commit(batch(AtomRow(f"t{seq}", "task", "SUCCESS", result=str(seq)), seq=seq))
+        await store.commit(batch(StepRow(f"t{seq}", "task", "SUCCESS", result=str(seq)), seq=seq))
     assert [change.name for change in await store.changes("one")] == ["t1", "t2", "t3", "t4", "t5"]
     assert [change.seq for change in await store.changes("one", after=2, limit=2)] == [3, 4]
     assert await store.changes("one", after=5) == []
@@ -123,9 +123,9 @@ async def test_changes_come_in_order_and_from_where_one_was(store: Store) -> Non
 async def test_what_was_committed_is_there_when_the_store_is_opened_again(make_store: Callable[[], Store]) -> None:
     async with make_store() as store:
         await store.create(FLOW)
-        await store.commit(batch(AtomRow("a", "task", "RUNNING")))
+        await store.commit(batch(StepRow("a", "task", "RUNNING")))
     async with make_store() as store:
-        assert (await store.load("one")).atoms["a"].state == "RUNNING"
+        assert (await store.load("one")).steps["a"].state == "RUNNING"
 
 
 async def test_unfinished_flows_are_found_without_a_look_at_the_finished_ones(tmp_path: Path) -> None:

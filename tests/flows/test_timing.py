@@ -29,7 +29,7 @@ async def end(number: int, concurrency: int | None, pace: Random | None) -> tupl
             given = await run
         except Exception:  # noqa: BLE001  # it is seen in the states
             given = None
-        return run.state, left_of(run.atoms, run.state, exactly=recipe.sequential), given
+        return run.state, left_of(run.steps, run.state, exactly=recipe.sequential), given
 
 
 @pytest.mark.parametrize("concurrency", [None, 1, 2])

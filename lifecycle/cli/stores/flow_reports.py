@@ -19,7 +19,7 @@ from lifecycle.flows.views import built, stored, unbuilt
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from lifecycle.flows import AtomRow, Change, FlowRow, Snapshot, Store
+    from lifecycle.flows import Change, FlowRow, Snapshot, StepRow, Store
     from lifecycle.flows.views import RunInfo
 
 __all__ = ["dead", "dead_as_json", "described", "in_order", "listed", "listed_as_json", "picture", "whole"]
@@ -43,8 +43,8 @@ def in_order(snapshot: Snapshot, changes: Sequence[Change]) -> Snapshot:
     begun: dict[str, int] = {}
     for change in changes:
         begun.setdefault(change.name, change.seq)
-    rows = sorted(snapshot.atoms.values(), key=lambda row: begun.get(row.name, math.inf))
-    return snapshot._replace(atoms={row.name: row for row in rows})
+    rows = sorted(snapshot.steps.values(), key=lambda row: begun.get(row.name, math.inf))
+    return snapshot._replace(steps={row.name: row for row in rows})
 
 
 # -- lists ---------------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def described(shown: Sequence[tuple[Snapshot, Sequence[Change], str]], *, json: 
 def _all(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> dict[str, Any]:
     return _record(snapshot.flow, runner) | {
         "given": masked_values(_value(snapshot.flow.store)),
-        "tasks": [_task(row) for row in snapshot.atoms.values()],
+        "tasks": [_task(row) for row in snapshot.steps.values()],
         "changes": [
             {"seq": each.seq, "at": each.at, "kind": each.kind, "name": each.name, "old": each.old, "new": each.new}
             | {"reason": masked(each.reason), "attempt": each.attempt}
@@ -108,7 +108,7 @@ def _all(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> dict[str
     }
 
 
-def _task(row: AtomRow) -> dict[str, Any]:
+def _task(row: StepRow) -> dict[str, Any]:
     return {
         "name": row.name,
         "kind": row.kind,
@@ -139,8 +139,8 @@ def _told(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> str:
         ("given", _given(flow.store)),
     ]
     text = "".join(f"{name:<10}{harmless(value)}\n" for name, value in known)
-    atoms = snapshot.atoms.values()
-    rows = [(row.name, row.kind, row.state, row.intention, str(row.attempt), _outcome(row)) for row in atoms]
+    steps = snapshot.steps.values()
+    rows = [(row.name, row.kind, row.state, row.intention, str(row.attempt), _outcome(row)) for row in steps]
     heading = ("name", "kind", "state", "intention", "attempts", "result")
     text += "\n" + columns([heading, *(tuple(map(harmless, row)) for row in rows)])
     return text + _history(changes)
@@ -153,7 +153,7 @@ def _given(text: str) -> str:
     return short(js.dumps(masked_values(cast("dict[str, object]", given))))
 
 
-def _outcome(row: AtomRow) -> str:
+def _outcome(row: StepRow) -> str:
     error = masked(stored(row).error)
     if error or row.result is None:
         return short(error)
@@ -197,7 +197,7 @@ def picture(snapshots: Sequence[Snapshot], flow: str | None) -> str:
 
 
 def _info(snapshot: Snapshot, definition: Flow | Task | None) -> RunInfo:
-    views = {row.name: stored(row) for row in snapshot.atoms.values()}
+    views = {row.name: stored(row) for row in snapshot.steps.values()}
     if definition is None:
         return unbuilt(snapshot.flow, views)
     if definition.name != snapshot.flow.name:

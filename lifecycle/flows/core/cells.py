@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import FlowError
 from lifecycle.flows.failures import Failure
-from lifecycle.flows.records import AtomRow
+from lifecycle.flows.records import StepRow
 from lifecycle.flows.retries import Attempt
-from lifecycle.flows.tables import RETRIES, TASKS, AtomState, Intention
+from lifecycle.flows.tables import RETRIES, TASKS, Intention, StepState
 
 if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
-    from lifecycle.flows.plans.atoms import Atom
     from lifecycle.flows.plans.compiling import Node
+    from lifecycle.flows.plans.steps import Step
     from lifecycle.flows.tables import Table
 
 __all__ = ["NOTHING", "Cell"]
@@ -23,12 +23,12 @@ __all__ = ["NOTHING", "Cell"]
 #: In the place of a value that there is none of, or that was not decoded yet.
 NOTHING: Any = object()
 
-_SETTLED = frozenset({AtomState.SUCCESS, AtomState.IGNORE})
+_SETTLED = frozenset({StepState.SUCCESS, StepState.IGNORE})
 _AHEAD = frozenset({Intention.EXECUTE, Intention.IGNORE})
-_QUIET = frozenset({AtomState.PENDING, AtomState.REVERTED, AtomState.IGNORE})
-_ENDED = frozenset({AtomState.SUCCESS, AtomState.FAILURE})
+_QUIET = frozenset({StepState.PENDING, StepState.REVERTED, StepState.IGNORE})
+_ENDED = frozenset({StepState.SUCCESS, StepState.FAILURE})
 _BACK = frozenset({Intention.REVERT, Intention.RETRY})
-_READY = frozenset({AtomState.PENDING, AtomState.RETRYING})
+_READY = frozenset({StepState.PENDING, StepState.RETRYING})
 
 
 class Cell:
@@ -37,7 +37,6 @@ class Cell:
     __slots__ = (
         "after",
         "answered",
-        "atom",
         "attempt",
         "before",
         "due",
@@ -56,6 +55,7 @@ class Cell:
         "round",
         "settled",
         "state",
+        "step",
         "table",
         "undone",
         "unquiet",
@@ -66,12 +66,12 @@ class Cell:
     def __init__(self, node: Node) -> None:
         self.node: Node = node
         self.number: int = node.number
-        self.atom: Atom | None = node.atom
-        self.name: str = node.atom.name if node.atom else ""
-        self.table: Table[AtomState] = RETRIES if node.kind == "retry" else TASKS
+        self.step: Step | None = node.step
+        self.name: str = node.step.name if node.step else ""
+        self.table: Table[StepState] = RETRIES if node.kind == "retry" else TASKS
         self.before: tuple[Cell, ...] = ()
         self.after: tuple[Cell, ...] = ()
-        self.state: AtomState = AtomState.PENDING
+        self.state: StepState = StepState.PENDING
         self.intention: Intention = Intention.EXECUTE
         self.attempt: int = 0
         self.round: int = 0
@@ -110,11 +110,11 @@ class Cell:
 
     def is_settled(self) -> bool:
         """Whether those after it need not wait for it, or for any before it."""
-        return not self.unsettled and (self.atom is None or (self.state in _SETTLED and self.intention in _AHEAD))
+        return not self.unsettled and (self.step is None or (self.state in _SETTLED and self.intention in _AHEAD))
 
     def is_quiet(self) -> bool:
         """Whether those before it may be undone, as far as it and those after it matter."""
-        return not self.unquiet and (self.atom is None or self.state in _QUIET)
+        return not self.unquiet and (self.step is None or self.state in _QUIET)
 
     def can_execute(self) -> bool:
         """Whether it is its turn."""
@@ -126,7 +126,7 @@ class Cell:
 
     def is_ready(self) -> bool:
         """Whether there is something to be done with it now."""
-        return self.atom is not None and (self.restart or self.can_execute() or self.can_revert())
+        return self.step is not None and (self.restart or self.can_execute() or self.can_revert())
 
     def clear(self) -> None:
         """Forget what it gave; not how often it was started."""
@@ -146,9 +146,9 @@ class Cell:
         """
         return self.round if self.node.kind == "retry" else self.undone + 1
 
-    def row(self, codec: Codec) -> AtomRow:
+    def row(self, codec: Codec) -> StepRow:
         """As it is stored."""
-        return AtomRow(
+        return StepRow(
             self.name,
             self.node.kind,
             self.state.value,
@@ -164,7 +164,7 @@ class Cell:
             self.due,
         )
 
-    def load(self, row: AtomRow, codec: Codec) -> None:
+    def load(self, row: StepRow, codec: Codec) -> None:
         """Go on from what is stored.
 
         Raises:
@@ -175,7 +175,7 @@ class Cell:
                 f"{self.name!r} is a {self.node.kind} now, and was a {row.kind} when the flow was stored; give it "
                 "another name"
             )
-        self.state, self.intention = AtomState(row.state), Intention(row.intention)
+        self.state, self.intention = StepState(row.state), Intention(row.intention)
         self.attempt, self.round = row.attempt, row.round
         self.undone, self.due = row.undone, row.due
         self.result, self.revert_result = row.result, row.revert_result

@@ -19,13 +19,13 @@ from lifecycle.flows.core.outcomes import answer
 from lifecycle.flows.core.readiness import Readiness
 from lifecycle.flows.core.values import Values
 from lifecycle.flows.failures import Failure
-from lifecycle.flows.tables import AtomState, FlowState, Intention
+from lifecycle.flows.tables import FlowState, Intention, StepState
 
 if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
     from lifecycle.flows.options import Options
     from lifecycle.flows.plans.compiling import Plan
-    from lifecycle.flows.records import AtomRow, OutboxRow, Snapshot
+    from lifecycle.flows.records import OutboxRow, Snapshot, StepRow
 
 __all__ = ["Call", "Core"]
 
@@ -62,7 +62,7 @@ class Core:
         #: Those that failed at some time, by their numbers.
         self.failing: dict[int, Cell] = {}
         self.cells: list[Cell] = [Cell(node) for node in plan.nodes]
-        self.atoms: list[Cell] = [cell for cell in self.cells if cell.atom is not None]
+        self.steps: list[Cell] = [cell for cell in self.cells if cell.step is not None]
         self.values: Final = Values(plan, self.cells, codec)
         self.values.store = codec.decode(snapshot.flow.store)
         self._readiness = Readiness(plan, self.cells)
@@ -75,19 +75,19 @@ class Core:
         self._before: list[tuple[Cell, tuple[Any, ...]]] = []
         self._begun: list[Cell] = []
         self._errors = 0
-        self._load(snapshot.atoms, codec)
+        self._load(snapshot.steps, codec)
 
-    def _load(self, rows: dict[str, AtomRow], codec: Codec) -> None:
-        for cell in self.atoms:
+    def _load(self, rows: dict[str, StepRow], codec: Codec) -> None:
+        for cell in self.steps:
             if (row := rows.get(cell.name)) is not None:
                 cell.load(row, codec)
                 if cell.failure is not None:
                     self.failing[cell.number] = cell
             else:
                 self.ledger.add(cell)
-        names = {cell.name for cell in self.atoms}
+        names = {cell.name for cell in self.steps}
         strays = ((name, row.failure or row.revert_failure) for name, row in rows.items() if name not in names)
-        # What failed in atoms that are no longer there.
+        # What failed in steps that are no longer there.
         self._strays = {name: Failure.decode(text) for name, text in strays if text}
 
     @property
@@ -130,10 +130,10 @@ class Core:
 
     def _stop(self, cell: Cell) -> None:
         """Leave the state of being at work, in which a flow that was discarded has left ``cell``."""
-        if cell.state is AtomState.RUNNING:
-            self.ledger.move(cell, AtomState.PENDING, reason="cancelled")
-        elif cell.state is AtomState.REVERTING:
-            before = AtomState.SUCCESS if cell.failure is None else AtomState.FAILURE
+        if cell.state is StepState.RUNNING:
+            self.ledger.move(cell, StepState.PENDING, reason="cancelled")
+        elif cell.state is StepState.REVERTING:
+            before = StepState.SUCCESS if cell.failure is None else StepState.FAILURE
             self.ledger.move(cell, before, reason="cancelled")
 
     def begin(self) -> None:
@@ -160,16 +160,16 @@ class Core:
     def resume(self) -> None:
         """Look at what was loaded: failures that were not answered, and what was at work when the process died."""
         if not self.options.never_resolve:
-            for cell in self.atoms:
-                if cell.state is AtomState.FAILURE and cell.failure is not None:
+            for cell in self.steps:
+                if cell.state is StepState.FAILURE and cell.failure is not None:
                     answer(self, cell, cell.failure)
-        for cell in self.atoms:
+        for cell in self.steps:
             if cell.revert_failure is not None:
                 # As in the run in which it failed: nothing is undone after it.
                 self.errors.append((cell.name, cell.revert_failure))
-            if cell.state is AtomState.RETRYING:
+            if cell.state is StepState.RETRYING:
                 self._renew_after(cell)
-            cell.restart = cell.state in (AtomState.RUNNING, AtomState.REVERTING)
+            cell.restart = cell.state in (StepState.RUNNING, StepState.REVERTING)
         self._readiness.count(self.cells)
         self.look()
 
@@ -181,14 +181,14 @@ class Core:
             if self.errors:
                 break
             if not cell.queued and cell.is_ready() and self._agreed(cell):
-                assert cell.atom is not None
+                assert cell.step is not None
                 cell.queued = True
-                heapq.heappush(self._ready, (-cell.atom.priority, cell.number))
+                heapq.heappush(self._ready, (-cell.step.priority, cell.number))
         found.clear()
 
     def _agreed(self, cell: Cell) -> bool:
         """Whether the deciders before ``cell`` agree to it; else it is left out, and what hangs on it."""
-        if not cell.node.votes or cell.state is not AtomState.PENDING:
+        if not cell.node.votes or cell.state is not StepState.PENDING:
             return True
         try:
             numbers = left_out(self.plan, cell.node, self.values, self.cells)
@@ -196,8 +196,8 @@ class Core:
             self.errors.append((cell.name, Failure.of(error)))
             return False
         for number in numbers:
-            if self.cells[number].state is AtomState.PENDING:
-                self.ledger.move(self.cells[number], AtomState.IGNORE, intention=Intention.IGNORE)
+            if self.cells[number].state is StepState.PENDING:
+                self.ledger.move(self.cells[number], StepState.IGNORE, intention=Intention.IGNORE)
         return not numbers
 
     @property
@@ -231,30 +231,30 @@ class Core:
         self._readiness.count(self.cells)
         self._readiness.found.clear()
         for cell in self._begun:
-            assert cell.atom is not None
+            assert cell.step is not None
             cell.queued = True
-            heapq.heappush(self._ready, (-cell.atom.priority, cell.number))
+            heapq.heappush(self._ready, (-cell.step.priority, cell.number))
         self.ledger.take_back(seq)
 
     def _begin(self, cell: Cell) -> Call:
-        if cell.state is AtomState.REVERTING or (cell.can_revert() and cell.intention is Intention.REVERT):
+        if cell.state is StepState.REVERTING or (cell.can_revert() and cell.intention is Intention.REVERT):
             arguments = self.values.for_reversion(cell, self.failures)
-            self._start(cell, AtomState.REVERTING)
+            self._start(cell, StepState.REVERTING)
             return Call(cell, True, arguments, [])
         arguments, pause = self.values.for_execution(cell), self._pause(cell)
         if cell.intention is Intention.RETRY:
             cell.answered = None
-            self.ledger.move(cell, AtomState.RETRYING, intention=Intention.EXECUTE)
+            self.ledger.move(cell, StepState.RETRYING, intention=Intention.EXECUTE)
             self._renew_after(cell)
         if not cell.restart:
             cell.round += 1
         cell.attempt += 1
-        self._start(cell, AtomState.RUNNING)
+        self._start(cell, StepState.RUNNING)
         return Call(cell, False, arguments, [], pause)
 
     def _pause(self, cell: Cell) -> float:
         """Seconds that a retry waits before its next attempt; what a crash has interrupted is not waited for again."""
-        delay = getattr(getattr(cell.atom, "retry", None), "delay", None)
+        delay = getattr(getattr(cell.step, "retry", None), "delay", None)
         seconds: float = delay(list(cell.history)) if delay else 0.0
         if seconds <= 0:
             return 0.0
@@ -264,7 +264,7 @@ class Core:
         # A clock that was set meanwhile does not make it longer.
         return min(max(0.0, cell.due - self.now), seconds)
 
-    def _start(self, cell: Cell, state: AtomState) -> None:
+    def _start(self, cell: Cell, state: StepState) -> None:
         if cell.restart:
             cell.restart = False
             self.ledger.restarted(cell)

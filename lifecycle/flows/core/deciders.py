@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import FlowError
 from lifecycle.flows.patterns import Depth
-from lifecycle.flows.tables import AtomState
+from lifecycle.flows.tables import StepState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["left_out"]
 
 #: The narrowest first.
-_WIDTHS = [Depth.ATOM, Depth.NEIGHBORS, Depth.FLOW, Depth.ALL]
+_WIDTHS = [Depth.STEP, Depth.NEIGHBORS, Depth.FLOW, Depth.ALL]
 
 
 def left_out(plan: Plan, node: Node, values: Values, cells: Sequence[Cell]) -> list[int]:
@@ -47,7 +47,7 @@ def _says(vote: Vote, history: dict[str, Any]) -> Any:
 
 
 def _counts(vote: Vote, cells: Sequence[Cell]) -> bool:
-    return not vote.sources or any(cells[number].state is not AtomState.IGNORE for number in vote.sources)
+    return not vote.sources or any(cells[number].state is not StepState.IGNORE for number in vote.sources)
 
 
 def _followers(plan: Plan, node: Node, depth: Depth) -> list[int]:
@@ -66,7 +66,7 @@ def _in_flow(plan: Plan, node: Node) -> list[int]:
     ways = [node]
     while ways:
         for number in ways.pop().successors:
-            if number not in seen and plan.nodes[number].atom is not None:
+            if number not in seen and plan.nodes[number].step is not None:
                 seen.add(number)
                 ways.append(plan.nodes[number])
     return sorted(seen)

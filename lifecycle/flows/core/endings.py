@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lifecycle.flows.failures import joined
-from lifecycle.flows.tables import AtomState, FlowState, Intention
+from lifecycle.flows.tables import FlowState, Intention, StepState
 
 if TYPE_CHECKING:
     from lifecycle.flows.core.cores import Core
 
 __all__ = ["ending", "error_of"]
 
-_WORKING = frozenset({AtomState.RUNNING, AtomState.REVERTING, AtomState.RETRYING})
-_DONE = frozenset({AtomState.SUCCESS, AtomState.IGNORE})
+_WORKING = frozenset({StepState.RUNNING, StepState.REVERTING, StepState.RETRYING})
+_DONE = frozenset({StepState.SUCCESS, StepState.IGNORE})
 
 
 def ending(core: Core) -> FlowState:
@@ -22,11 +22,11 @@ def ending(core: Core) -> FlowState:
     FAILURE where something could not be undone, or was not to be; SUSPENDED where something is left to do; SUCCESS
     where all is done; else it was undone, as far as it was to be.
     """
-    states = {(cell.state, cell.intention) for cell in core.atoms}
-    unresolved = (AtomState.FAILURE, Intention.EXECUTE) in states
-    if core.errors or unresolved or any(state is AtomState.REVERT_FAILURE for state, _ in states):
+    states = {(cell.state, cell.intention) for cell in core.steps}
+    unresolved = (StepState.FAILURE, Intention.EXECUTE) in states
+    if core.errors or unresolved or any(state is StepState.REVERT_FAILURE for state, _ in states):
         return FlowState.FAILURE
-    if any(cell.is_ready() or cell.state in _WORKING for cell in core.atoms):
+    if any(cell.is_ready() or cell.state in _WORKING for cell in core.steps):
         return FlowState.SUSPENDED
     return FlowState.SUCCESS if all(state in _DONE for state, _ in states) else FlowState.REVERTED
 
@@ -36,7 +36,7 @@ def error_of(core: Core) -> BaseException | None:
     state = core.state
     if state not in (FlowState.FAILURE, FlowState.REVERTED):
         return None
-    undone = [(cell.name, cell.revert_failure) for cell in core.atoms if cell.revert_failure]
+    undone = [(cell.name, cell.revert_failure) for cell in core.steps if cell.revert_failure]
     if state is FlowState.FAILURE and (core.errors or undone):
         return joined(core.plan.name, core.errors or undone)
     failures = [*core.failures().items(), *undone]

@@ -1,11 +1,11 @@
-"""`Ledger`: every move of a flow and its atoms goes through here, checked by its table, and is written in batches."""
+"""`Ledger`: every move of a flow and its steps goes through here, checked by its table, and is written in batches."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.flows.records import Batch, Change
-from lifecycle.flows.tables import FLOWS, AtomState, FlowState, Intention
+from lifecycle.flows.tables import FLOWS, FlowState, Intention, StepState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,14 +49,14 @@ class Ledger:
     def move(  # what a change consists of
         self,
         cell: Cell,
-        state: AtomState,
+        state: StepState,
         *,
         intention: Intention | None = None,
         reason: str = "",
         result: Any = None,
         text: str | None = None,
     ) -> None:
-        """Move an atom.
+        """Move a step.
 
         Raises:
             InvalidState: where its table has no such move.
@@ -71,7 +71,7 @@ class Ledger:
         self.touch(cell)
 
     def intend(self, cell: Cell, intention: Intention) -> None:
-        """Say what is to be done with an atom next."""
+        """Say what is to be done with a step next."""
         if cell.intention is not intention:
             cell.intention = intention
             self.touch(cell)
@@ -82,10 +82,10 @@ class Ledger:
         if reason and cell.undone != cell.round:
             cell.undone = cell.round
             self._dirty[cell.number] = cell
-        if cell.state is AtomState.PENDING:
+        if cell.state is StepState.PENDING:
             self.intend(cell, Intention.EXECUTE)
         else:
-            self.move(cell, AtomState.PENDING, intention=Intention.EXECUTE, reason=reason)
+            self.move(cell, StepState.PENDING, intention=Intention.EXECUTE, reason=reason)
 
     def restarted(self, cell: Cell) -> None:
         """Note that it is begun again where a crash interrupted it."""

@@ -8,7 +8,7 @@ from lifecycle.flows.core.cells import NOTHING
 from lifecycle.flows.core.resolutions import resolve
 from lifecycle.flows.failures import Failure
 from lifecycle.flows.retries import Attempt
-from lifecycle.flows.tables import AtomState
+from lifecycle.flows.tables import StepState
 
 if TYPE_CHECKING:
     from lifecycle.flows.core.cells import Cell
@@ -38,14 +38,14 @@ def _succeeded(core: Core, cell: Cell, given: Given) -> None:
     if cell.node.kind == "retry":
         cell.history = [*cell.history, Attempt(given.value, {})]
         cell.due = 0.0
-    core.ledger.move(cell, AtomState.SUCCESS, result=_told(given), text=given.text)
+    core.ledger.move(cell, StepState.SUCCESS, result=_told(given), text=given.text)
 
 
 def _failed(core: Core, cell: Cell, failure: Failure) -> None:
     """It was executed and failed; what is done about it is decided here."""
     cell.failure = failure
     core.failing[cell.number] = cell
-    core.ledger.move(cell, AtomState.FAILURE, result=failure, text=failure.encode())
+    core.ledger.move(cell, StepState.FAILURE, result=failure, text=failure.encode())
     if core.options.never_resolve:
         core.errors.append((cell.name, failure))
     else:
@@ -66,9 +66,9 @@ def answer(core: Core, cell: Cell, failure: Failure) -> None:
 def _undone(core: Core, cell: Cell, given: Given) -> None:
     cell.result, cell.value, cell.revert_result = None, NOTHING, given.text
     cell.history = []
-    if cell.atom is not None and cell.atom.undo is not None:
+    if cell.step is not None and cell.step.undo is not None:
         cell.undone = cell.round
-    core.ledger.move(cell, AtomState.REVERTED, result=_told(given), text=given.text)
+    core.ledger.move(cell, StepState.REVERTED, result=_told(given), text=given.text)
 
 
 def _told(given: Given) -> Any:
@@ -79,16 +79,16 @@ def _told(given: Given) -> Any:
 def _not_undone(core: Core, cell: Cell, failure: Failure) -> None:
     """Nothing is undone after it any more."""
     cell.revert_failure = failure
-    core.ledger.move(cell, AtomState.REVERT_FAILURE, result=failure, text=failure.encode())
+    core.ledger.move(cell, StepState.REVERT_FAILURE, result=failure, text=failure.encode())
     core.errors.append((cell.name, failure))
 
 
 def cancelled(core: Core, cell: Cell) -> None:
     """It was stopped before it had an end: as if it had not begun."""
-    if cell.state is AtomState.REVERTING:
-        state = AtomState.FAILURE if cell.failure is not None else AtomState.SUCCESS
+    if cell.state is StepState.REVERTING:
+        state = StepState.FAILURE if cell.failure is not None else StepState.SUCCESS
     else:
-        state = AtomState.PENDING
+        state = StepState.PENDING
         # What is done then is the same, and not done anew.
         cell.round -= 1
     core.ledger.move(cell, state, reason="cancelled")

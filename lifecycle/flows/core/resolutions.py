@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.core.cells import Cell
     from lifecycle.flows.core.cores import Core
     from lifecycle.flows.failures import Failure
-    from lifecycle.flows.plans.atoms import RetryAtom
+    from lifecycle.flows.plans.steps import RetryStep
 
 __all__ = ["resolve"]
 
@@ -50,12 +50,12 @@ def _resolution(core: Core, cell: Cell, failure: Failure) -> _Resolution:
 
 def _ask(core: Core, retry: Cell, cell: Cell, failure: Failure) -> Verdict:
     """What ``retry`` says; it learns of the failure first, and so does the store."""
-    atom: RetryAtom = retry.atom  # type: ignore[assignment]  # only retries are asked
+    step: RetryStep = retry.step  # type: ignore[assignment]  # only retries are asked
     if retry.history:
         failures = cast("dict[str, Failure]", retry.history[-1].failures)
         failures[cell.name] = failure
         core.ledger.touch(retry)
-    said = atom.retry.on_failure(**core.values.for_question(retry))
+    said = step.retry.on_failure(**core.values.for_question(retry))
     try:
         return Verdict(said)
     except ValueError:
@@ -71,7 +71,7 @@ def _intentions(core: Core, resolution: _Resolution) -> Iterator[tuple[Cell, Int
         return
     if verdict is Verdict.REVERT_ALL or retry is None:
         core.doomed = True
-        yield from ((cell, Intention.REVERT) for cell in core.atoms)
+        yield from ((cell, Intention.REVERT) for cell in core.steps)
         return
     intention = Intention.REVERT if verdict is Verdict.REVERT else Intention.RETRY
     if retry.answered in (intention, Intention.REVERT):

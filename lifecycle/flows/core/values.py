@@ -1,4 +1,4 @@
-"""What an atom is given when its turn has come, and what names there are to be had."""
+"""What a step is given when its turn has come, and what names there are to be had."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from lifecycle.errors import MissingDependencies
 from lifecycle.flows.codecs import is_plain
 from lifecycle.flows.core.cells import NOTHING
 from lifecycle.flows.plans.scopes import givers
-from lifecycle.flows.tables import AtomState
+from lifecycle.flows.tables import StepState
 
 if TYPE_CHECKING:
     from lifecycle.flows.codecs import Codec
     from lifecycle.flows.core.cells import Cell
     from lifecycle.flows.failures import Failure
-    from lifecycle.flows.plans.atoms import RetryAtom
     from lifecycle.flows.plans.compiling import Plan
+    from lifecycle.flows.plans.steps import RetryStep
     from lifecycle.flows.tasks import Provides
 
 __all__ = ["Values"]
 
 
 class Values:
-    """What one run knows: what it was given, and what its atoms gave."""
+    """What one run knows: what it was given, and what its steps gave."""
 
     def __init__(self, plan: Plan, cells: list[Cell], codec: Codec) -> None:
         self._plan, self._cells, self._codec = plan, cells, codec
@@ -31,7 +31,7 @@ class Values:
 
     def of(self, cell: Cell) -> Any:
         """What ``cell`` gave; `NOTHING` where it gave nothing yet, or it was undone, be it in vain."""
-        if cell.result is None or cell.state is AtomState.REVERT_FAILURE:
+        if cell.result is None or cell.state is StepState.REVERT_FAILURE:
             return NOTHING
         # Each who asks gets his own: what one changes in it, the others see as little as they would after a crash.
         return cell.value if is_plain(cell.value) else self._codec.decode(cell.result)
@@ -42,10 +42,10 @@ class Values:
         Raises:
             MissingDependencies: where who provides one was left out, or gave too little.
         """
-        atom = cell.atom
-        assert atom is not None
-        arguments = self._arguments(cell, atom.arguments, atom.optional)
-        if cell.node.kind == "retry" and "history" in atom.specials:  # type: ignore[attr-defined]  # of a RetryAtom
+        step = cell.step
+        assert step is not None
+        arguments = self._arguments(cell, step.arguments, step.optional)
+        if cell.node.kind == "retry" and "history" in step.specials:  # type: ignore[attr-defined]  # of a RetryStep
             arguments["history"] = list(cell.history)
         return arguments
 
@@ -55,9 +55,9 @@ class Values:
         Raises:
             MissingDependencies: where who provides one was left out, or gave too little.
         """
-        atom: RetryAtom = cell.atom  # type: ignore[assignment]  # only retries are asked
-        arguments = self._arguments(cell, atom.asks, atom.asks_optional)
-        if "history" in atom.asks_specials:
+        step: RetryStep = cell.step  # type: ignore[assignment]  # only retries are asked
+        arguments = self._arguments(cell, step.asks, step.asks_optional)
+        if "history" in step.asks_specials:
             arguments["history"] = list(cell.history)
         return arguments
 
@@ -67,10 +67,10 @@ class Values:
         Raises:
             MissingDependencies: where who provides one was left out, or gave too little.
         """
-        atom = cell.atom
-        assert atom is not None
-        arguments = self._arguments(cell, atom.undo_arguments, atom.undo_optional)
-        for name in atom.undo_specials:
+        step = cell.step
+        assert step is not None
+        arguments = self._arguments(cell, step.undo_arguments, step.undo_optional)
+        for name in step.undo_specials:
             if name == "history":
                 arguments[name] = list(cell.history)
             elif name in ("failures", "flow_failures"):
@@ -94,9 +94,9 @@ class Values:
 
     def _find(self, cell: Cell, name: str) -> Any:
         """The nearest value of ``name``."""
-        assert cell.atom is not None
-        if name in cell.atom.inject:
-            return cell.atom.inject[name]
+        assert cell.step is not None
+        if name in cell.step.inject:
+            return cell.step.inject[name]
         if name in self.store:
             given = self.store[name]
             return given if is_plain(given) else self._codec.decode(self._codec.encode(given))
@@ -108,10 +108,10 @@ class Values:
 
     def _named(self, cell: Cell, name: str) -> Any:
         value = self.of(cell)
-        return value if value is NOTHING or cell.atom is None else _part(cell.atom.provides, name, value)
+        return value if value is NOTHING or cell.step is None else _part(cell.step.provides, name, value)
 
     def provided(self) -> dict[str, Any]:
-        """All that atoms gave, by name; where several gave a name, the last of them in the order of the flow."""
+        """All that steps gave, by name; where several gave a name, the last of them in the order of the flow."""
         return {name: values[-1] for name, values in self._gathered().items()}
 
     def known(self) -> dict[str, list[Any]]:

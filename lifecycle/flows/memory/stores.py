@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from lifecycle.flows.records import AtomRow, Batch, Change, FlowRow
+    from lifecycle.flows.records import Batch, Change, FlowRow, StepRow
 
 __all__ = ["MemoryStore"]
 
@@ -28,7 +28,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._flows: dict[str, FlowRow] = {}
-        self._atoms: dict[str, dict[str, AtomRow]] = {}
+        self._steps: dict[str, dict[str, StepRow]] = {}
         self._changes: dict[str, list[Change]] = {}
         self._jobs = MemoryJobs(self)
         self._outbox = MemoryOutbox()
@@ -51,7 +51,7 @@ class MemoryStore:
         if flow.id in self._flows:
             return False
         self._flows[flow.id] = flow
-        self._atoms[flow.id] = {}
+        self._steps[flow.id] = {}
         self._changes[flow.id] = []
         return True
 
@@ -63,7 +63,7 @@ class MemoryStore:
         """
         if id not in self._flows:
             raise unknown(id)
-        return Snapshot(self._flows[id], dict(self._atoms[id]))
+        return Snapshot(self._flows[id], dict(self._steps[id]))
 
     async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # what it is
         """Take a flow whose epoch is ``seen``: it is one more from now on.
@@ -91,9 +91,9 @@ class MemoryStore:
         self._flows[flow.id] = flow._replace(
             state=batch.state, seq=batch.seq, at=batch.at, store=store, error=batch.error
         )
-        atoms = self._atoms[flow.id]
-        for row in batch.atoms:
-            atoms[row.name] = row
+        steps = self._steps[flow.id]
+        for row in batch.steps:
+            steps[row.name] = row
         if batch.taken_back:
             kept = [change for change in self._changes[flow.id] if change.seq < batch.taken_back]
             self._changes[flow.id] = kept
@@ -117,7 +117,7 @@ class MemoryStore:
 
     async def delete(self, id: str) -> bool:  # noqa: A002  # what it is
         """Forget a flow; False where there is none."""
-        self._atoms.pop(id, None)
+        self._steps.pop(id, None)
         self._changes.pop(id, None)
         return self._flows.pop(id, None) is not None
 

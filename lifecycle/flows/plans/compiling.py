@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lifecycle.errors import FlowError
 from lifecycle.flows.patterns import Flow
-from lifecycle.flows.plans.atoms import RetryAtom
 from lifecycle.flows.plans.frames import Frame
 from lifecycle.flows.plans.orders import order_of
+from lifecycle.flows.plans.steps import RetryStep
 from lifecycle.flows.tasks import Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lifecycle.flows.patterns import Depth, Item, Link
-    from lifecycle.flows.plans.atoms import Atom
+    from lifecycle.flows.plans.steps import Step
 
 __all__ = ["Node", "Plan", "Vote", "compile_flow"]
 
 
 class Vote(NamedTuple):
-    """A decider on a link, and the atoms at its beginning."""
+    """A decider on a link, and the steps at its beginning."""
 
     sources: tuple[int, ...]
     decider: Any
@@ -34,20 +34,20 @@ class Vote(NamedTuple):
 
 
 class Node:
-    """An atom, or where a flow starts or ends."""
+    """A step, or where a flow starts or ends."""
 
-    __slots__ = ("atom", "frame", "kind", "number", "place", "predecessors", "retry", "successors", "votes")
+    __slots__ = ("frame", "kind", "number", "place", "predecessors", "retry", "step", "successors", "votes")
 
     frame: Frame
     place: int
 
-    def __init__(self, number: int, kind: str, *, frame: Frame, place: int, atom: Atom | None) -> None:
+    def __init__(self, number: int, kind: str, *, frame: Frame, place: int, step: Step | None) -> None:
         self.number: int = number
         #: ``task``, ``retry``, ``start`` or ``end``.
         self.kind: str = kind
         #: The flow that it is in, and its place among the items there; a retry is before the first.
         self.frame, self.place = frame, place
-        self.atom: Atom | None = atom
+        self.step: Step | None = step
         self.successors: list[int] = []
         self.predecessors: list[int] = []
         #: Who is asked when it fails: the retry of the innermost flow around it that has one.
@@ -63,18 +63,18 @@ class Plan:
         self.flow = flow
         self.name: str = flow.name
         self.nodes: list[Node] = []
-        #: The atoms in the order in which they are reset: those of a flow, then its retry.
+        #: The steps in the order in which they are reset: those of a flow, then its retry.
         self.resets: list[Node] = []
         #: Those that give a name, in order.
         self.providers: dict[str, list[Node]] = {}
 
     @property
-    def atoms(self) -> Iterator[Node]:
+    def steps(self) -> Iterator[Node]:
         """The nodes that are tasks and retries."""
-        return (node for node in self.nodes if node.atom is not None)
+        return (node for node in self.nodes if node.step is not None)
 
     def after(self, node: Node) -> list[Node]:
-        """The atoms that come after ``node``, in order."""
+        """The steps that come after ``node``, in order."""
         seen = {node.number}
         ways = [node]
         while ways:
@@ -82,7 +82,7 @@ class Plan:
                 if number not in seen:
                     seen.add(number)
                     ways.append(self.nodes[number])
-        return [self.nodes[number] for number in sorted(seen - {node.number}) if self.nodes[number].atom is not None]
+        return [self.nodes[number] for number in sorted(seen - {node.number}) if self.nodes[number].step is not None]
 
 
 def compile_flow(flow: Item) -> Plan:
@@ -97,9 +97,9 @@ def compile_flow(flow: Item) -> Plan:
     plan = Plan(flow)
     _Compiler(plan).add(flow, Frame(None, 0, "linear", ()), 0)
     _check_names(plan)
-    for node in plan.atoms:
-        assert node.atom is not None
-        for name in node.atom.names:
+    for node in plan.steps:
+        assert node.step is not None
+        for name in node.step.names:
             plan.providers.setdefault(name, []).append(node)
     return plan
 
@@ -107,9 +107,9 @@ def compile_flow(flow: Item) -> Plan:
 def _check_names(plan: Plan) -> None:
     seen: set[str] = set()
     twice: set[str] = set()
-    for node in plan.atoms:
-        assert node.atom is not None
-        (twice if node.atom.name in seen else seen).add(node.atom.name)
+    for node in plan.steps:
+        assert node.step is not None
+        (twice if node.step.name in seen else seen).add(node.step.name)
     if twice:
         names = ", ".join(map(repr, sorted(twice)))
         raise FlowError(
@@ -138,7 +138,7 @@ class _Compiler:
         inner = Frame(frame, place, item.pattern, order.edges, frame.depth + 1)
         start = head = self._node("start", frame, place)
         if item.retry is not None:
-            head = self._node("retry", inner, -1, RetryAtom(item.retry, item.name))
+            head = self._node("retry", inner, -1, RetryStep(item.retry, item.name))
             head.retry = retry
             self._join(start, head)
         for position, each in enumerate(order.items):
@@ -151,8 +151,8 @@ class _Compiler:
         for link in item.links:
             self._vote(link)
 
-    def _node(self, kind: str, frame: Frame, place: int, atom: Atom | None = None) -> Node:
-        node = Node(len(self._plan.nodes), kind, frame=frame, place=place, atom=atom)
+    def _node(self, kind: str, frame: Frame, place: int, step: Step | None = None) -> Node:
+        node = Node(len(self._plan.nodes), kind, frame=frame, place=place, step=step)
         self._plan.nodes.append(node)
         return node
 
@@ -179,13 +179,13 @@ class _Compiler:
             return
         first, last = self._ends[id(link.before)]
         inside = self._plan.nodes[first.number : last.number + 1]
-        vote = Vote(tuple(node.number for node in inside if node.atom is not None), link.decider, link.depth)
-        for node in self._first_atoms(self._ends[id(link.after)][0]):
+        vote = Vote(tuple(node.number for node in inside if node.step is not None), link.decider, link.depth)
+        for node in self._first_steps(self._ends[id(link.after)][0]):
             node.votes.append(vote)
 
-    def _first_atoms(self, node: Node) -> Iterator[Node]:
+    def _first_steps(self, node: Node) -> Iterator[Node]:
         if node.kind == "start":
             for number in node.successors:
-                yield from self._first_atoms(self._plan.nodes[number])
-        elif node.atom is not None:
+                yield from self._first_steps(self._plan.nodes[number])
+        elif node.step is not None:
             yield node

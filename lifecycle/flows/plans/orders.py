@@ -6,12 +6,12 @@ import heapq
 from typing import TYPE_CHECKING, NamedTuple
 
 from lifecycle.errors import AmbiguousDependency, FlowError
-from lifecycle.flows.plans.atoms import RetryAtom
+from lifecycle.flows.plans.steps import RetryStep
 from lifecycle.flows.tasks import Task
 
 if TYPE_CHECKING:
     from lifecycle.flows.patterns import Flow, Item
-    from lifecycle.flows.plans.atoms import Atom
+    from lifecycle.flows.plans.steps import Step
 
 __all__ = ["Order", "order_of"]
 
@@ -106,7 +106,7 @@ def _gives(item: Item) -> set[str]:
     if isinstance(item, Task):
         return set(item.names)
     given = {name for each in item.items for name in _gives(each)}
-    return given | set(RetryAtom(item.retry, item.name).names) if item.retry else given
+    return given | set(RetryStep(item.retry, item.name).names) if item.retry else given
 
 
 def _asks(item: Item) -> set[str]:
@@ -116,9 +116,9 @@ def _asks(item: Item) -> set[str]:
     asked: set[str] = set()
     inside: set[str] = set()
     if item.retry:
-        atom = RetryAtom(item.retry, item.name)
-        asked |= _asked_by(atom) | set(atom.asks.values())
-        inside |= set(atom.names)
+        step = RetryStep(item.retry, item.name)
+        asked |= _asked_by(step) | set(step.asks.values())
+        inside |= set(step.names)
     for each in item.items:
         asked |= _asks(each) - inside
         if item.pattern == "linear":
@@ -128,5 +128,5 @@ def _asks(item: Item) -> set[str]:
     return asked
 
 
-def _asked_by(atom: Atom) -> set[str]:
-    return (set(atom.arguments.values()) | set(atom.undo_arguments.values())) - atom.inject.keys()
+def _asked_by(step: Step) -> set[str]:
+    return (set(step.arguments.values()) | set(step.undo_arguments.values())) - step.inject.keys()

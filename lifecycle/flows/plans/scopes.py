@@ -1,6 +1,6 @@
-"""Who gives an atom what it asks for.
+"""Who gives a step what it asks for.
 
-An argument is looked for among what was said for the atom alone, then in what the flow was given, then with those that
+An argument is looked for among what was said for the step alone, then in what the flow was given, then with those that
 come before it, the nearest first.
 """
 
@@ -16,8 +16,8 @@ from lifecycle.flows.plans.frames import precedes
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from lifecycle.flows.plans.atoms import Atom
     from lifecycle.flows.plans.compiling import Node, Plan
+    from lifecycle.flows.plans.steps import Step
 
 __all__ = ["asked", "check", "givers"]
 
@@ -35,7 +35,7 @@ def givers(plan: Plan, node: Node, name: str) -> Iterator[Node]:
 
 def asked(plan: Plan) -> set[str]:
     """The names that something in the plan asks for."""
-    return {name for node in plan.atoms if node.atom for _, _, name, _ in _arguments(node.atom)}
+    return {name for node in plan.steps if node.step for _, _, name, _ in _arguments(node.step)}
 
 
 def check(plan: Plan, known: Collection[str]) -> None:
@@ -45,10 +45,10 @@ def check(plan: Plan, known: Collection[str]) -> None:
         MissingDependencies: naming all who would not, and what there is.
     """
     missing = [
-        f"{kind} {node.atom.name!r}{where} asks for {name!r}"
-        for node in plan.atoms
-        if node.atom is not None
-        for kind, where, name, optional in _arguments(node.atom)
+        f"{kind} {node.step.name!r}{where} asks for {name!r}"
+        for node in plan.steps
+        if node.step is not None
+        for kind, where, name, optional in _arguments(node.step)
         if not optional and name not in known and next(givers(plan, node, name), None) is None
     ]
     if missing:
@@ -60,12 +60,12 @@ def check(plan: Plan, known: Collection[str]) -> None:
         )
 
 
-def _arguments(atom: Atom) -> Iterator[tuple[str, str, str, bool]]:
+def _arguments(step: Step) -> Iterator[tuple[str, str, str, bool]]:
     """Kind, where, name and whether it may be missing, of all that is asked for beyond what was injected."""
-    wanted = [("", atom.arguments, atom.optional), (" (in its revert)", atom.undo_arguments, atom.undo_optional)]
-    if atom.kind == "retry":
-        wanted.append((" (in on_failure)", getattr(atom, "asks", {}), getattr(atom, "asks_optional", frozenset())))
+    wanted = [("", step.arguments, step.optional), (" (in its revert)", step.undo_arguments, step.undo_optional)]
+    if step.kind == "retry":
+        wanted.append((" (in on_failure)", getattr(step, "asks", {}), getattr(step, "asks_optional", frozenset())))
     for where, arguments, optional in wanted:
         for parameter, name in arguments.items():
-            if name not in atom.inject:
-                yield atom.kind, where, name, parameter in optional
+            if name not in step.inject:
+                yield step.kind, where, name, parameter in optional

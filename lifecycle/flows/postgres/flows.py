@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.flows.postgres.connectors import sql
-from lifecycle.flows.records import AtomRow, Change, FlowRow, Snapshot
+from lifecycle.flows.records import Change, FlowRow, Snapshot, StepRow
 
 if TYPE_CHECKING:
     from lifecycle.flows.postgres.connectors import Row, Statement
@@ -16,11 +16,11 @@ __all__ = ["CHANGE", "FLOW", "SNAPSHOT", "begin", "change_of", "printable", "sna
 
 #: The columns of a `FlowRow`.
 FLOW = ", ".join(FlowRow._fields)
-_ATOM = ", ".join(AtomRow._fields)
+_STEP = ", ".join(StepRow._fields)
 _VALUES = ", ".join(f"%({name})s" for name in FlowRow._fields)
 
 _OF_F = ", ".join(f"f.{name}" for name in FlowRow._fields)
-_OF_A = ", ".join(f"a.{name}" for name in AtomRow._fields)
+_OF_A = ", ".join(f"a.{name}" for name in StepRow._fields)
 #: What `snapshot_of` reads, of a flow that is called ``f``.
 SNAPSHOT = f"""{_OF_F}, (
     SELECT coalesce(json_agg(json_build_array({_OF_A}) ORDER BY a.name), '[]')
@@ -48,10 +48,10 @@ UPDATE lifecycle_flows SET state = %(state)s, seq = greatest(seq, %(seq)s), erro
     at = CASE WHEN state = %(state)s THEN at ELSE %(at)s END, store = coalesce(%(store)s::text, store)
 WHERE id = %(flow)s AND epoch = %(epoch)s AND stamp < %(stamp)s RETURNING id
 """
-_ATOMS = f"""
-INSERT INTO lifecycle_flow_atoms (flow, {_ATOM}) SELECT held.id, a.* FROM held,
-    json_to_recordset(%(atoms)s::json) AS a ({_typed(AtomRow._fields)})
-ON CONFLICT (flow, name) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in AtomRow._fields[1:])}
+_STEPS = f"""
+INSERT INTO lifecycle_flow_atoms (flow, {_STEP}) SELECT held.id, a.* FROM held,
+    json_to_recordset(%(steps)s::json) AS a ({_typed(StepRow._fields)})
+ON CONFLICT (flow, name) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in StepRow._fields[1:])}
 """  # noqa: S608  # our own columns
 _CHANGES = f"""
 INSERT INTO lifecycle_flow_changes (flow, {", ".join(_CHANGE)}) SELECT held.id, c.* FROM held,
@@ -61,7 +61,7 @@ _SEND = f"""
 INSERT INTO lifecycle_outbox (id, topic, data, until) SELECT s.*, 0 FROM held,
     json_to_recordset(%(sent)s::json) AS s ({_typed(_SENT)})
 """  # noqa: S608  # the same
-_WRITE = f"WITH held AS ({_HELD}), atoms AS ({_ATOMS}), changes AS ({_CHANGES}) SELECT 1 FROM held"  # noqa: S608  # the same
+_WRITE = f"WITH held AS ({_HELD}), steps AS ({_STEPS}), changes AS ({_CHANGES}) SELECT 1 FROM held"  # noqa: S608  # the same
 _WRITE_AND_SEND = _WRITE.replace(") SELECT 1", f"), sent AS ({_SEND}) SELECT 1")
 _TAKE_BACK = "DELETE FROM lifecycle_flow_changes c USING held WHERE c.flow = held.id AND c.seq >= %(taken_back)s"
 
@@ -77,7 +77,7 @@ def write(batch: Batch, stamp: int) -> Statement:
         name: getattr(batch, name) for name in ("flow", "epoch", "state", "seq", "at", "store", "error")
     }
     values["error"] = printable(batch.error)
-    values["atoms"] = json.dumps([row._asdict() for row in batch.atoms])
+    values["steps"] = json.dumps([row._asdict() for row in batch.steps])
     values["changes"] = json.dumps([_told(change) for change in batch.changes])
     text = _WRITE
     if batch.sent:
@@ -95,9 +95,9 @@ def _told(change: Change) -> dict[str, Any]:
 
 def snapshot_of(row: Row) -> Snapshot:
     """What `SNAPSHOT` gave."""
-    *flow, atoms = row
-    rows = [AtomRow._make(atom) for atom in atoms]
-    return Snapshot(FlowRow._make(flow), {atom.name: atom for atom in rows})
+    *flow, steps = row
+    rows = [StepRow._make(step) for step in steps]
+    return Snapshot(FlowRow._make(flow), {step.name: step for step in rows})
 
 
 #: What `change_of` reads.

@@ -131,7 +131,7 @@ WHERE j.state = 'CLAIMED' AND j.token = %(token)s AND j.stamp = %(stamp)s ORDER 
 """  # noqa: S608  # the same
 _PURGE = """
 WITH old AS (DELETE FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended < %(before)s RETURNING id),
-atoms AS (DELETE FROM lifecycle_flow_atoms a USING old WHERE a.flow = old.id),
+steps AS (DELETE FROM lifecycle_flow_atoms a USING old WHERE a.flow = old.id),
 changes AS (DELETE FROM lifecycle_flow_changes c USING old WHERE c.flow = old.id),
 flows AS (DELETE FROM lifecycle_flows f USING old WHERE f.id = old.id)
 SELECT count(*) FROM old

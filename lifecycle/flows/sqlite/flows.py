@@ -6,7 +6,7 @@ import time
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from lifecycle.flows.records import AtomRow, Change, FlowRow, Snapshot
+from lifecycle.flows.records import Change, FlowRow, Snapshot, StepRow
 from lifecycle.flows.sqlite.outboxes import post
 from lifecycle.flows.stores import lost, unknown
 from lifecycle.journal import Schema
@@ -75,20 +75,20 @@ FLOW_TABLES = Schema(
 )
 
 
-def _places(row: type[FlowRow | AtomRow]) -> str:
+def _places(row: type[FlowRow | StepRow]) -> str:
     return ", ".join("?" * len(row._fields))
 
 
 #: The number of the last change is where the changes are, and not kept a second time.
 _LAST = "(SELECT coalesce(max(seq), 0) FROM lifecycle_flow_changes WHERE flow = id)"
 _FLOW = ", ".join(FlowRow._fields).replace("seq", _LAST)
-_ATOM = ", ".join(AtomRow._fields)
+_STEP = ", ".join(StepRow._fields)
 _SELECT_FLOW = f"SELECT {_FLOW} FROM lifecycle_flows"  # noqa: S608  # our own columns
 _INSERT_FLOW = (
     "INSERT INTO lifecycle_flows (id, name, state, version, epoch, owner, store, error, at)"
     " VALUES (:id, :name, :state, :version, :epoch, :owner, :store, :error, :at)"
 )
-_INSERT_ATOM = f"INSERT OR REPLACE INTO lifecycle_flow_atoms (flow, {_ATOM}) VALUES (?, {_places(AtomRow)})"  # noqa: S608  # the same
+_INSERT_STEP = f"INSERT OR REPLACE INTO lifecycle_flow_atoms (flow, {_STEP}) VALUES (?, {_places(StepRow)})"  # noqa: S608  # the same
 _INSERT_CHANGE = (
     "INSERT INTO lifecycle_flow_changes (flow, seq, at, kind, name, old, new, reason, attempt, result)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -123,9 +123,9 @@ def snapshot(db: sqlite3.Connection, id: str) -> Snapshot:  # noqa: A002  # what
     flow = _row(db, id)
     if flow is None:
         raise unknown(id)
-    rows = db.execute(f"SELECT {_ATOM} FROM lifecycle_flow_atoms WHERE flow = ?", (id,))  # noqa: S608  # our columns
-    atoms = map(AtomRow._make, rows)
-    return Snapshot(flow, {row.name: row for row in atoms})
+    rows = db.execute(f"SELECT {_STEP} FROM lifecycle_flow_atoms WHERE flow = ?", (id,))  # noqa: S608  # our columns
+    steps = map(StepRow._make, rows)
+    return Snapshot(flow, {row.name: row for row in steps})
 
 
 def take(db: sqlite3.Connection, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # what it is
@@ -166,13 +166,13 @@ def write(db: sqlite3.Connection, batch: Batch) -> None:
     found = db.execute("SELECT epoch, state, error FROM lifecycle_flows WHERE id = ?", (batch.flow,)).fetchone()
     if found is None or found[0] != batch.epoch:
         raise lost(batch.flow, batch.epoch)
-    # Most batches are about atoms alone: one page less for the disk.
+    # Most batches are about steps alone: one page less for the disk.
     if batch.store is not None or found[1:] != (batch.state, batch.error):
         db.execute(
             "UPDATE lifecycle_flows SET state = ?, at = ?, error = ?, store = coalesce(?, store) WHERE id = ?",
             (batch.state, batch.at, batch.error, batch.store, batch.flow),
         )
-    db.executemany(_INSERT_ATOM, [(batch.flow, *row) for row in batch.atoms])
+    db.executemany(_INSERT_STEP, [(batch.flow, *row) for row in batch.steps])
     if batch.taken_back:
         db.execute("DELETE FROM lifecycle_flow_changes WHERE flow = ? AND seq >= ?", (batch.flow, batch.taken_back))
     db.executemany(_INSERT_CHANGE, map(_TOLD, batch.changes))

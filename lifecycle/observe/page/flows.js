@@ -33,9 +33,9 @@ export class Flows {
   }
 
   #flow(flow, place) {
-    const atoms = leaves(this.app.store, flow.id);
+    const steps = leaves(this.app.store, flow.id);
     const tally = new Map();
-    for (const atom of atoms) tally.set(tone(atom.status), (tally.get(tone(atom.status)) ?? 0) + 1);
+    for (const step of steps) tally.set(tone(step.status), (tally.get(tone(step.status)) ?? 0) + 1);
     const open = this.#open.has(flow.id) || (place < 4 && !this.#closed.has(flow.id));
     const name = visible(flow.name);
     return html`<article class="flow">
@@ -43,8 +43,8 @@ export class Flows {
         <button class="plain" aria-expanded=${open} @click=${() => this.#toggle(flow.id, open)}><b><bdi>${name}</bdi></b></button>
         <code class="quiet clip">${visible(String(flow.flow))}</code>
         ${status(flow.status)}
-        ${bar([...tally], `${tally.get("done") ?? 0} of ${atoms.length} done`)}
-        <span class="number quiet">${tally.get("done") ?? 0}/${atoms.length}</span>
+        ${bar([...tally], `${tally.get("done") ?? 0} of ${steps.length} done`)}
+        <span class="number quiet">${tally.get("done") ?? 0}/${steps.length}</span>
       </header>
       ${flow.error ? html`<p class="error">${visible(flow.error)}</p>` : nothing}
       ${open ? this.#diagram(flow, name) : nothing}

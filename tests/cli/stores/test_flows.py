@@ -231,7 +231,7 @@ def test_what_failed_is_begun_anew_when_its_program_starts(file: Path, say: Said
             [run] = await flows.recover(DEPLOY)
             with pytest.raises(OSError, match="route"):
                 await run
-            assert run.atoms["build"].attempt == 2
+            assert run.steps["build"].attempt == 2
 
     asyncio.run(start())
     assert BUILT == ["bad\x1b[2J"]

@@ -79,7 +79,7 @@ async def test_what_a_dead_process_had_is_taken_over_long_before_its_lease_ends(
             process.kill()
             assert await job == "SUCCESS"
         assert job.attempts == 2
-        results = {row.name: row.result for row in (await flows.store.load("one")).atoms.values()}
+        results = {row.name: row.result for row in (await flows.store.load("one")).steps.values()}
         assert results == {"first": str(process.pid), "second": str(os.getpid())}
 
 

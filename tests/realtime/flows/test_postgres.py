@@ -13,7 +13,6 @@ import pytest
 
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import (
-    AtomRow,
     Batch,
     Board,
     Change,
@@ -25,6 +24,7 @@ from lifecycle.flows import (
     MemoryStore,
     OutboxRow,
     PostgresStore,
+    StepRow,
     linear,
     task,
 )
@@ -50,7 +50,7 @@ CLAIM = Claim("me", "token", 10.0, 20.0)
 
 def batch(seq: int, state: str) -> Batch:
     told = Change("task", "a", "PENDING", state, None, "", 1, "one", seq, 7.0)
-    return Batch("one", 1, "RUNNING", seq, 7.0, [AtomRow("a", "task", state)], [told], sent=[OutboxRow("i", "t", "5")])
+    return Batch("one", 1, "RUNNING", seq, 7.0, [StepRow("a", "task", state)], [told], sent=[OutboxRow("i", "t", "5")])
 
 
 # -- what is lost on the way -------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ async def test_what_arrives_after_it_was_sent_again_changes_nothing(store: Postg
     lossy.release()
     async with asyncio.timeout(LIMIT):
         await lossy.arrived.wait()
-    assert (await store.load("one")).atoms["a"].state == "SUCCESS"
+    assert (await store.load("one")).steps["a"].state == "SUCCESS"
     assert [change.new for change in await store.changes("one")] == ["RUNNING", "SUCCESS"]
 
 
@@ -418,7 +418,7 @@ async def test_a_flow_is_taken_with_the_success_that_is_being_committed() -> Non
         await store.commit(batch(1, "RUNNING"))
         async with committing(url):
             taking = asyncio.create_task(store.take("one", "you", seen=1))
-        assert (await taking).atoms["a"].state == "SUCCESS"
+        assert (await taking).steps["a"].state == "SUCCESS"
 
 
 async def test_the_flow_of_a_job_is_adopted_with_the_success_that_is_being_committed() -> None:
@@ -432,7 +432,7 @@ async def test_the_flow_of_a_job_is_adopted_with_the_success_that_is_being_commi
         assert job is not None
         async with committing(url):
             adopting = asyncio.create_task(jobs.adopt(job, FLOW._replace(owner="token"), now=11.0))
-        assert (await adopting).atoms["a"].state == "SUCCESS"
+        assert (await adopting).steps["a"].state == "SUCCESS"
 
 
 async def test_a_claim_that_expires_waits_for_the_commit_that_is_under_way() -> None:

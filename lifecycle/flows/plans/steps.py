@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from lifecycle.flows.retries import Retry
     from lifecycle.flows.tasks import Provides
 
-__all__ = ["Atom", "RetryAtom"]
+__all__ = ["RetryStep", "Step"]
 
 
-class Atom(Protocol):
+class Step(Protocol):
     """A task, or the retry of a flow."""
 
     kind: str
@@ -44,7 +44,7 @@ class Atom(Protocol):
 _SPECIALS = frozenset({"history", "result", "failures", "flow_failures"})
 
 
-class RetryAtom:
+class RetryStep:
     """The retry of the flow ``flow``, in the form of a task."""
 
     arguments: dict[str, str]
