@@ -17,9 +17,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from lifecycle import hooks
 from lifecycle._masking import error_masked, masked
+from lifecycle._text import utf8
 from lifecycle._util import current_span, message_of
 from lifecycle.errors import Dropped, NotHandled
-from lifecycle.observe._words import sendable
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -125,7 +125,7 @@ class Spans:
             "event" if route is None else f"event {route.text}",
             above,
             SpanKind.PRODUCER,
-            {"lifecycle.topic": sendable(getattr(delivery.event, "topic", "")), "lifecycle.delivery": delivery.id},
+            {"lifecycle.topic": utf8(getattr(delivery.event, "topic", "")), "lifecycle.delivery": delivery.id},
             links,
         )
         event = self._events[delivery.id] = _Event(span, above)
@@ -231,16 +231,16 @@ def _end(span: Span, error: BaseException | None, outcome: str = "") -> None:
     span.set_attribute(_OUTCOME, outcome)
     if error is not None and outcome == "failed":
         span.record_exception(error, _exception_masked(error))
-        span.set_status(Status(StatusCode.ERROR, sendable(error_masked(error))))
+        span.set_status(Status(StatusCode.ERROR, utf8(error_masked(error))))
     elif error is not None:
-        span.set_attribute("lifecycle.reason", masked(sendable(error)))
+        span.set_attribute("lifecycle.reason", masked(utf8(error)))
     span.end()
 
 
 def _exception_masked(error: BaseException) -> dict[str, str]:
     """The attributes of the event that a span keeps of ``error``, in place of those with its secrets."""
     trace = "".join(traceback.format_exception(error))
-    return {"exception.message": masked(sendable(message_of(error))), "exception.stacktrace": masked(sendable(trace))}
+    return {"exception.message": masked(utf8(message_of(error))), "exception.stacktrace": masked(utf8(trace))}
 
 
 def _outcome(error: BaseException | None) -> str:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._text import duration, printable, shorten, time_of_day
 from lifecycle.control.table import MAX_TOPIC
 from lifecycle.errors import InvalidTopic
 from lifecycle.observe._events.entries import sentence
 from lifecycle.observe._events.near_misses import NearMiss, near_misses
-from lifecycle.observe._words import printable, seconds, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,7 +73,7 @@ class Explanation:
         """The same in words; the first line is the short answer."""
         told = [f"{self.topic}: {self.verdict}", *self._others(), *self._counts()]
         told += [f"  {each.text!r} is near ({each.kind}): {each.hint}" for each in self.near]
-        told += [f"  seen at {_clock(entry.time)}: {sentence(entry)}" for entry in self.seen]
+        told += [f"  seen at {time_of_day(entry.time)}: {sentence(entry)}" for entry in self.seen]
         if self.matches and not self.seen:
             told.append("  no event of this topic has been seen")
         told += [f"  source {each.source!r} sends nothing: {each.why}" for each in self.silent]
@@ -121,7 +121,7 @@ def explain(
     with, by router and name.
     """
     views = [view for router in routers if (view := _looked_at(router)) is not None]
-    shown = shortened(topic, MAX_TOPIC)
+    shown = shorten(topic, MAX_TOPIC)
     try:
         matches = tuple(match for view in views for match in view.matches(topic))
     except InvalidTopic as error:
@@ -168,7 +168,7 @@ class _View:
         steps: list[str] = []
         if info.debounce is not None:
             held = f", which holds {info.held} now" if info.held else ""
-            steps.append(f"is held until {seconds(info.debounce)} have passed without another{held}")
+            steps.append(f"is held until {duration(info.debounce)} have passed without another{held}")
         steps.append(self._in_lane(info))
         return ", then ".join(steps)
 
@@ -217,10 +217,6 @@ def _verdict(views: Sequence[_View], matches: Sequence[Match]) -> str:
     if fallbacks:
         return f"no route fits: the fallback, {fallbacks[0]}, has it"
     return "no route fits, and there is no fallback: nobody gets it"
-
-
-def _clock(moment: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(moment))
 
 
 def _plain(record: Any) -> dict[str, Any]:

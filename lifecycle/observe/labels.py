@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from lifecycle.observe._words import sendable, shortened
+from lifecycle._text import shorten, utf8
 
 __all__ = ["LABELS", "LabelPolicy", "policy_of"]
 
@@ -70,7 +70,7 @@ class LabelPolicy:
         allowed = self.allow.get(label)
         if allowed is not None and text not in allowed:
             return None if self.strict else _OTHER
-        return sendable(shortened(text, self.max_length))
+        return utf8(shorten(text, self.max_length))
 
     def settle_all(self, labels: tuple[str, ...], values: tuple[object, ...]) -> tuple[str, ...] | None:
         """The same for the labels of one series."""

@@ -43,7 +43,7 @@ def test_it_listens_on_loopback_with_a_token_of_its_own_unless_told_otherwise() 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_a_port_that_there_cannot_be_is_refused(port: int) -> None:
-    with pytest.raises(ValueError, match=f"port={port} is none"):
+    with pytest.raises(ValueError, match=f"port={port} is out of range"):
         Dashboard(port=port)
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from lifecycle import hooks
+from lifecycle._text import component_name
 from lifecycle.control.router import Router
 from lifecycle.observe._http.streams import event
 from lifecycle.observe._snapshot.nodes import router_ids
-from lifecycle.observe._words import called
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -140,7 +140,7 @@ class Figures:
         owners = Counter(pattern for each in found for pattern in each)
         return {
             pattern if owners[pattern] == 1 else f"{name}/route:{pattern}": latency
-            for name, each in zip(router_ids(map(called, routers)), found, strict=True)
+            for name, each in zip(router_ids(map(component_name, routers)), found, strict=True)
             for pattern, latency in each.items()
         }
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from lifecycle.observe._words import printable, seconds
+from lifecycle._text import duration, printable
 
 __all__ = ["Entry", "Fate", "sentence"]
 
@@ -98,9 +98,9 @@ def sentence(entry: Entry) -> str:
     if entry.merged > 1:
         words.append(f"as {entry.merged} events in one")
     if entry.duration is not None:
-        words.append(f"in {seconds(entry.duration)}")
+        words.append(f"in {duration(entry.duration)}")
     if entry.waited is not None and entry.waited >= _NOTABLE:
-        words.append(f"after a wait of {seconds(entry.waited)}")
+        words.append(f"after a wait of {duration(entry.waited)}")
     if entry.passed:
         words.append(f"passed on by {', '.join(map(printable, entry.passed))}")
     text = " ".join(words)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._text import shorten
 from lifecycle._util import name_of
 from lifecycle.errors import Dropped, LaneFull, NotHandled
 from lifecycle.observe._events.entries import Entry, Fate
 from lifecycle.observe._events.summaries import digest, masked_error, summary
-from lifecycle.observe._words import shortened
 
 if TYPE_CHECKING:
     from lifecycle.control.deliveries import Delivery
@@ -138,10 +138,10 @@ class Record:
             parent=self.parent,
             topic=self.topic_now(),
             summary=summary(self.digest or digest(None if delivery is None else delivery.event)),
-            router=shortened(self.router, _TOPIC),
+            router=shorten(self.router, _TOPIC),
             time=self.time,
-            pattern=pattern if pattern is None else shortened(pattern, _TOPIC),
-            handler=handler if handler is None else shortened(handler, _TOPIC),
+            pattern=pattern if pattern is None else shorten(pattern, _TOPIC),
+            handler=handler if handler is None else shorten(handler, _TOPIC),
             what=self._what_now(),
             into=self.into,
             merged=self.merged,
@@ -149,7 +149,7 @@ class Record:
             duration=None if self.began is None or self.ended is None else max(0.0, self.ended - self.began),
             error=self.error,
             attempt=self.attempt if delivery is None else delivery.attempt,
-            passed=tuple(shortened(each, _TOPIC) for each in self.passed),
+            passed=tuple(shorten(each, _TOPIC) for each in self.passed),
         )
 
 
@@ -176,4 +176,4 @@ def _topic(delivery: Delivery) -> str:
     if not isinstance(topic, str):
         return f"({type(topic).__name__})"
     # Not str(topic): an enum's members answer with their name.
-    return shortened(topic if type(topic) is str else str.__str__(topic), _TOPIC)
+    return shorten(topic if type(topic) is str else str.__str__(topic), _TOPIC)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
+from lifecycle._text import component_name
 from lifecycle.control.pumps import source_name
 from lifecycle.observe._events.summaries import masked_error
-from lifecycle.observe._words import called
 from lifecycle.runtime.lifetimes import current_life
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Routers:
         self._loop = asyncio.get_running_loop()
         running = () if self._life is None else self._life.all_routers()
         #: Those that run, each with its name.
-        self.names: dict[Any, str] = {router: called(router) for router in running}
+        self.names: dict[Any, str] = {router: component_name(router) for router in running}
         #: By the names of router and source.
         self.failures: dict[tuple[str, str], Failure] = {}
 
@@ -54,7 +54,7 @@ class Routers:
     def name(self, router: Any) -> str | None:
         """The name of one of ours, also of one that does not run and gets an event from us; None for a stranger."""
         name = self.names.get(router)
-        return called(router) if name is None and self._is_here() else name
+        return component_name(router) if name is None and self._is_here() else name
 
     def _is_here(self) -> bool:
         """Whether what runs here runs under our lifetime, or under one inside it."""
@@ -70,7 +70,7 @@ class Routers:
 
     def _started(self, _sender: object, *, router: Any) -> None:
         if self._is_here():
-            self.names[router] = called(router)
+            self.names[router] = component_name(router)
 
     def _stopped(self, _sender: object, *, router: Any) -> None:
         self.names.pop(router, None)

@@ -15,9 +15,9 @@ from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from lifecycle._masking import HIDDEN, is_secret, masked
+from lifecycle._text import shorten
 from lifecycle._util import message_of
 from lifecycle.events import CommandEvent, Event, FileBatch, LineEvent
-from lifecycle.observe._words import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,19 +58,19 @@ def summary(taken: Digest) -> str:
     """A short text about an event."""
     kind, values = taken
     if kind is Event:
-        return shortened(_told(*values), _LONGEST) if values else ""
+        return shorten(_told(*values), _LONGEST) if values else ""
     if kind in _SPECIAL:
         told = _told("", *values)
     else:
         names = _names(kind)  # type: ignore[arg-type]  # a class has a hash
         told = ", ".join(f"{name}={_told(name, value)}" for name, value in zip(names, values, strict=False))
-    return shortened(f"{_class_name(kind)}({told})", _LONGEST)
+    return shorten(f"{_class_name(kind)}({told})", _LONGEST)
 
 
 def masked_error(error: BaseException) -> str:
     """The class of ``error`` and what it says, without secrets."""
     name, text = _class_name(type(error)), message_of(error)
-    return f"{name}: {masked(shortened(text, _ERROR))}" if text else name
+    return f"{name}: {masked(shorten(text, _ERROR))}" if text else name
 
 
 # -- taking ------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def _arguments(event: CommandEvent) -> str:
-    return " ".join(shortened(each, _TEXT) for each in event.args[:_VALUES])
+    return " ".join(shorten(each, _TEXT) for each in event.args[:_VALUES])
 
 
 def _typed(event: LineEvent) -> _Text:
@@ -106,7 +106,7 @@ def _typed(event: LineEvent) -> _Text:
 
 def _files(event: FileBatch) -> _Text:
     changes = event.changes
-    first = ", ".join(f"{shortened(str(path), _TEXT)} {change}" for path, change in list(changes.items())[:3])
+    first = ", ".join(f"{shorten(str(path), _TEXT)} {change}" for path, change in list(changes.items())[:3])
     return _Text(f"{first} (+{len(changes) - 3})" if len(changes) > 3 else first)  # noqa: PLR2004  # as many as shown
 
 
@@ -138,17 +138,17 @@ def _what(value: Any, kind: type[Any]) -> str:
     if kind in (dict, list, tuple, set, frozenset):
         return f"{_class_name(kind)} of {len(value)}"
     if issubclass(kind, Enum):
-        return shortened(value.name, _NAME)
+        return shorten(value.name, _NAME)
     return value.isoformat() if kind is datetime else _class_name(kind)
 
 
 def _key(key: Any) -> str:
-    return shortened(key, _NAME) if type(key) is str else _class_name(_class(key))
+    return shorten(key, _NAME) if type(key) is str else _class_name(_class(key))
 
 
 def _class_name(kind: type[Any]) -> str:
     # Not what a metaclass of the program may say of it.
-    return shortened(type.__dict__["__name__"].__get__(kind), _NAME)
+    return shorten(type.__dict__["__name__"].__get__(kind), _NAME)
 
 
 #: Events of the library that have one thing to tell.
@@ -167,4 +167,4 @@ def _told(name: str, value: Any) -> str:
     if type(value) is dict:
         kept = cast("dict[str, Any]", value)
         return "{" + ", ".join(f"{key}: {_told(key, each)}" for key, each in kept.items()) + "}"
-    return repr(masked(shortened(value, _TEXT))) if type(value) is str else repr(value)
+    return repr(masked(shorten(value, _TEXT))) if type(value) is str else repr(value)

@@ -6,9 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from lifecycle._text import plural
 from lifecycle.observe._mermaid.graphs import Node, fits, frame, in_rows, shape
 from lifecycle.observe._mermaid.nodes import some
-from lifecycle.observe._mermaid.words import counted, item_lines, run_lines, tally
+from lifecycle.observe._mermaid.words import item_lines, run_lines, tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -151,7 +152,7 @@ def _one(parts: Sequence[_Part]) -> _Part:
     for each in parts:
         counts.update(each.item.counts())
     flows = any(each.item.items for each in parts)
-    lines = [counted(len(parts), "flow" if flows else "task"), tally(counts) if flows else str(first.item.state)]
+    lines = [plural(len(parts), "flow" if flows else "task"), tally(counts) if flows else str(first.item.state)]
     return replace(first, node=Node(lines, first.node.kind, first.node.classes), parts=(), follow=())
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from lifecycle._text import plural
 from lifecycle.observe._mermaid.graphs import Node
 from lifecycle.observe._mermaid.words import (
-    counted,
     lifetime_lines,
     route_lines,
     router_lines,
@@ -78,4 +78,4 @@ def some(records: Sequence[Any], node: Callable[[Any], Node], noun: str) -> list
     """A node for each of ``records``; of very many only the first, and how many more there are."""
     nodes = [node(record) for record in records[:_MOST]]
     more = len(records) - len(nodes)
-    return [*nodes, Node([f"{counted(more, noun)} more"], noun)] if more else nodes
+    return [*nodes, Node([f"{plural(more, noun)} more"], noun)] if more else nodes

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from lifecycle.observe._words import shortened
+from lifecycle._text import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +43,7 @@ def escape(text: str) -> str:
 
 def shown(line: str) -> str:
     """A line that means itself; never an empty one, which Mermaid takes for a mistake."""
-    return escape(shortened(line, _LONGEST)) or "#32;"
+    return escape(shorten(line, _LONGEST)) or "#32;"
 
 
 def quoted(text: str) -> str:

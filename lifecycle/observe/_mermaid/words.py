@@ -6,7 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from lifecycle._masking import masked
-from lifecycle.observe._words import shortened
+from lifecycle._text import plural, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from lifecycle.runtime import LifetimeState
 
 __all__ = [
-    "counted",
     "item_lines",
     "lifetime_lines",
     "route_lines",
@@ -37,7 +36,7 @@ def worker_lines(state: WorkerRecord) -> list[str]:
     return [
         state.name,
         f"{state.status}, pid {state.pid}" if state.pid is not None else f"{state.status}",
-        *([counted(state.restarts, "restart")] if state.restarts else []),
+        *([plural(state.restarts, "restart")] if state.restarts else []),
         *([f"circuit {state.circuit}"] if state.circuit != "closed" else []),
         *([_told("healthy" if health.healthy else "unhealthy", health.message)] if health else []),
         *([f"exit code {state.exit_code}"] if state.exit_code is not None else []),
@@ -51,11 +50,11 @@ def lifetime_lines(state: LifetimeState) -> list[str]:
     return [
         "lifetime",
         f"stopping, {_reason(state)}" if state.stopping else "running",
-        *([counted(state.signals, "signal")] if state.signals else []),
+        *([plural(state.signals, "signal")] if state.signals else []),
         f"force exit at signal {state.force_exit_at}" if state.force_exit_at else "no force exit",
-        *([counted(len(state.tasks), "task")] if state.tasks else []),
+        *([plural(len(state.tasks), "task")] if state.tasks else []),
         *([f"{state.tasks_crashed} crashed"] if state.tasks_crashed else []),
-        *([counted(state.hooks, "hook")] if state.hooks else []),
+        *([plural(state.hooks, "hook")] if state.hooks else []),
     ]
 
 
@@ -64,8 +63,8 @@ def router_lines(state: RouterState) -> list[str]:
     return [
         state.name,
         "running" if state.running else "not running",
-        f"{counted(state.routes, 'route')}, {counted(state.sources, 'source')}",
-        *([counted(state.middlewares, "middleware")] if state.middlewares else []),
+        f"{plural(state.routes, 'route')}, {plural(state.sources, 'source')}",
+        *([plural(state.middlewares, "middleware")] if state.middlewares else []),
         _fates(routed=state.routed, failed=state.failed, unrouted=state.unrouted, dropped=state.dropped),
     ]
 
@@ -107,11 +106,6 @@ def tally(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {state}" for state, number in counts.items()) or "nothing in it"
 
 
-def counted(number: int, noun: str) -> str:
-    """``1 task``, ``2 tasks``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _fates(*, routed: int, **others: int) -> str:
     return ", ".join([f"{routed} routed", *(f"{number} {fate}" for fate, number in others.items() if number)])
 
@@ -121,7 +115,7 @@ def _told(what: str, message: str) -> str:
 
 
 def _message(text: str) -> str:
-    return masked(shortened(text, _SHORT))
+    return masked(shorten(text, _SHORT))
 
 
 def _reason(state: LifetimeState) -> str:

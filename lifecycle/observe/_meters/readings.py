@@ -12,8 +12,8 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from lifecycle._text import component_name
 from lifecycle.observe._events.summaries import masked_error
-from lifecycle.observe._words import called
 
 if TYPE_CHECKING:
     from lifecycle.runtime.lifetimes import Lifetime
@@ -69,7 +69,7 @@ class Reader:
     def _miss(self, component: object, error: Exception) -> None:
         if id(component) not in self._unread:
             self._unread.add(id(component))
-            kind, name = type(component).__name__, called(component)
+            kind, name = type(component).__name__, component_name(component)
             told = kind if name == kind else f"{kind} {name!r}"
             _log.warning("%s cannot be read for meters: %s (said once)", told, masked_error(error))
 

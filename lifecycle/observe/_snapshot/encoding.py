@@ -13,8 +13,8 @@ from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from lifecycle._masking import HIDDEN, is_secret, masked, option_names
+from lifecycle._text import shorten
 from lifecycle._util import error_text
-from lifecycle.observe._words import shortened
 
 __all__ = ["misfit", "plain", "told", "unpacked"]
 
@@ -168,10 +168,10 @@ class _Telling:
 def told(value: Any) -> str:
     """``value`` in words, whatever it does when it is asked for them."""
     if isinstance(value, str):
-        return shortened(str.__str__(value), _TEXT)
+        return shorten(str.__str__(value), _TEXT)
     if isinstance(value, BaseException):
-        return shortened(error_text(value), _TEXT)
+        return shorten(error_text(value), _TEXT)
     try:
-        return shortened(repr(value), _TEXT)
+        return shorten(repr(value), _TEXT)
     except Exception:  # noqa: BLE001  # of others
         return f"<{type(value).__qualname__} that cannot be shown>"

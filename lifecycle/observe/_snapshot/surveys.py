@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lifecycle._masking import masked
+from lifecycle._text import component_name
 from lifecycle.control.router import Router
 from lifecycle.observe._snapshot.encoding import misfit, plain, told
 from lifecycle.observe._snapshot.views import (
@@ -27,7 +28,6 @@ from lifecycle.observe._snapshot.views import (
     RouterView,
     WorkerView,
 )
-from lifecycle.observe._words import called
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -63,7 +63,7 @@ class Survey:
                 self._take(component)
 
     def _take(self, component: Any) -> None:
-        name = called(component)
+        name = component_name(component)
         state, error = self._asked(name, lambda: component.state())  # noqa: PLW0108  # it may have none
         try:
             if error is not None:
@@ -109,7 +109,7 @@ class Survey:
     # -- routers --------------------------------------------------------------------------------------------------
 
     def _router(self, router: Router) -> RouterView:
-        name = called(router)
+        name = component_name(router)
         state, error = self._asked(name, router.state)
         parts: dict[str, Any] = {}
         for part in ("routes", "lanes", "sources", "taps"):

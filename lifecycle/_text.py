@@ -1,0 +1,52 @@
+"""Text for people: bounded length, safe for a terminal, counts, durations and times."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+__all__ = ["component_name", "duration", "plural", "printable", "shorten", "time_of_day", "utf8"]
+
+
+def shorten(text: str, length: int = 80) -> str:
+    """Return ``text``, cut to ``length`` characters with an ellipsis at the end."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Escape the characters of ``text`` that a terminal could obey, except those in ``keep``."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def utf8(value: object) -> str:
+    """Return ``value`` as text that UTF-8 can encode; file names may contain surrogates."""
+    return str(value).encode("utf-8", "replace").decode()
+
+
+def plural(count: int, noun: str) -> str:
+    """Return ``1 task`` or ``2 tasks``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """Return ``12.5 ms`` or ``3.0 s``."""
+    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def time_of_day(at: float, *, milliseconds: bool = False) -> str:
+    """Return the local time of a timestamp as ``HH:MM:SS``."""
+    text = time.strftime("%H:%M:%S", time.localtime(at))
+    return f"{text}.{int(at % 1 * 1000):03}" if milliseconds else text
+
+
+def component_name(component: Any) -> str:
+    """Return the ``name`` of ``component``, or the name of its class if it has no usable name."""
+    try:
+        name = component.name
+    except Exception:  # noqa: BLE001  # a property of the program's own class
+        name = None
+    return name if isinstance(name, str) and name else type(component).__name__
