@@ -14,17 +14,28 @@ from lifecycle import hooks
 from lifecycle._util import reason_of
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers.endings import Ending, announce, ask, sooner
-from lifecycle.workers.exits import Circumstances, as_failure, exit_of
-from lifecycle.workers.records import End, ProbeResult, WorkerState
+from lifecycle.workers.model import (
+    AT_WORK,
+    FINAL,
+    UNSTARTED,
+    Circumstances,
+    End,
+    ProbeResult,
+    Status,
+    StatusListener,
+    StatusMachine,
+    WorkerState,
+    as_failure,
+    exit_of,
+)
 from lifecycle.workers.settings import check_env, check_name, check_seconds
-from lifecycle.workers.status import AT_WORK, FINAL, UNSTARTED, Listener, Status, StatusMachine
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
     from types import TracebackType
     from typing import Self
 
-    from lifecycle.workers.records import Exit
+    from lifecycle.workers.model import Exit
 
 __all__ = ["BaseWorker"]
 
@@ -222,7 +233,7 @@ class BaseWorker:
             children=self._children(),
         )
 
-    def on_change(self, listener: Listener) -> None:
+    def on_change(self, listener: StatusListener) -> None:
         """Have ``listener`` called with the old and the new status at every change, at once; it MUST NOT raise."""
         self._machine.listen(listener)
 
@@ -291,9 +302,13 @@ class BaseWorker:
 
     def _finish(self, end: End, *, because: WorkerFailed | None = None) -> None:
         before, ending = self._machine.state, self._ending
-        how = Circumstances(before in UNSTARTED or before is Status.STOPPING, sent=self._stop_signal, because=because)
-        if ending is not None:
-            how.forced, how.abandoned = ending.forced, ending.abandoned
+        how = Circumstances(
+            asked=before in UNSTARTED or before is Status.STOPPING,
+            forced=ending is not None and ending.forced,
+            abandoned=ending is not None and ending.abandoned,
+            sent=self._stop_signal,
+            start_error=because,
+        )
         if self._overdue is not None:
             self._overdue.cancel()
         age = 0.0 if self._began is None else asyncio.get_running_loop().time() - self._began

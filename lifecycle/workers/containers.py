@@ -24,17 +24,16 @@ from lifecycle.workers.containment.holds import Ward
 from lifecycle.workers.engine_api import Container, Lost, Refused
 from lifecycle.workers.engines import address_of, check_address, socket_of
 from lifecycle.workers.handovers import RESUME_ID
+from lifecycle.workers.model import End, Status
 from lifecycle.workers.output import Receiver
-from lifecycle.workers.records import End
 from lifecycle.workers.settings import check_env
-from lifecycle.workers.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
     from lifecycle.workers.engine_api import Ended
+    from lifecycle.workers.model import WorkerState
     from lifecycle.workers.output import Output
-    from lifecycle.workers.records import WorkerState
 
 __all__ = ["ContainerWorker"]
 

@@ -11,12 +11,12 @@ import math
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lifecycle import hooks
-from lifecycle.workers.status import WRONG, Status
+from lifecycle.workers.model import FAILURES, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lifecycle.workers.records import Exit
+    from lifecycle.workers.model import Exit
 
 __all__ = ["Ending", "announce", "ask", "sooner"]
 
@@ -151,7 +151,7 @@ def sooner(timer: asyncio.TimerHandle | None, seconds: float, call: Callable[[],
 
 def announce(worker: object, ended: Exit) -> None:
     """Tell of an end that was not a good one."""
-    if ended.status in WRONG:
+    if ended.status in FAILURES:
         hook = hooks.worker_killed if ended.status is Status.KILLED else hooks.worker_failed
         hook.announce(worker, worker=worker, exit=ended)
 

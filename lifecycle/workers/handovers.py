@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lifecycle.workers.records import Exit
+    from lifecycle.workers.model import Exit
 
 __all__ = ["ATTEMPT", "PREV_EXIT", "RESUME_ID", "Handover", "given", "handover", "previous_exit"]
 

@@ -19,17 +19,15 @@ from lifecycle.workers import _platform
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.commands import fault_of, words
 from lifecycle.workers.containment import Bond, Level
-from lifecycle.workers.exits import fault_of_exit
+from lifecycle.workers.model import End, Status
 from lifecycle.workers.readiness import Line, unready, wanted
-from lifecycle.workers.records import End
 from lifecycle.workers.settings import check_env, check_number
-from lifecycle.workers.status import Status
 from lifecycle.workers.stdio import Audible, Command, Pipes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
-    from lifecycle.workers.records import WorkerState
+    from lifecycle.workers.model import WorkerState
     from lifecycle.workers.stdio import Output, Stdio
 
 __all__ = ["ProcessWorker"]
@@ -230,7 +228,7 @@ class ProcessWorker(BaseWorker):
             await self._stdio.drain()
         finally:
             self._close()
-        return End(fault_of_exit(self.name, code), code, self._stdio.tail())
+        return End(_fault_of_exit(self.name, code), code, self._stdio.tail())
 
     def _close(self) -> None:
         self._stdio.close()
@@ -286,3 +284,19 @@ def _span() -> dict[str, str]:
     """Under which span it is started, as W3C writes it; OpenTelemetry reads it in many languages."""
     traceparent = current_span.get()
     return {"TRACEPARENT": traceparent} if traceparent else {}
+
+
+def _fault_of_exit(name: str, code: int | None) -> WorkerFailed | None:
+    """Return what is wrong with an exit code, unless a stop was asked for."""
+    if code == 0:
+        return None
+    if code is None:
+        return WorkerFailed(
+            f"{name!r} ended, and its exit status is lost because other code reaped it; don't ignore SIGCHLD, "
+            "and don't wait for children that are not yours"
+        )
+    if code > 0:
+        return WorkerFailed(f"{name!r} exited with status {code}")
+    if code == -signal.SIGKILL:
+        return WorkerFailed(f"{name!r} was killed by signal 9, perhaps out of memory")
+    return WorkerFailed(f"{name!r} was killed by signal {-code} ({_platform.signal_name(-code)})")

@@ -7,11 +7,10 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from lifecycle._async import was_cancelled
-from lifecycle.workers.exits import failed
+from lifecycle.workers.model import failed
 
 if TYPE_CHECKING:
-    from lifecycle.workers.records import Exit, WorkerState
-    from lifecycle.workers.status import Status
+    from lifecycle.workers.model import Exit, Status, WorkerState
 
 __all__ = ["Worker", "end_of", "stop_and_wait", "suspendable"]
 

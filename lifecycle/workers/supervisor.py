@@ -14,8 +14,8 @@ from lifecycle import hooks
 from lifecycle.errors import InvalidTransition
 from lifecycle.events import StatusEvent
 from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.model import FINAL, UNSTARTED, Status
 from lifecycle.workers.specs import AutoShutdown, OnLimit, StopOrder, Strategy, chosen
-from lifecycle.workers.status import FINAL, UNSTARTED, Status
 from lifecycle.workers.supervision import admin, probes, suspension
 from lifecycle.workers.supervision.owner import Owner
 from lifecycle.workers.supervision.policy import Rules
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from lifecycle.backoff import Intensity
+    from lifecycle.workers.model import End, ProbeResult, WorkerState
     from lifecycle.workers.protocols import Worker
-    from lifecycle.workers.records import End, ProbeResult, WorkerState
     from lifecycle.workers.specs import Spec
     from lifecycle.workers.supervision.watches import Watch
 

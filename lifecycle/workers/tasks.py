@@ -12,9 +12,8 @@ from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.functions import needed
 from lifecycle.workers.gates import Gate
 from lifecycle.workers.handovers import given
-from lifecycle.workers.records import End
+from lifecycle.workers.model import End, Status
 from lifecycle.workers.stacks import task_stack
-from lifecycle.workers.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine

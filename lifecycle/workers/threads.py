@@ -13,7 +13,7 @@ from lifecycle._util import current_worker, name_of
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.functions import takes_one
 from lifecycle.workers.handovers import given
-from lifecycle.workers.records import End
+from lifecycle.workers.model import End
 from lifecycle.workers.stacks import thread_stack
 
 if TYPE_CHECKING:

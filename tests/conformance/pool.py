@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lifecycle.errors import InvalidTransition
+from lifecycle.workers.model import AT_WORK, TRANSITIONS, Status
 from lifecycle.workers.pool.phases import TABLE as PHASES
 from lifecycle.workers.pool.phases import Phase, PhaseLog, phase_of
-from lifecycle.workers.status import AT_WORK, TABLE, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ START = Point(Status.CREATED, leased=False, sound=True)
 
 def moves(point: Point) -> Iterator[Point]:
     """Where one step leads: of the worker's life, of its lease or of its health, which may change with the others."""
-    others = [point._replace(status=status) for status in TABLE[point.status]]
+    others = [point._replace(status=status) for status in TRANSITIONS[point.status]]
     if point.leased:
         others.append(point._replace(leased=False))
     elif point.phase.leasable:

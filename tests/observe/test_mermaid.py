@@ -23,7 +23,7 @@ from lifecycle.observe._mermaid.machines import MOVES
 from lifecycle.observe._mermaid.text import escape
 from lifecycle.runtime import Reason
 from lifecycle.workers import Status, WorkerState
-from lifecycle.workers.status import FINAL, TABLE
+from lifecycle.workers.model import FINAL, TRANSITIONS
 from tests.observe.records import APP, DEPLOY, ROUTER, ROUTES, SOURCES, lifetime, route, supervisor, worker
 
 
@@ -34,7 +34,9 @@ def test_each_status_has_a_look_of_its_own() -> None:
 
 def test_a_workers_moves_are_those_of_the_workers() -> None:
     moves = {(source, target) for source, target, _ in MOVES}
-    assert moves == {(source, target) for source, row in TABLE.items() for target in row} | {(s, "[*]") for s in FINAL}
+    assert moves == {(source, target) for source, row in TRANSITIONS.items() for target in row} | {
+        (s, "[*]") for s in FINAL
+    }
 
 
 @pytest.mark.parametrize("status", Status)

@@ -405,7 +405,7 @@ async def test_a_start_is_not_cut_short_by_a_resume() -> None:
     start = asyncio.create_task(worker.start())
     while worker.status == "created":
         await asyncio.sleep(0)
-    with pytest.raises(InvalidTransition, match="is starting; only what is suspended can be resumed"):
+    with pytest.raises(InvalidTransition, match="is starting; only a suspended worker can be resumed"):
         await worker.resume()
     await start
     assert worker.status == "running"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from lifecycle.cli.up.outcomes import how
-from lifecycle.workers.status import FINAL, Status
+from lifecycle.workers.model import FINAL, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from lifecycle.cli.failures import DONE, FAILED
 from lifecycle.cli.listing import columns, several
 from lifecycle.cli.messages import brief, signal_name
-from lifecycle.workers.status import Status
+from lifecycle.workers.model import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

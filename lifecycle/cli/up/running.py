@@ -21,7 +21,7 @@ from lifecycle.cli.up.processes import selected
 from lifecycle.cli.up.screens import Screen
 from lifecycle.errors import InvalidTransition, SourceFailed, WorkerFailed
 from lifecycle.workers import ProcessWorker, Spec, Supervisor
-from lifecycle.workers.status import AT_WORK, FINAL, Status
+from lifecycle.workers.model import AT_WORK, FINAL, Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence

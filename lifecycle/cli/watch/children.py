@@ -16,7 +16,7 @@ from lifecycle.cli.variables import read_env
 from lifecycle.cli.watch.programs import arguments
 from lifecycle.errors import StopTree
 from lifecycle.workers import ProcessWorker, Status
-from lifecycle.workers.status import FINAL
+from lifecycle.workers.model import FINAL
 from lifecycle.workers.stdio import Pipes
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.watch.sockets import Handover
     from lifecycle.cli.watch.terminals import Foreground, OwnTerminal
     from lifecycle.events import Change
-    from lifecycle.workers.records import End
+    from lifecycle.workers.model import End
     from lifecycle.workers.stdio import Stdio
 
 __all__ = ["Children", "Manner", "changes_env", "manner"]

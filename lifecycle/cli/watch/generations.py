@@ -15,7 +15,7 @@ from lifecycle.cli.watch.runs import Runs
 from lifecycle.cli.watch.words import described, how
 from lifecycle.control import FileBatch, merge_files
 from lifecycle.errors import InvalidTransition, StopTree, WorkerFailed
-from lifecycle.workers.status import Status
+from lifecycle.workers.model import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from lifecycle.cli.messages import Voice
     from lifecycle.cli.watch.settings import Settings
     from lifecycle.events import Change, StatusEvent
+    from lifecycle.workers.model import WorkerState
     from lifecycle.workers.protocols import Worker
-    from lifecycle.workers.records import WorkerState
 
 __all__ = ["Generations", "Launcher"]
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final
 from lifecycle.backoff import Backoff
 from lifecycle.cli.watch.words import how
 from lifecycle.errors import InvalidTransition, WorkerFailed
+from lifecycle.workers.model import FINAL, Status
 from lifecycle.workers.specs import Spec
-from lifecycle.workers.status import FINAL, Status
 from lifecycle.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lifecycle.cli.watch.settings import Settings
+    from lifecycle.workers.model import WorkerState
     from lifecycle.workers.protocols import Worker
-    from lifecycle.workers.records import WorkerState
 
 __all__ = ["Runs"]
 

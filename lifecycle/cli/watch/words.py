@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.cli.messages import brief, signal_name
-from lifecycle.workers.status import FINAL, Status
+from lifecycle.workers.model import FINAL, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from lifecycle.events import Change
-    from lifecycle.workers.records import WorkerState
+    from lifecycle.workers.model import WorkerState
 
 __all__ = ["changed", "described", "how"]
 

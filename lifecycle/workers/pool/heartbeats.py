@@ -7,9 +7,8 @@ import random
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
+from lifecycle.workers.model import ProbeResult, Status
 from lifecycle.workers.pool.requests import Pong
-from lifecycle.workers.records import ProbeResult
-from lifecycle.workers.status import Status
 
 if TYPE_CHECKING:
     from lifecycle.workers.pool.members import Member

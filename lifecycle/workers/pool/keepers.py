@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from lifecycle._async import Condition
 from lifecycle.backoff import Backoff
 from lifecycle.errors import WorkerFailed
+from lifecycle.workers.model import AT_WORK, FINAL, UNSTARTED, Status
 from lifecycle.workers.pool.heartbeats import Heartbeats
 from lifecycle.workers.pool.losses import cause, warn_unstopped
 from lifecycle.workers.pool.recoveries import Recovery
-from lifecycle.workers.status import AT_WORK, FINAL, UNSTARTED, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable

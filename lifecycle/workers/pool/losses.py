@@ -9,8 +9,8 @@ from lifecycle.errors import RemoteError, WorkerLost
 from lifecycle.workers.pool.requests import LinkClosed
 
 if TYPE_CHECKING:
+    from lifecycle.workers.model import Exit
     from lifecycle.workers.pool.members import Member
-    from lifecycle.workers.records import Exit
 
 __all__ = ["cause", "loss", "lost", "warn_unstopped"]
 

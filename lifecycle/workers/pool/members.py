@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from lifecycle import hooks
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers.containment import Level
+from lifecycle.workers.model import FINAL, ProbeResult, Status
 from lifecycle.workers.pool.phases import Phase, PhaseLog, fitting, phase_of
 from lifecycle.workers.pool.requests import LinkClosed
 from lifecycle.workers.process import ProcessWorker
-from lifecycle.workers.records import ProbeResult
-from lifecycle.workers.status import FINAL, Status
 
 if TYPE_CHECKING:
+    from lifecycle.workers.model import Exit, WorkerState
     from lifecycle.workers.pool.links import Link
     from lifecycle.workers.pool.phases import PhaseChange, Reason
     from lifecycle.workers.pool.plans import Plan
     from lifecycle.workers.pool.requests import Pong
-    from lifecycle.workers.records import Exit, WorkerState
 
 __all__ = ["Health", "Member"]
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from lifecycle.errors import InvalidTransition
-from lifecycle.workers.status import FINAL, Status
+from lifecycle.workers.model import FINAL, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from lifecycle.backoff import Intensity
 from lifecycle.errors import PoolClosed
 from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.model import AT_WORK, FINAL, ProbeResult, Status
 from lifecycle.workers.pool.core import Core
 from lifecycle.workers.pool.leases import Lease
 from lifecycle.workers.pool.losses import warn_unstopped
@@ -21,16 +22,14 @@ from lifecycle.workers.pool.rosters import check_size
 from lifecycle.workers.pool.settings import Heartbeat, Process, Recycle, Sessions
 from lifecycle.workers.pool.streams import Stream
 from lifecycle.workers.pool.targets import function_name
-from lifecycle.workers.records import ProbeResult
-from lifecycle.workers.status import AT_WORK, FINAL, Status
 
 if TYPE_CHECKING:
     import os
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
+    from lifecycle.workers.model import End, WorkerState
     from lifecycle.workers.pool.members import Member
     from lifecycle.workers.pool.stats import PoolStats
-    from lifecycle.workers.records import End, WorkerState
 
 __all__ = ["Pool"]
 

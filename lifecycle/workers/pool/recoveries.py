@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle.errors import PoolFailed, RestartLimitReached
+from lifecycle.workers.model import Status
 from lifecycle.workers.pool.losses import loss
-from lifecycle.workers.status import Status
 from lifecycle.workers.supervision.budgets import Budget
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lifecycle.workers.status import AT_WORK
+from lifecycle.workers.model import AT_WORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable

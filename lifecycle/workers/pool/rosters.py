@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from lifecycle.workers.status import AT_WORK
+from lifecycle.workers.model import AT_WORK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lifecycle.workers.records import ProbeResult
+from lifecycle.workers.model import ProbeResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

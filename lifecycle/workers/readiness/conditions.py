@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lifecycle.errors import WorkerFailed
+from lifecycle.workers.model import End
 from lifecycle.workers.readiness.lines import Line
 from lifecycle.workers.readiness.notices import Notice
 from lifecycle.workers.readiness.ports import Port
 from lifecycle.workers.readiness.urls import Url
-from lifecycle.workers.records import End
 
 if TYPE_CHECKING:
     import asyncio

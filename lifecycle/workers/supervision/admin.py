@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from lifecycle.workers.exits import stopped_early
+from lifecycle.workers.model import stopped_early
 from lifecycle.workers.specs import AutoShutdown, Spec
 from lifecycle.workers.supervision.slots import Slot
 

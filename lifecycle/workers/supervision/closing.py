@@ -8,17 +8,16 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.exits import failed
+from lifecycle.workers.model import FINAL, Status, failed
 from lifecycle.workers.protocols import end_of
 from lifecycle.workers.specs import StopOrder
-from lifecycle.workers.status import FINAL, Status
 from lifecycle.workers.supervision.policy import Verdict, cause_of, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from lifecycle.workers.model import Exit
     from lifecycle.workers.protocols import Worker
-    from lifecycle.workers.records import Exit
     from lifecycle.workers.supervision.slots import Slot
 
 __all__ = ["Closer"]

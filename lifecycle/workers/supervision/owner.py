@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from lifecycle import hooks
 from lifecycle.errors import InvalidTransition
-from lifecycle.workers.exits import as_failure, stopped_early
-from lifecycle.workers.records import End
-from lifecycle.workers.status import Status
+from lifecycle.workers.model import End, Status, as_failure, stopped_early
 from lifecycle.workers.supervision.closing import Closer
 from lifecycle.workers.supervision.ends import Ends
 from lifecycle.workers.supervision.mailbox import Mailbox

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lifecycle.backoff import Intensity
 from lifecycle.errors import DoNotRestart, StopTree
+from lifecycle.workers.model import Status
 from lifecycle.workers.specs import AutoShutdown, OnLimit, Restart, StopOrder, Strategy
-from lifecycle.workers.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lifecycle.workers.records import Exit
+    from lifecycle.workers.model import Exit
 
 __all__ = ["STEERING", "Rules", "Verdict", "affected", "cause_of", "ends_with", "verdict"]
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle._async import was_cancelled
 from lifecycle._util import error_text
-from lifecycle.workers.records import ProbeResult
-from lifecycle.workers.status import AT_WORK, Status
+from lifecycle.workers.model import AT_WORK, ProbeResult, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from lifecycle import hooks
 from lifecycle._util import reason_of
 from lifecycle.errors import RestartLimitReached, WorkerFailed
+from lifecycle.workers.model import Status
 from lifecycle.workers.specs import OnLimit, Strategy
-from lifecycle.workers.status import Status
 from lifecycle.workers.supervision.budgets import Budget
 from lifecycle.workers.supervision.policy import affected
 

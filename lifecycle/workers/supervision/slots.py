@@ -14,17 +14,15 @@ from uuid import uuid4
 from lifecycle._util import reason_of
 from lifecycle.backoff import Intensity
 from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.exits import as_failure
 from lifecycle.workers.handovers import ATTEMPT, PREV_EXIT, RESUME_ID, previous_exit
-from lifecycle.workers.records import WorkerState
+from lifecycle.workers.model import Status, WorkerState, as_failure
 from lifecycle.workers.specs import Restart
-from lifecycle.workers.status import Status
 
 if TYPE_CHECKING:
     from collections import deque
 
+    from lifecycle.workers.model import Exit, ProbeResult
     from lifecycle.workers.protocols import Worker
-    from lifecycle.workers.records import Exit, ProbeResult
     from lifecycle.workers.specs import Spec
 
 __all__ = ["Slot"]

@@ -12,10 +12,9 @@ from lifecycle._async import was_cancelled
 from lifecycle.errors import DoNotRestart, WorkerFailed
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.containment import Keep
-from lifecycle.workers.exits import cannot_start, stopped_early
+from lifecycle.workers.model import Status, cannot_start, stopped_early
 from lifecycle.workers.process import ProcessWorker
 from lifecycle.workers.protocols import Worker
-from lifecycle.workers.status import Status
 from lifecycle.workers.supervision.policy import STEERING, Verdict, cause_of, verdict
 
 if TYPE_CHECKING:

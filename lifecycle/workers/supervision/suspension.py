@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
+from lifecycle.workers.model import FINAL, Status
 from lifecycle.workers.protocols import suspendable
-from lifecycle.workers.status import FINAL, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -12,7 +12,7 @@ from lifecycle.cli.failures import UsageError
 from lifecycle.cli.up.outcomes import Outcome, exit_status, how, summary
 from lifecycle.cli.up.screens import Screen
 from lifecycle.workers import Exit, WorkerState
-from lifecycle.workers.status import Status
+from lifecycle.workers.model import Status
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from typing import Any, get_args
 import pytest
 
 from lifecycle.errors import InvalidTransition
+from lifecycle.workers.model import Status
 from lifecycle.workers.pool.phases import REASONS, TABLE, Phase, PhaseChange, PhaseLog, Reason, phase_of
-from lifecycle.workers.status import Status
 from tests.conformance import pool
 
 FILE = Path(__file__).parents[2] / "data" / "pool_transitions.json"

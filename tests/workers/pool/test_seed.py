@@ -19,9 +19,9 @@ import pytest
 from lifecycle import hooks
 from lifecycle.errors import InvalidTransition, PoolError, PoolFailed, RemoteError, WorkerLost
 from lifecycle.workers import Intensity
+from lifecycle.workers.model import Status
 from lifecycle.workers.pool import Health, Heartbeat, Member, Phase, Pool, Process
 from lifecycle.workers.pool.phases import PhaseLog, phase_of
-from lifecycle.workers.status import Status
 from tests.waiting import until
 
 if TYPE_CHECKING:

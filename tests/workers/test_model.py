@@ -12,13 +12,13 @@ import pytest
 from lifecycle.errors import WorkerFailed
 from lifecycle.states import Machine
 from lifecycle.workers import End, Status
-from lifecycle.workers.status import TABLE, final_status
+from lifecycle.workers.model import TRANSITIONS, final_status
 
 DATA: dict[str, Any] = json.loads((Path(__file__).parent.parent / "data" / "worker_transitions.json").read_text())
 
 
 def test_the_table_is_the_shared_one() -> None:
-    assert {old: set(row) for old, row in TABLE.items()} == {old: set(row) for old, row in DATA["table"].items()}
+    assert {old: set(row) for old, row in TRANSITIONS.items()} == {old: set(row) for old, row in DATA["table"].items()}
     assert DATA["initial"] == Status.CREATED
 
 
@@ -28,7 +28,7 @@ def test_statuses_are_strings() -> None:
 
 
 def test_the_machine_takes_the_table() -> None:
-    machine = Machine("w", TABLE, Status.CREATED)
+    machine = Machine("w", TRANSITIONS, Status.CREATED)
     machine.to(Status.PENDING)
     machine.to(Status.STOPPED)
     assert machine.is_final
