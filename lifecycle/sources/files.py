@@ -1,4 +1,4 @@
-"""Files that appear, change and vanish; how that is known is the matter of ``_files``."""
+"""Added, modified and deleted files as events; ``_files`` finds them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from lifecycle.events import Change, FileEvent
-from lifecycle.sources._files.changes import Polled, Watched
-from lifecycle.sources._files.covers import may_read
-from lifecycle.sources._files.rules import DEFAULT_IGNORES, Rules
-from lifecycle.sources._files.tree import Tree
+from lifecycle.sources._files.tree import DEFAULT_IGNORES, Rules, Tree
+from lifecycle.sources._files.watching import PolledChanges, WatchedChanges, may_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from lifecycle.control.types import Emit
-    from lifecycle.sources._files.changes import Changes
 
     _Filter: TypeAlias = Callable[[Change, Path], bool]
 
@@ -33,11 +30,11 @@ class FileWatchSource:
 
     Each path is a file or a directory, and has to exist when the source starts; from then on it may be replaced,
     deleted and made again, and links on the way to it may be swapped. Events carry absolute paths, below each path as
-    it was given (links are not resolved). Several changes to a file within one ``step`` are one event of what came of
-    them; a file that came and went again causes none. Directories cause no events, the files in them do.
+    it was given (links are not resolved). Several changes to a file within one ``step`` are one event with their net
+    effect; a file that was created and deleted again causes none. Directories cause no events, the files in them do.
 
     A name that is not UTF-8 is skipped, which is logged once. While such a file is being written to, other changes may
-    be told a second late.
+    be reported a second late.
 
     Args:
         paths: What to watch, at least one.
@@ -84,11 +81,11 @@ class FileWatchSource:
         self._recursive = recursive
         self._follow_links = follow_links
         self._rules = Rules(include, ignore)
-        # What is known of the files; kept when the source fails, so that a restart tells what happened meanwhile.
+        # Kept when the source fails, so that a restart reports what happened meanwhile.
         self._tree: Tree | None = None
-        self._changes: Changes | None = None
-        # Found and not sent yet.
-        self._untold: deque[tuple[str, Change]] = deque()
+        self._changes: WatchedChanges | PolledChanges | None = None
+        # Found and not yet sent.
+        self._pending: deque[tuple[str, Change]] = deque()
 
     def __repr__(self) -> str:
         return f"FileWatchSource({', '.join(repr(str(path)) for path in self.paths)})"
@@ -99,14 +96,14 @@ class FileWatchSource:
         return 0 if self._tree is None else self._tree.skipped
 
     async def __aenter__(self) -> Self:
-        """Set up the watches: every change after this is told.
+        """Set up the watches: every change after this is sent.
 
         Raises:
             FileNotFoundError: for a path that does not exist.
             OSError: when a watch cannot be set up; the message names the limit that was reached.
         """
         tree = await asyncio.to_thread(self._first_look) if self._tree is None else self._tree
-        self._changes = Watched(tree, self._step) if self._poll is None else Polled(tree, self._poll)
+        self._changes = WatchedChanges(tree, self._step) if self._poll is None else PolledChanges(tree, self._poll)
         try:
             await self._changes.open()
         except BaseException:
@@ -114,34 +111,34 @@ class FileWatchSource:
             raise
         changes = tree.take_changes()
         if self._tree is not None:
-            self._untold.extend(sorted(changes.items()))
+            self._pending.extend(sorted(changes.items()))
         self._tree = tree
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Take the watches away."""
+        """Close the watches."""
         if self._changes is not None:
             await self._changes.close()
             self._changes = None
         if not isinstance(error, Exception):
             self._tree = None
-            self._untold.clear()
+            self._pending.clear()
 
     async def run(self, emit: Emit) -> None:
-        """Tell of changes until cancelled; the router calls this."""
+        """Send changes until cancelled; the router calls this."""
         if self._changes is None:
             async with self:
                 await self.run(emit)
             return
         while True:
-            await self._tell(emit)
-            self._untold.extend(sorted((await self._changes.next()).items()))
+            await self._send(emit)
+            self._pending.extend(sorted((await self._changes.next()).items()))
 
-    async def _tell(self, emit: Emit) -> None:
-        while self._untold:
-            path, change = self._untold.popleft()
+    async def _send(self, emit: Emit) -> None:
+        while self._pending:
+            path, change = self._pending.popleft()
             event = FileEvent(change, Path(path))
             if self._filter is None or self._filter(event.change, event.path):
                 await emit(event)
@@ -149,12 +146,12 @@ class FileWatchSource:
     def _first_look(self) -> Tree:
         for path in self.paths:
             if not path.exists():
-                told = "there is nothing to watch here; make it first, or watch the directory above it"
-                raise FileNotFoundError(errno.ENOENT, told, str(path))
+                reason = "there is nothing to watch here; make it first, or watch the directory above it"
+                raise FileNotFoundError(errno.ENOENT, reason, str(path))
             watched = path if path.is_dir() else path.resolve().parent
             if not may_read(str(watched)):
-                told = "this process may not read the directory, so it cannot watch it; change its mode, or its owner"
-                raise PermissionError(errno.EACCES, told, str(watched))
+                reason = "this process may not read the directory, so it cannot watch it; change its mode, or its owner"
+                raise PermissionError(errno.EACCES, reason, str(watched))
         roots = [str(path) for path in self.paths]
         tree = Tree(roots, self._rules, recursive=self._recursive, follow_links=self._follow_links)
         tree.compare()

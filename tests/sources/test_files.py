@@ -12,9 +12,8 @@ import pytest
 
 from lifecycle.errors import InvalidPattern
 from lifecycle.sources import DEFAULT_IGNORES, FileWatchSource
-from lifecycle.sources._files.links import entries_on_the_way
-from lifecycle.sources._files.rules import Rules
-from lifecycle.sources._files.tree import Tree
+from lifecycle.sources._files.tree import Rules, Tree
+from lifecycle.sources._files.watching import entries_on_the_way
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +90,7 @@ def test_one_hint_at_the_top_of_what_is_new_finds_all_below_it(tree: Tree, tmp_p
         (tmp_path / place).write_text("x")
     assert look(tree, tmp_path / "a" / "b" / "c" / "3") == {"1": "added", "2": "added", "3": "added"}
     assert look(tree, tmp_path / "a") == {}
-    assert tree.take_born() == {str(tmp_path / "a")}
+    assert tree.take_new_directories() == {str(tmp_path / "a")}
 
 
 def test_directories_may_nest_deeper_than_calls(tree: Tree, tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.sources import DEFAULT_IGNORES
-from lifecycle.sources._files.marks import STAMP_NS
-from lifecycle.sources._files.rules import Rules
+from lifecycle.sources._files.tree import STAMP_NS, Rules
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping

@@ -1,8 +1,4 @@
-"""How `FileWatchSource` knows what became of the files.
-
-`changes` says what changed: `watches` gets hints from the system, for what `covers` says has to be watched; `tree`
-looks at what became of the files, knows their `folders`, and compares `marks`; `rules` says which of them count.
-"""
+"""How `FileWatchSource` finds changes: ``tree`` remembers what was seen, ``watching`` decides where to look again."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""What is known of the watched files, and how it differs from what is on disk.
+"""The watched files as last seen, and how they differ from what is on disk.
 
-Whatever a watcher reports is a hint here and nothing more: the entry is looked at, and what became of it since the
-last look is the change. So a replaced file is modified, whatever was done to replace it; what came and went in
-between was never there; and a directory that turns up is read as a whole. All of this blocks: call it in a thread,
-one call at a time.
+A report of a watcher is only a hint to look at an entry again. The difference from the last look is the change. So a
+replaced file is modified, however it was replaced; a file that was created and deleted between two looks causes no
+change; and a new directory is read as a whole. All of this blocks: call it in a thread, one call at a time.
 """
 
-# The system and watchfiles speak text, and a Path for each file costs more than the look at it.
+# The system and watchfiles use text, and a Path for each file costs more than the look at it.
 # ruff: noqa: PTH112, PTH114, PTH116, PTH118
 
 from __future__ import annotations
@@ -14,23 +13,49 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import time
 from typing import TYPE_CHECKING
 
-from lifecycle.sources._files.covers import cover_all, cover_flat, is_text, outermost, unwatchable_below
-from lifecycle.sources._files.folders import Folders
-from lifecycle.sources._files.marks import Marks, mark_of
+from lifecycle.control import Pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from lifecycle.events import Change
-    from lifecycle.sources._files.covers import Cover
-    from lifecycle.sources._files.folders import Folder
-    from lifecycle.sources._files.rules import Rules
 
-__all__ = ["Tree"]
+__all__ = ["DEFAULT_IGNORES", "STAMP_NS", "DirectorySnapshot", "Rules", "SnapshotIndex", "Tree", "is_text"]
 
 _log = logging.getLogger("lifecycle.sources")
+
+#: Names that are ignored by default: version control, caches, environments, temporary files of editors.
+DEFAULT_IGNORES: tuple[str, ...] = (
+    ".git",
+    ".hg",
+    ".jj",
+    ".svn",
+    "__pycache__",
+    "*.py[cod]",
+    ".venv",
+    ".nox",
+    ".tox",
+    "node_modules",
+    ".hypothesis",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    ".idea",
+    ".DS_Store",
+    "*~",
+    ".*.sw[a-p]",
+    ".#*",
+    "#*#",
+    ".goutputstream-*",
+    "*___jb_old___",
+    "*___jb_tmp___",
+)
+
+#: Nanoseconds within which two writes may get the same time: the clock of file times moves in steps of up to 10 ms.
+STAMP_NS = 20_000_000
 
 
 class Tree:
@@ -41,179 +66,201 @@ class Tree:
 
     def __init__(self, roots: Iterable[str], rules: Rules, *, recursive: bool, follow_links: bool = False) -> None:
         self._rules = rules
-        self._recursive = recursive
+        self.recursive = recursive
         self._follow_links = follow_links
-        self._folders = Folders()
+        self.roots = tuple(dict.fromkeys(roots))
+        self.index = SnapshotIndex()
         # The roots are its entries, which no rule applies to.
-        self._top = self._folders.top
-        self._roots = tuple(dict.fromkeys(roots))
-        self._marks = Marks()
-        self._born: set[str] = set()
-        # As far as they are known: nobody looks for them until a watch meets one.
-        self._unwatchable: set[str] = set()
-        self._has_told_of_odd_names = False
+        self._top = self.index.top
+        # The net change of each path since they were last taken.
+        self._changes: dict[str, Change] = {}
+        self._new_directories: set[str] = set()
+        #: Directories that cannot be watched, as far as known: they are searched when a watch meets one.
+        self.unwatchable: set[str] = set()
+        self._warned_of_names = False
 
     @property
     def skipped(self) -> int:
         """How many names are skipped because they are not UTF-8."""
-        return self._folders.skipped()
+        return self.index.skipped()
 
     def compare(self) -> None:
-        """Look at everything; also the first look, which finds everything added."""
-        self._look_at_roots({}, deep=True)
-        self._born.clear()
+        """Look at everything; the first call finds every file added."""
+        self._look_at_roots({}, scan=True)
+        self._new_directories.clear()
 
     def update(self, hints: Iterable[tuple[str, bool]], again: Iterable[str] = ()) -> None:
         """Look at the paths of ``hints``, at whole directories ``again``, and at all links.
 
-        The second half of a hint tells whether it says "modified", which counts even where nothing shows it.
+        The second half of a hint is whether the report was "modified", which counts even if no attribute shows it.
         """
         hinted = _without_links(hints)
         for path, modified in hinted.items():
-            for folder, name in self._folders.places(path):
-                self._look(folder, name, modified=modified, deep=True)
-                self._folders.shifted |= name in folder.links
+            for directory, name in self.index.entries_for(path):
+                self._look(directory, name, modified=modified, scan=True)
+                self.index.links_changed |= name in directory.links
         for real in again:
-            for folder in self._folders.at(real):
-                self._read(folder)
+            for directory in self.index.at(real):
+                self._scan(directory)
         self._look_at_roots(hinted)
-        for folder, name in self._folders.links():
-            # Looking at one may have taken the directory of another away.
-            if name in folder.links:
-                self._look(folder, name, modified=hinted.get(os.path.realpath(folder.prefix + name), False))
+        for directory, name in self.index.links():
+            # Looking at one link may have removed the directory of another.
+            if name in directory.links:
+                self._look(directory, name, modified=hinted.get(os.path.realpath(directory.prefix + name), False))
 
     def take_changes(self) -> Mapping[str, Change]:
-        """What all looks since the last call found, as one net change a path."""
-        return self._marks.take()
+        """Return the net change of each path since the last call."""
+        changes, self._changes = self._changes, {}
+        return changes
 
-    def take_born(self) -> set[str]:
-        """The real paths of directories found since the last call; more may be in them than was seen."""
-        born, self._born = self._born, set()
-        return born
-
-    @property
-    def shifted(self) -> bool:
-        """Whether links were made or swapped since the last `cover`, so that it may be another one now."""
-        return self._folders.shifted
-
-    def real_roots(self) -> set[str]:
-        """The real paths of the watched directories that exist."""
-        return self._folders.real_roots()
-
-    def cover(self) -> Cover:
-        """What has to be watched as things are now."""
-        self._folders.shifted = False
-        if self._recursive:
-            return cover_all(self._folders, self._roots, self._unwatchable)
-        return cover_flat(self._folders, self._roots)
-
-    def look_for_unwatchable(self) -> None:
-        """Find the directories that cannot be watched, also those that are ignored; from now on `cover` avoids them."""
-        self._unwatchable = unwatchable_below(outermost(self._folders), self._folders.ways_out())
+    def take_new_directories(self) -> set[str]:
+        """Return the real paths of directories found since the last call; they may hold more than was seen."""
+        new, self._new_directories = self._new_directories, set()
+        return new
 
     # -- looking ------------------------------------------------------------------------------------------------
 
-    def _look_at_roots(self, hinted: Mapping[str, bool], *, deep: bool = False) -> None:
-        reals = {path: os.path.realpath(path) for path in self._roots}
+    def _look_at_roots(self, hinted: Mapping[str, bool], *, scan: bool = False) -> None:
+        reals = {path: os.path.realpath(path) for path in self.roots}
         if not self._follow_links:
-            self._folders.within = tuple(reals.values())
+            self.index.allowed = tuple(reals.values())
         for path, real in reals.items():
-            self._look(self._top, path, modified=hinted.get(real, False), deep=deep)
+            self._look(self._top, path, modified=hinted.get(real, False), scan=scan)
 
-    def _look(self, folder: Folder, name: str, *, modified: bool = False, deep: bool = False) -> None:
-        """Look at one entry; ``deep`` also reads a directory that is there as it was."""
-        path = folder.prefix + name
-        if self._skips(folder, name):
-            self._look_at_ignored(folder, name, link=os.path.islink(path))
+    def _look(self, directory: DirectorySnapshot, name: str, *, modified: bool = False, scan: bool = False) -> None:
+        """Look at one entry; ``scan`` also reads a directory that was known before."""
+        path = directory.prefix + name
+        if self._skips(directory, name):
+            self._look_at_ignored(directory, name, link=os.path.islink(path))
             return
-        self._folders.note_link(folder, name, link=folder is not self._top and os.path.islink(path))
+        self.index.note_link(directory, name, link=directory is not self._top and os.path.islink(path))
         try:
             found = os.stat(path)
         except OSError:
-            self._gone(folder, name)
+            self._remove(directory, name)
             return
-        entered = self._settle(folder, name, found, modified=modified)
-        inner = folder.folders.get(name)
-        if inner is not None and (entered or deep):
-            self._read(inner)
-            self._born.add(inner.real)
+        entered = self._record(directory, name, found, modified=modified)
+        inner = directory.directories.get(name)
+        if inner is not None and (entered or scan):
+            self._scan(inner)
+            self._new_directories.add(inner.real)
 
-    def _read(self, folder: Folder) -> None:
+    def _scan(self, directory: DirectorySnapshot) -> None:
         """Read a directory and all below it; a loop, since directories nest deeper than calls may."""
-        pending = [folder]
+        pending = [directory]
         while pending:
-            folder = pending.pop()
-            entries = _entries(folder.path)
+            directory = pending.pop()
+            entries = _entries(directory.path)
             if entries is None:
                 continue
-            self._leave_out_odd(folder, entries)
-            for name in [each for each in (*folder.files, *folder.folders, *folder.links) if each not in entries]:
-                self._folders.note_link(folder, name, link=False)
-                self._gone(folder, name)
-            self._folders.forget_links(folder, entries)
+            self._drop_undecodable(directory, entries)
+            known = (*directory.files, *directory.directories, *directory.links)
+            for name in [each for each in known if each not in entries]:
+                self.index.note_link(directory, name, link=False)
+                self._remove(directory, name)
+            self.index.keep_links(directory, entries)
             for name, entry in entries.items():
-                if self._skips(folder, name):
-                    self._look_at_ignored(folder, name, link=entry.is_symlink())
+                if self._skips(directory, name):
+                    self._look_at_ignored(directory, name, link=entry.is_symlink())
                     continue
-                self._folders.note_link(folder, name, link=entry.is_symlink())
+                self.index.note_link(directory, name, link=entry.is_symlink())
                 try:
                     found = entry.stat()
                 except OSError:
-                    self._gone(folder, name)
+                    self._remove(directory, name)
                 else:
-                    self._settle(folder, name, found)
-            pending.extend(folder.folders.values())
+                    self._record(directory, name, found)
+            pending.extend(directory.directories.values())
 
-    def _settle(self, folder: Folder, name: str, found: os.stat_result, *, modified: bool = False) -> bool:
-        """Note what is there now; whether it is a directory that was not known."""
+    def _look_at_ignored(self, directory: DirectorySnapshot, name: str, *, link: bool) -> None:
+        """An ignored entry does not count, but the watch on its directory would follow a link to another directory."""
+        if link or name in directory.unfollowed:
+            self.index.note_unfollowed(directory, name, link=link and os.path.isdir(directory.prefix + name))
+
+    def _drop_undecodable(self, directory: DirectorySnapshot, entries: dict[str, os.DirEntry[str]]) -> None:
+        """Remove the names from ``entries`` that are not UTF-8: the watch cannot report them."""
+        undecodable = [name for name in entries if not name.isascii() and not is_text(name)]
+        directory.undecodable = len(undecodable)
+        for name in undecodable:
+            del entries[name]
+        if undecodable and not self._warned_of_names:
+            self._warned_of_names = True
+            text = "the name %r in %s is not UTF-8: it is skipped, and so is every other one (logged once); rename it"
+            _log.warning(text, undecodable[0], directory.path)
+
+    def _skips(self, directory: DirectorySnapshot, name: str) -> bool:
+        return directory is not self._top and self._rules.skips(name, directory.relative + name)
+
+    # -- recording ----------------------------------------------------------------------------------------------
+
+    def _record(
+        self, directory: DirectorySnapshot, name: str, found: os.stat_result, *, modified: bool = False
+    ) -> bool:
+        """Record what is there now; return whether it is a directory that was not known."""
         if stat.S_ISDIR(found.st_mode):
-            self._marks.gone(folder, name)
-            if self._folders.leaves(folder, name, link=name in folder.links):
-                self._leave(folder, name)
+            self._remove_file(directory, name)
+            if self.index.note_unfollowed(directory, name, link=name in directory.links):
+                self._remove_directory(directory, name)
                 return False
-            may_enter = self._recursive or folder is self._top
-            return may_enter and self._folders.enter(folder, name, (found.st_dev, found.st_ino))
-        self._leave(folder, name)
+            may_enter = self.recursive or directory is self._top
+            return may_enter and self.index.add(directory, name, (found.st_dev, found.st_ino))
+        self._remove_directory(directory, name)
         if not stat.S_ISREG(found.st_mode):
-            self._marks.gone(folder, name)
-        elif folder is self._top or self._rules.wants(name, folder.below + name):
-            self._marks.seen(folder, name, mark_of(found), modified=modified)
+            self._remove_file(directory, name)
+        elif directory is self._top or self._rules.wants(name, directory.relative + name):
+            self._record_file(directory, name, _fingerprint(found), modified=modified)
         return False
 
-    def _look_at_ignored(self, folder: Folder, name: str, *, link: bool) -> None:
-        """An ignored entry does not count, but the watch on its directory would follow a link to another directory."""
-        if link or name in folder.leaving:
-            self._folders.leaves(folder, name, link=link and os.path.isdir(folder.prefix + name))
+    def _record_file(self, directory: DirectorySnapshot, name: str, fingerprint: int, *, modified: bool) -> None:
+        """The file is there; ``modified`` if it was reported so, which decides where the fingerprint cannot."""
+        known = directory.files.get(name)
+        if known is None:
+            self._note(directory.prefix + name, "added")
+        elif known not in (fingerprint, ~fingerprint) or (modified and known < 0):
+            self._note(directory.prefix + name, "modified")
+        else:
+            return
+        directory.files[name] = fingerprint
 
-    def _leave_out_odd(self, folder: Folder, entries: dict[str, os.DirEntry[str]]) -> None:
-        """Take the names out of ``entries`` that are not UTF-8: the watch cannot report them."""
-        odd = [name for name in entries if not name.isascii() and not is_text(name)]
-        folder.odd = len(odd)
-        for name in odd:
-            del entries[name]
-        if odd and not self._has_told_of_odd_names:
-            self._has_told_of_odd_names = True
-            told = "the name %r in %s is not UTF-8: it is skipped, and so is every other one (said once); rename it"
-            _log.warning(told, odd[0], folder.path)
+    def _remove(self, directory: DirectorySnapshot, name: str) -> None:
+        self.index.note_unfollowed(directory, name, link=False)
+        self._remove_file(directory, name)
+        self._remove_directory(directory, name)
 
-    def _gone(self, folder: Folder, name: str) -> None:
-        self._folders.leaves(folder, name, link=False)
-        self._marks.gone(folder, name)
-        self._leave(folder, name)
+    def _remove_file(self, directory: DirectorySnapshot, name: str) -> None:
+        if directory.files.pop(name, None) is not None:
+            self._note(directory.prefix + name, "deleted")
 
-    def _leave(self, folder: Folder, name: str) -> None:
-        """Forget a directory: all that was in it is gone."""
-        if name in folder.folders:
-            for left in self._folders.leave(folder, name):
-                for each in tuple(left.files):
-                    self._marks.gone(left, each)
+    def _remove_directory(self, directory: DirectorySnapshot, name: str) -> None:
+        if name in directory.directories:
+            for removed in self.index.remove(directory, name):
+                for each in tuple(removed.files):
+                    self._remove_file(removed, each)
 
-    def _skips(self, folder: Folder, name: str) -> bool:
-        return folder is not self._top and self._rules.skips(name, folder.below + name)
+    def _note(self, path: str, change: Change) -> None:
+        before = self._changes.pop(path, None)
+        if before == "added":
+            if change != "deleted":
+                self._changes[path] = "added"
+        elif before == "deleted" and change == "added":
+            self._changes[path] = "modified"
+        else:
+            self._changes[path] = change
+
+
+def _fingerprint(found: os.stat_result) -> int:
+    """Return a number that another state of the file would not have; one number a file takes little memory.
+
+    A file that was just written may be written again without a visible difference: its fingerprint is negative, the
+    complement of the later one.
+    """
+    number = hash((found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)) >> 1
+    number = number if number >= 0 else ~number
+    return ~number if time.time_ns() - found.st_ctime_ns < STAMP_NS else number
 
 
 def _entries(path: str) -> dict[str, os.DirEntry[str]] | None:
-    """What a directory holds; nothing when it is gone, None when it cannot be read."""
+    """Return the entries of a directory: none if it is gone, None if it cannot be read."""
     try:
         with os.scandir(path) as found:
             return {entry.name: entry for entry in found}
@@ -224,7 +271,7 @@ def _entries(path: str) -> dict[str, os.DirEntry[str]] | None:
 
 
 def _without_links(hints: Iterable[tuple[str, bool]]) -> dict[str, bool]:
-    """The hints by the real path of their entry's directory."""
+    """Return the hints by the real path of their entry's directory."""
     directories: dict[str, str] = {}
     found: dict[str, bool] = {}
     for path, modified in hints:
@@ -234,3 +281,243 @@ def _without_links(hints: Iterable[tuple[str, bool]]) -> dict[str, bool]:
         entry = os.path.join(directories[directory], name)
         found[entry] = modified or found.get(entry, False)
     return found
+
+
+# -- snapshots -------------------------------------------------------------------------------------------------
+
+
+class DirectorySnapshot:
+    """A directory as last seen, with the fingerprints of its files."""
+
+    __slots__ = (
+        "directories",
+        "files",
+        "identity",
+        "links",
+        "parent",
+        "path",
+        "prefix",
+        "real",
+        "relative",
+        "undecodable",
+        "unfollowed",
+    )
+
+    def __init__(
+        self,
+        path: str,
+        real: str,
+        relative: str,
+        *,
+        identity: tuple[int, int] = (0, 0),
+        parent: DirectorySnapshot | None = None,
+    ) -> None:
+        #: As the user named it, and the same with what precedes an entry's name.
+        self.path = path
+        self.prefix = path if path.endswith("/") or not path else f"{path}/"
+        #: Without links: where the system watches it.
+        self.real = real
+        #: From the watched directory on, with a slash at the end; empty for that directory itself.
+        self.relative = relative
+        self.identity = identity
+        self.parent = parent
+        self.files: dict[str, int] = {}
+        self.directories: dict[str, DirectorySnapshot] = {}
+        #: The names that are links, whatever they lead to.
+        self.links: set[str] = set()
+        #: Those among them, ignored ones too, that lead to a directory outside and are not followed.
+        self.unfollowed: set[str] = set()
+        #: How many names in it are not UTF-8, and skipped.
+        self.undecodable: int = 0
+
+    def is_inside(self, real: str) -> bool:
+        """Return whether this directory is at or below ``real``, so that a link from here to there would be a loop."""
+        above: DirectorySnapshot | None = self
+        while above is not None and above.real:
+            if _is_within(above.real, (real,)):
+                return True
+            above = above.parent
+        return False
+
+
+class SnapshotIndex:
+    """All known directories, below ``top``, whose entries are the watched paths, and the links that lead to more.
+
+    It does not look at the disk but to resolve links.
+    """
+
+    def __init__(self) -> None:
+        self.top = DirectorySnapshot("", "", "")
+        #: Whether a link was made or swapped since this was last set back.
+        self.links_changed = False
+        #: The real paths below which links may lead.
+        self.allowed: tuple[str, ...] = ("/",)
+        # By the real path of their directory; two if links lead to one directory in two ways.
+        self._by_real_path: dict[str, list[DirectorySnapshot]] = {}
+        # Those with links in them, also broken ones: what a link leads to changes without a hint.
+        self._with_links: set[DirectorySnapshot] = set()
+        self._with_unfollowed: set[DirectorySnapshot] = set()
+
+    def at(self, real: str) -> list[DirectorySnapshot]:
+        """Return those whose directory is ``real``."""
+        return self._by_real_path.get(real, [])[:]
+
+    def real_roots(self) -> set[str]:
+        """Return the real paths of the watched directories that exist."""
+        return {directory.real for directory in self.top.directories.values()}
+
+    def links(self) -> list[tuple[DirectorySnapshot, str]]:
+        """Return every link, as an entry of its directory."""
+        return [(directory, name) for directory in self._with_links for name in directory.links]
+
+    def unfollowed_links(self) -> set[str]:
+        """Return the links that are not followed, by the real paths of their directories."""
+        return {
+            os.path.join(directory.real, name) for directory in self._with_unfollowed for name in directory.unfollowed
+        }
+
+    def skipped(self) -> int:
+        """Return how many names in all known directories are skipped because they are not UTF-8."""
+        return sum(directory.undecodable for directories in self._by_real_path.values() for directory in directories)
+
+    def entries_for(self, real: str) -> list[tuple[DirectorySnapshot, str]]:
+        """Return the entries to look at for a change at ``real``: below the nearest directory that is known."""
+        while real != "/":
+            parent, _, name = real.rpartition("/")
+            real = parent or "/"
+            if directories := self._by_real_path.get(real):
+                return [(directory, name) for directory in directories]
+        return []
+
+    def note_link(self, directory: DirectorySnapshot, name: str, *, link: bool) -> None:
+        """Record whether the entry is a link."""
+        if link:
+            self.links_changed |= name not in directory.links
+            directory.links.add(name)
+            self._with_links.add(directory)
+        elif name in directory.links:
+            directory.links.remove(name)
+            if not directory.links:
+                self._with_links.remove(directory)
+
+    def note_unfollowed(self, directory: DirectorySnapshot, name: str, *, link: bool) -> bool:
+        """Record and return whether the entry, which is or leads to a directory, is a link that is not followed."""
+        unfollowed = link and not _is_within(os.path.realpath(directory.prefix + name), self.allowed)
+        self._set_unfollowed(directory, name, unfollowed=unfollowed)
+        return unfollowed
+
+    def keep_links(self, directory: DirectorySnapshot, present: Container[str]) -> None:
+        """Forget the unfollowed links that are not in ``present``."""
+        for name in [each for each in directory.unfollowed if each not in present]:
+            self._set_unfollowed(directory, name, unfollowed=False)
+
+    def _set_unfollowed(self, directory: DirectorySnapshot, name: str, *, unfollowed: bool) -> None:
+        if unfollowed is (name in directory.unfollowed):
+            return
+        self.links_changed = True
+        (directory.unfollowed.add if unfollowed else directory.unfollowed.discard)(name)
+        (self._with_unfollowed.add if directory.unfollowed else self._with_unfollowed.discard)(directory)
+
+    def add(self, directory: DirectorySnapshot, name: str, identity: tuple[int, int]) -> bool:
+        """Add the directory that the entry is or leads to; return whether it was not known as that."""
+        is_root, link = directory is self.top, name in directory.links
+        path = directory.prefix + name
+        real = os.path.realpath(path) if link or is_root else os.path.join(directory.real, name)
+        known = directory.directories.get(name)
+        if known and (known.real, known.identity) == (real, identity):
+            return False
+        if link and directory.is_inside(real):
+            return False
+        if known:
+            # Another directory under the same name: what is in both is compared, file by file.
+            self._by_real_path[known.real].remove(known)
+            known.real, known.identity = real, identity
+        else:
+            relative = "" if is_root else f"{directory.relative}{name}/"
+            known = DirectorySnapshot(path, real, relative, identity=identity, parent=directory)
+            directory.directories[name] = known
+        self._by_real_path.setdefault(real, []).append(known)
+        return True
+
+    def remove(self, directory: DirectorySnapshot, name: str) -> list[DirectorySnapshot]:
+        """Remove the directory that the entry was, and all below it; return those that were known."""
+        removed: list[DirectorySnapshot] = []
+        pending = [directory.directories.pop(name)]
+        while pending:
+            each = pending.pop()
+            removed.append(each)
+            pending.extend(each.directories.values())
+            self._by_real_path[each.real].remove(each)
+            if not self._by_real_path[each.real]:
+                del self._by_real_path[each.real]
+            each.links.clear()
+            each.unfollowed.clear()
+            self._with_links.discard(each)
+            self._with_unfollowed.discard(each)
+        return removed
+
+
+def _is_within(real: str, roots: Iterable[str]) -> bool:
+    return any(f"{real.rstrip('/')}/".startswith(f"{root.rstrip('/')}/") for root in roots)
+
+
+def is_text(name: str) -> bool:
+    """Return whether ``name`` can be written as UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# -- rules -----------------------------------------------------------------------------------------------------
+
+
+class Rules:
+    """Globs on the paths below a watched directory; the path of that directory itself never counts.
+
+    A glob without a slash is matched against one name, anywhere below; one with a slash against the whole path from
+    the watched directory on. A directory that is ignored is ignored with all that it contains.
+
+    Raises:
+        InvalidPattern: for a glob that cannot be read; the message names the position.
+    """
+
+    def __init__(self, include: Iterable[str], ignore: Iterable[str]) -> None:
+        self._include = _Globs(include)
+        self._ignore = _Globs(ignore)
+
+    def skips(self, name: str, relative: str) -> bool:
+        """Return whether the entry ``name``, at ``relative`` from the watched directory, is ignored."""
+        return self._ignore.match(name, relative)
+
+    def wants(self, name: str, relative: str) -> bool:
+        """Return whether a file that is not ignored counts."""
+        return not self._include or self._include.match(name, relative)
+
+
+class _Globs:
+    """Several globs as one question; plain names are looked up, not tried one after the other."""
+
+    def __init__(self, globs: Iterable[str]) -> None:
+        texts = (globs,) if isinstance(globs, str) else tuple(globs)
+        patterns = [(Pattern(_tidy(text)), "/" in text.rstrip("/")) for text in texts]
+        names = [pattern for pattern, anchored in patterns if not anchored]
+        self._names = frozenset(pattern.topic for pattern in names if pattern.is_exact)
+        self._wild_names = tuple(pattern for pattern in names if not pattern.is_exact)
+        self._paths = tuple(pattern for pattern, anchored in patterns if anchored)
+
+    def __bool__(self) -> bool:
+        return bool(self._names or self._wild_names or self._paths)
+
+    def match(self, name: str, relative: str) -> bool:
+        return (
+            name in self._names
+            or any(pattern.matches(name) for pattern in self._wild_names)
+            or any(pattern.matches(relative) for pattern in self._paths)
+        )
+
+
+def _tidy(glob: str) -> str:
+    """``./src/`` is ``src``."""
+    return glob.removeprefix("./").strip("/") or glob
