@@ -5,21 +5,17 @@ order. An event goes from a source (``pumps``) through ``traffic``, which asks `
 (``windows``) into a lane (``lanes``), whose task calls the handler; ``outcomes`` says what became of it.
 """
 
-from lifecycle.control.batches import merge_files
 from lifecycle.control.commands import Command, Commands
+from lifecycle.control.debouncing import Debounce, debounce, merge_files
 from lifecycle.control.deliveries import Delivery, delivery
 from lifecycle.control.lanes import Busy, LaneInfo
 from lifecycle.control.middleware import log, once, recover, timeout
-from lifecycle.control.overviews import RouterState
 from lifecycle.control.patterns import Pattern
-from lifecycle.control.pumps import SourceInfo
-from lifecycle.control.queues import notify
-from lifecycle.control.relays import Relay
-from lifecycle.control.router import Router
-from lifecycle.control.routes import Route, RouteInfo
-from lifecycle.control.taps import Subscription, Tap, TapInfo
+from lifecycle.control.router import Router, RouterState
+from lifecycle.control.routing import Route, RouteInfo
+from lifecycle.control.source_runner import SourceInfo
+from lifecycle.control.taps import Relay, Subscription, Tap, TapInfo, notify
 from lifecycle.control.types import AsyncHandler, Emit, Handler, Middleware, Source, SourceObject, Wrapper
-from lifecycle.control.windows import Debounce, debounce
 from lifecycle.errors import (
     Dropped,
     InvalidPattern,

@@ -12,8 +12,7 @@ from lifecycle.errors import Dropped, NotHandled
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from lifecycle.control.plans import Plan
-    from lifecycle.control.routes import Route
+    from lifecycle.control.routing import Plan, Route
     from lifecycle.events import Topical
 
 __all__ = ["Delivery", "current", "delivery", "taken"]

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from lifecycle._util import name_of
-from lifecycle.control.composing import as_async
+from lifecycle.control.routing import as_async
 from lifecycle.errors import NotHandled
 
 if TYPE_CHECKING:

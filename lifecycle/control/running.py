@@ -10,15 +10,15 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
-from lifecycle.control.pumps import introduce
+from lifecycle.control.source_runner import introduce
 from lifecycle.errors import RouteNotFound, RouterRunning
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from lifecycle.control.pumps import Pump
+    from lifecycle.control.dispatcher import Traffic
     from lifecycle.control.router import Router
-    from lifecycle.control.traffic import Traffic
+    from lifecycle.control.source_runner import Pump
     from lifecycle.errors import SourceFailed
 
 __all__ = ["Running"]

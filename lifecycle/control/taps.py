@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import deque
 from dataclasses import dataclass
@@ -11,20 +12,20 @@ from typing import TYPE_CHECKING, Any, Self
 from lifecycle._async import is_async, was_cancelled
 from lifecycle._util import name_of
 from lifecycle.control.deliveries import Delivery
-from lifecycle.control.routes import Route, caller
+from lifecycle.control.routing import Relayed, Route, as_async, caller
 from lifecycle.errors import Dropped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from types import TracebackType
 
+    from lifecycle.control.dispatcher import Traffic
     from lifecycle.control.lanes import Lane
     from lifecycle.control.patterns import Pattern
-    from lifecycle.control.traffic import Traffic
     from lifecycle.control.types import Handler
     from lifecycle.events import Topical
 
-__all__ = ["Subscription", "Tap", "TapInfo", "open_tap"]
+__all__ = ["Relay", "Subscription", "Tap", "TapInfo", "notify", "open_relay", "open_tap"]
 
 _log = logging.getLogger("lifecycle.control")
 
@@ -171,3 +172,67 @@ class Subscription:
             self.dropped += 1
         self._events.append(event)
         self._arrived.set()
+
+
+class Relay:
+    """What `Router.relay` registered; ``remove()`` ends it."""
+
+    def __init__(self, route: Route, detach: Callable[[Relay], None]) -> None:
+        self.route = route
+        self._detach = detach
+
+    @property
+    def pattern(self) -> Pattern:
+        """What it takes."""
+        return self.route.pattern
+
+    def remove(self) -> None:
+        """Take nothing more; twice is as good as once."""
+        self._detach(self)
+
+
+def open_relay(
+    traffic: Traffic, pattern: Pattern, handler: Callable[[Any], Awaitable[bool]], concurrency: int
+) -> Relay:
+    """Let ``handler`` have what matches ``pattern`` before any route."""
+    route = Route(pattern, _as_relay(handler), (), caller(), concurrency)
+    table, roster = traffic.table, traffic.roster
+
+    def detach(relay: Relay) -> None:
+        table.remove_relay(relay)
+        if route in roster.relays:
+            roster.relays.remove(route)
+            roster.retire(route)
+
+    relay = Relay(route, detach)
+    roster.relays.append(route)
+    table.add_relay(relay)
+    return relay
+
+
+def _as_relay(handler: Callable[[Any], Awaitable[bool]]) -> Callable[[Any], Awaitable[None]]:
+    """``handler`` as a route's: that the event goes on is said in the way in which a route passes one on."""
+    call = as_async(handler)
+
+    @functools.wraps(handler, updated=())
+    async def relay(event: Any) -> None:
+        if await call(event):
+            raise Relayed
+
+    return relay
+
+
+def notify(queue: asyncio.Queue[Any]) -> Handler:
+    """A handler that puts each event into ``queue`` without waiting.
+
+    Raises:
+        Dropped: from the handler, when the queue is full; the event is counted as dropped.
+    """
+
+    def put(event: Any) -> None:
+        try:
+            queue.put_nowait(event)
+        except asyncio.QueueFull:
+            raise Dropped(f"{event.topic!r} was dropped: the queue is full with {queue.qsize()} events") from None
+
+    return put

@@ -13,9 +13,9 @@ from lifecycle.events import Topical
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
+    from lifecycle.control.debouncing import Debounce
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.lanes import Busy
-    from lifecycle.control.windows import Debounce
 
 __all__ = ["AsyncHandler", "Emit", "Handler", "Middleware", "RouteSettings", "Source", "SourceObject", "Wrapper"]
 

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from lifecycle._util import name_of
-from lifecycle.control.composing import as_async
+from lifecycle.control.routing import as_async
 from lifecycle.errors import Dropped, NotHandled
 
 if TYPE_CHECKING:

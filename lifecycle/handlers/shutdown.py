@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.control.composing import as_async
+from lifecycle.control.routing import as_async
 from lifecycle.events import ShutdownEvent, SuspendEvent
 from lifecycle.handlers._calls import adapted
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lifecycle._steering.answers import say
-from lifecycle.control.composing import as_async
+from lifecycle.control.routing import as_async
 from lifecycle.errors import NotHandled
 from lifecycle.events import ClearLineEvent, InterruptEvent, ShutdownEvent, SuspendEvent, Topical
 from lifecycle.handlers import Escalator

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
-from lifecycle.control.table import as_pattern
+from lifecycle.control.routing import as_pattern
 from lifecycle.observe._events.changes import Following
 from lifecycle.observe._events.entries import Entry, Fate
 from lifecycle.observe._events.recorder import Recorder

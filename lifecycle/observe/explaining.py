@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._text import duration, printable, shorten, time_of_day
-from lifecycle.control.table import MAX_TOPIC
+from lifecycle.control.routing import MAX_TOPIC
 from lifecycle.errors import InvalidTopic
 from lifecycle.observe._events.entries import sentence
 from lifecycle.observe._events.near_misses import NearMiss, near_misses
@@ -20,8 +20,8 @@ from lifecycle.observe._events.near_misses import NearMiss, near_misses
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lifecycle.control.pumps import SourceInfo
-    from lifecycle.control.routes import RouteInfo
+    from lifecycle.control.routing import RouteInfo
+    from lifecycle.control.source_runner import SourceInfo
     from lifecycle.observe._events.entries import Entry
     from lifecycle.observe._events.routers import Failure
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lifecycle.control import Event, Pattern, RouteConflict, RouteNotFound, Router
 from lifecycle.control.index import Index
-from lifecycle.control.table import Table
+from lifecycle.control.routing import Table
 from tests.control import slow
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle._text import component_name
-from lifecycle.control.pumps import source_name
+from lifecycle.control.source_runner import source_name
 from lifecycle.observe._events.summaries import masked_error
 from lifecycle.runtime.lifetimes import current_life
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lifecycle import hooks
-from lifecycle.control.pumps import source_name
+from lifecycle.control.source_runner import source_name
 from lifecycle.observe._meters.readings import FLOWS, INBOXES, JOBS, LANES, SATURATION, WORKERS
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lifecycle.control.lanes import LaneInfo  # noqa: TC001  # the schema asks for the types
-from lifecycle.control.pumps import SourceInfo  # noqa: TC001  # the schema asks for the types
-from lifecycle.control.routes import RouteInfo  # noqa: TC001  # the schema asks for the types
+from lifecycle.control.routing import RouteInfo  # noqa: TC001  # the schema asks for the types
+from lifecycle.control.source_runner import SourceInfo  # noqa: TC001  # the schema asks for the types
 from lifecycle.control.taps import TapInfo  # noqa: TC001  # the schema asks for the types
 from lifecycle.runtime.lifetimes import LifetimeState  # noqa: TC001  # the schema asks for the types
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
 from lifecycle.control.patterns import MAX_SEGMENTS
-from lifecycle.control.table import MAX_TOPIC
+from lifecycle.control.routing import MAX_TOPIC
 
 __all__ = ["check_path", "decoded"]
 

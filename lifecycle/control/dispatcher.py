@@ -12,23 +12,21 @@ from typing import TYPE_CHECKING, Final
 from lifecycle import hooks
 from lifecycle._async import was_cancelled
 from lifecycle._util import error_text, name_of
+from lifecycle.control.debouncing import Debounce, Window
 from lifecycle.control.deliveries import Delivery, current
 from lifecycle.control.lanes import Lane
-from lifecycle.control.outcomes import Outcomes
-from lifecycle.control.plans import Relayed
-from lifecycle.control.rosters import Roster
-from lifecycle.control.windows import Debounce, Window
+from lifecycle.control.patterns import Pattern
+from lifecycle.control.routing import Relayed, Route, caller
 from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, NotHandled
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Hashable
+    from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
 
-    from lifecycle.control.plans import Plan
-    from lifecycle.control.routes import Route
-    from lifecycle.control.table import Table
+    from lifecycle.control.routing import Plan, Table
+    from lifecycle.control.types import Handler, Middleware
     from lifecycle.events import Topical
 
-__all__ = ["Traffic"]
+__all__ = ["Outcomes", "Roster", "Traffic"]
 
 # Who wants to be told of every event: each is one dictionary for good, and empty while nobody does.
 _ROUTED, _ACCEPTED = hooks.event_routed.receivers, hooks.delivery_accepted.receivers
@@ -287,3 +285,206 @@ def _unasked(route: Route, error: asyncio.CancelledError) -> LifecycleError:
     told = LifecycleError(f"{name_of(route.handler)} raised CancelledError, and nobody had cancelled it")
     told.__cause__ = error
     return told
+
+
+_log = logging.getLogger("lifecycle.control")
+
+
+class Outcomes:
+    """Tells everybody, in the name of ``router``; with no receiver a hook costs no more than the check."""
+
+    def __init__(self, router: object) -> None:
+        self._router = router
+        #: Events that nobody took.
+        self.unrouted: int = 0
+
+    # -- on the way ------------------------------------------------------------------------------------------------
+
+    def accepted(self, delivery: Delivery) -> Delivery:
+        """It came in: it has a route, or the fallback, or will have failed."""
+        if hooks.delivery_accepted.receivers:
+            hooks.delivery_accepted.announce(self._router, delivery=delivery)
+        return delivery
+
+    def routed(self, delivery: Delivery, route: Route) -> None:
+        """It found its route."""
+        if hooks.event_routed.receivers:
+            hooks.event_routed.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
+
+    def merged(self, delivery: Delivery, route: Route) -> None:
+        """It went into an open window."""
+        if hooks.event_merged.receivers:
+            hooks.event_merged.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
+
+    def started(self, delivery: Delivery, route: Route) -> float:
+        """A handler is about to be called; returns when, by the loop's clock."""
+        if not route.is_tap:
+            hooks.handler_started.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
+        return asyncio.get_running_loop().time()
+
+    def passed(self, delivery: Delivery, route: Route) -> None:
+        """Its handler wants the next to have it."""
+        if hooks.handler_passed.receivers:
+            hooks.handler_passed.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
+
+    def fell_through(self, delivery: Delivery) -> None:
+        """No route took it; the fallback has it, or nobody."""
+        self.unrouted += 1
+        hooks.event_unrouted.announce(self._router, event=delivery.event)
+
+    # -- at the end ------------------------------------------------------------------------------------------------
+
+    def finished(self, delivery: Delivery, route: Route, began: float | None) -> None:
+        """A handler returned that had begun then; None: nobody wanted to know, and there is no duration."""
+        if began is not None and not route.is_tap:
+            duration = asyncio.get_running_loop().time() - began
+            hooks.handler_finished.announce(self._router, event=delivery.event, pattern=route.text, duration=duration)
+        self._tell_end(delivery)
+
+    def failed(self, delivery: Delivery, route: Route, error: BaseException, level: int = logging.ERROR) -> None:
+        """An error of a handler ends its delivery and nothing else."""
+        route.failed += 1
+        topic = delivery.event.topic
+        _log.log(level, "%s failed on %s (route %r)", name_of(route.handler), topic, route.text, exc_info=error)
+        delivery.end(error)
+        if not route.is_tap:
+            hooks.handler_failed.announce(self._router, event=delivery.event, pattern=route.text, error=error)
+        self._tell_end(delivery)
+
+    def refused(self, delivery: Delivery, error: NotHandled) -> Delivery:
+        """Nobody took it, and nobody will."""
+        _log.debug("nobody took an event: %s", error)
+        delivery.route = None
+        delivery.end(error)
+        self.fell_through(delivery)
+        self._tell_end(delivery)
+        return delivery
+
+    def ended(self, delivery: Delivery, error: BaseException | None) -> None:
+        """It ended in a way that no count is kept of."""
+        delivery.end(error)
+        self._tell_end(delivery)
+
+    def drop(self, delivery: Delivery, reason: str, *, superseded: bool = False) -> None:
+        """Give an event up, counted; ``superseded`` says that it was for a newer one."""
+        assert delivery.route is not None
+        error = Dropped(f"{delivery.event.topic!r} was dropped: {reason}")
+        error.superseded = superseded
+        self.dropped(delivery, delivery.route, error)
+
+    def dropped(self, delivery: Delivery, route: Route, error: Dropped) -> None:
+        """A handler, or the way to it, gave it up."""
+        route.dropped += 1
+        _log.debug("%s (route %r)", error, route.text)
+        delivery.end(error)
+        if not route.is_tap:
+            hooks.event_dropped.announce(self._router, event=delivery.event, pattern=route.text, reason=str(error))
+        self._tell_end(delivery)
+
+    def _tell_end(self, delivery: Delivery) -> None:
+        # What a tap sees is announced as the delivery to its route alone.
+        if hooks.delivery_ended.receivers and not (delivery.route is not None and delivery.route.is_tap):
+            hooks.delivery_ended.announce(self._router, delivery=delivery)
+
+
+class Roster:
+    """Every route and lane of one router that may have something under way, and the counts of all that ever were."""
+
+    def __init__(self, table: Table, new_lane: Callable[[str, int], Lane]) -> None:
+        self._table = table
+        self._new_lane = new_lane
+        #: Has what nobody takes.
+        self.fallback: Route | None = None
+        #: Lanes that routes share, by name.
+        self.named: dict[str, Lane] = {}
+        self.tap_lanes: set[Lane] = set()
+        #: Has what goes elsewhere before it goes to its route.
+        self.relays: list[Route] = []
+        # Routes that were removed while something of theirs was under way.
+        self._retired: list[Route] = []
+        # What those that were forgotten since had counted.
+        self._gone = [0, 0, 0, 0]
+
+    def lanes(self) -> Iterator[Lane]:
+        """Every lane that has been made and may have something to do."""
+        yield from self.named.values()
+        yield from self.tap_lanes
+        for route in self.routes():
+            if route.lane is not None:
+                yield route.lane
+
+    def routes(self) -> Iterator[Route]:
+        """Every route that may have something under way."""
+        yield from self._table.routes.values()
+        yield from self.relays
+        yield from self._retired
+        if self.fallback is not None:
+            yield self.fallback
+
+    def counts(self) -> list[int]:
+        """Routed, handled, failed and dropped, over all routes that are and were, and the fallback."""
+        self._bury()
+        counted = ((each.routed, each.handled, each.failed, each.dropped) for each in self.routes())
+        return [sum(column) for column in zip(self._gone, *counted, strict=True)]
+
+    def lane_of(self, route: Route) -> Lane:
+        """The lane of ``route``, made if it has none yet."""
+        if route.lane is None:
+            route.lane = self._new_lane(route.text, route.concurrency)
+        return route.lane
+
+    def share(self, route: Route, name: str) -> None:
+        """Give ``route`` the lane called ``name``.
+
+        Raises:
+            ValueError: when another route of that lane asked for another concurrency.
+        """
+        lane = self.named.get(name)
+        if lane is None:
+            lane = self.named[name] = self._new_lane(name, route.concurrency)
+        if lane.concurrency != route.concurrency:
+            raise ValueError(
+                f"lane {name!r} runs {lane.concurrency} at once, and {route.text!r} asks for {route.concurrency}; "
+                "give all its routes the same concurrency"
+            )
+        lane.users += 1
+        route.lane = lane
+
+    def fall_back_to(self, handler: Handler, middleware: Sequence[Middleware]) -> None:
+        """Make ``handler`` inside ``middleware`` the fallback, in place of the one before."""
+        route = Route(Pattern("**"), handler, (), caller())
+        if middleware:
+            route.add_middleware(middleware)
+        route.text, route.is_fallback = "(fallback)", True
+        old, self.fallback = self.fallback, route
+        if old is not None:
+            self.retire(old)
+
+    def retire(self, route: Route) -> None:
+        """A route was removed: what it has accepted is still delivered to it."""
+        route.is_retired = True
+        if route.window is not None:
+            route.window.closed = True
+            route.window.flush()
+        self._retired.append(route)
+        self._bury()
+
+    def _bury(self) -> None:
+        """Forget the removed routes that have nothing under way, but not their counts."""
+        left: list[Route] = []
+        for route in self._retired:
+            if route.window or (route.lane is not None and not route.lane.is_idle):
+                left.append(route)
+            else:
+                self._leave(route)
+                counts = (route.routed, route.handled, route.failed, route.dropped)
+                self._gone = [old + new for old, new in zip(self._gone, counts, strict=True)]
+        self._retired = left
+
+    def _leave(self, route: Route) -> None:
+        """A shared lane goes with the last of its routes."""
+        lane = route.lane
+        if lane is not None and self.named.get(lane.name) is lane:
+            lane.users -= 1
+            if not lane.users:
+                del self.named[lane.name]
