@@ -10,10 +10,8 @@ from lifecycle._lazy import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "lifecycle.errors": "AmbiguousDependency StepFailed ClaimLost FlowError InvalidState MissingDependencies",
-        ".codecs": "JSON Codec",
+        "lifecycle.errors": "AmbiguousDependency ClaimLost FlowError InvalidState MissingDependencies StepFailed",
         ".contexts": "TaskContext current_task",
-        ".failures": "Failure",
         ".jobs.boards": "Board BoardState",
         ".jobs.jobs": "Job",
         ".jobs.rows": "Claim JobRow Priority",
@@ -24,15 +22,18 @@ __all__, __getattr__, __dir__ = lazy_names(
         ".owners": "Owners",
         ".patterns": "Depth Flow graph linear unordered",
         ".postgres": "PostgresStore",
-        ".records": "StepRow Batch Change FailedDelivery FlowRow OutboxRow Snapshot",
+        ".records": (
+            "Batch Change FailedDelivery Failure FlowRow FlowsState "
+            "ItemInfo OutboxRow RunInfo Snapshot StepRow StepView"
+        ),
         ".retries": "AlwaysRevert AlwaysRevertAll Attempt ForEach ParameterizedForEach Retry Times Verdict",
         ".runs": "Run",
         ".sending": "send",
+        ".serializers": "Codec JSON",
         ".sessions": "Flows",
         ".sqlite": "SQLiteStore",
+        ".states": "EngineState FlowState Intention JobState StepState",
         ".stores": "OutboxStore Store",
-        ".tables": "StepState EngineState FlowState Intention JobState",
         ".tasks": "Task task",
-        ".views": "StepView FlowsState ItemInfo RunInfo",
     },
 )

@@ -12,13 +12,13 @@ from lifecycle import hooks
 from lifecycle._async import wait_within
 from lifecycle._util import current_flow
 from lifecycle.flows.contexts import CURRENT, TaskContext
-from lifecycle.flows.failures import Failure
+from lifecycle.flows.records import Failure
 from lifecycle.flows.sending import Sending
 
 if TYPE_CHECKING:
-    from lifecycle.flows.codecs import Codec
     from lifecycle.flows.core.cores import Call
     from lifecycle.flows.plans.steps import Step
+    from lifecycle.flows.serializers import Codec
     from lifecycle.journal.threads import LoopThreads
 
 __all__ = ["CANCELLED", "LAST_WORDS", "THREADS", "Crew", "Ended"]

@@ -13,7 +13,7 @@ from lifecycle.backoff import Backoff
 from lifecycle.errors import ClaimLost, FlowError
 from lifecycle.flows.owners import GONE
 from lifecycle.flows.requests import AT_REST, FOLLOW
-from lifecycle.flows.tables import ENDS, EngineState, FlowState
+from lifecycle.flows.states import ENDS, EngineState, FlowState
 
 if TYPE_CHECKING:
     from collections import deque

@@ -16,28 +16,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle._async import Condition
-from lifecycle.flows.codecs import JSON, is_large, keep
 from lifecycle.flows.core.cells import NOTHING
 from lifecycle.flows.core.cores import Core
 from lifecycle.flows.core.endings import ending, error_of
 from lifecycle.flows.core.outcomes import Given, cancelled, ended
 from lifecycle.flows.crews import CANCELLED, THREADS, Crew
-from lifecycle.flows.failures import Failure
 from lifecycle.flows.plans.scopes import check
+from lifecycle.flows.records import Failure, StepView
+from lifecycle.flows.serializers import JSON, is_large, keep
+from lifecycle.flows.states import ENGINES, FLOWS, EngineState, FlowState, StepState
 from lifecycle.flows.stores import clock_of
-from lifecycle.flows.tables import ENGINES, FLOWS, EngineState, FlowState, StepState
 from lifecycle.journal.threads import LoopThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lifecycle.flows.codecs import Codec
     from lifecycle.flows.core.cores import Call
     from lifecycle.flows.options import Options
     from lifecycle.flows.plans.compiling import Plan
     from lifecycle.flows.records import Change, Snapshot
+    from lifecycle.flows.serializers import Codec
     from lifecycle.flows.stores import Store
-    from lifecycle.flows.views import StepView
     from lifecycle.states import Machine
 
 __all__ = ["Engine"]
@@ -259,8 +258,6 @@ class Engine:
 
     def view(self) -> dict[str, StepView]:
         """The tasks and retries by name."""
-        from lifecycle.flows.views import StepView, failure_text
-
         states = self.steps
         return {
             each.name: StepView(
@@ -268,7 +265,7 @@ class Engine:
                 states[each.name].state,
                 each.intention,
                 each.attempt,
-                failure_text(each.revert_failure or each.failure),
+                str(each.revert_failure or each.failure or ""),
             )
             for each in self.core.steps
         }

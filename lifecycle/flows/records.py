@@ -1,13 +1,183 @@
-"""What is stored of a flow, and what is told of it: plain rows. Values in them are text; stores know no others."""
+"""Records of flows: as they are stored, and as they describe themselves to a watcher.
+
+Values of tasks are kept as text. Nothing here needs the engine or a store.
+"""
 
 from __future__ import annotations
 
+import json
+import traceback as tracebacks
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from lifecycle._util import message_of
+from lifecycle.errors import StepFailed
+from lifecycle.flows.states import Intention, StepState
 
-__all__ = ["UNENDED", "Batch", "Change", "FailedDelivery", "FlowRow", "OutboxRow", "Snapshot", "StepRow", "taken"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = [
+    "UNENDED",
+    "Batch",
+    "Change",
+    "FailedDelivery",
+    "Failure",
+    "FlowRow",
+    "FlowsState",
+    "ItemInfo",
+    "OutboxRow",
+    "RunInfo",
+    "Snapshot",
+    "StepRow",
+    "StepView",
+    "taken",
+]
+
+#: Characters of a traceback that are kept, from its end.
+_TRACEBACK_KEPT = 8000
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error that a task, a retry or a revert raised; its ``type`` is the name of its class."""
+
+    type: str
+    message: str
+    traceback: str = field(default="", repr=False)
+    #: The exception itself, as long as the process lives in which it was raised.
+    error: BaseException | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Describe ``error``."""
+        try:
+            text = "".join(tracebacks.format_exception(error))
+        except Exception:  # noqa: BLE001  # as `message_of`
+            text = ""
+        return cls(type(error).__name__, message_of(error), text[-_TRACEBACK_KEPT:], error)
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}"
+
+    def encode(self) -> str:
+        """Return the text that is stored."""
+        return json.dumps([self.type, self.message, self.traceback])
+
+    @classmethod
+    def decode(cls, text: str) -> Failure:
+        """Return the failure that `encode` made ``text`` of."""
+        return cls(*json.loads(text))
+
+    def exception(self, name: str) -> BaseException:
+        """Return the error itself, or, after a reload, a `StepFailed` with what ``name`` raised."""
+        if self.error is not None:
+            return self.error
+        error = StepFailed(f"{name!r} failed: {self}")
+        if self.traceback:
+            error.add_note(self.traceback)
+        return error
+
+
+class Change(NamedTuple):
+    """A change of state, announced once it is stored."""
+
+    #: ``flow``, ``task`` or ``retry``.
+    kind: str
+    name: str
+    old: str
+    new: str
+    #: What it returned, or the `Failure`.
+    result: Any = None
+    #: ``restarted`` (runs again after a crash: `old` is `new`), ``cancelled``, ``reset``, or empty.
+    reason: str = ""
+    #: Of a step: how often it was started.
+    attempt: int = 0
+    #: The id of the flow, and the number of the change in it.
+    flow: str = ""
+    seq: int = 0
+    #: Seconds since the epoch.
+    at: float = 0.0
+    #: The result as it is stored.
+    text: str | None = None
+
+
+# -- descriptions ------------------------------------------------------------------------------------------------------
+
+
+class StepView(NamedTuple):
+    """A task or a retry of a run."""
+
+    kind: str
+    state: StepState = StepState.PENDING
+    intention: Intention = Intention.EXECUTE
+    #: How often it was started.
+    attempt: int = 0
+    #: The error of its execution or of its revert; empty if there is none.
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemInfo:
+    """A task, a retry, or a flow in another.
+
+    The items of a flow stand in the order in which they are done, each with those that follow it, so that a diagram can
+    be drawn from this record alone.
+    """
+
+    name: str
+    #: ``task``, ``retry``, or of a flow ``linear``, ``unordered``, ``graph``.
+    kind: str
+    #: Of a task or a retry; a flow in another has none of its own.
+    state: str = ""
+    #: What is to be done with it next.
+    intention: str = ""
+    #: How often it was started.
+    attempt: int = 0
+    #: The error of its execution or of its revert.
+    error: str = ""
+    #: Of a flow: its retry, if it has one, and its items, each after those that it waits for.
+    items: tuple[ItemInfo, ...] = ()
+    #: For each of these the places of those that follow at once.
+    follow: tuple[tuple[int, ...], ...] = ()
+
+    def counts(self) -> dict[str, int]:
+        """Count the tasks and retries in each state."""
+        return dict(Counter(_states(self)))
+
+
+def _states(item: ItemInfo) -> Iterator[str]:
+    if item.state:
+        yield str(item.state)
+    for each in item.items:
+        yield from _states(each)
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A flow that was started."""
+
+    id: str
+    name: str
+    state: str
+    #: The error that stopped it, if it was neither a failed task nor a suspension.
+    error: str
+    #: The flow itself, or the one task that it is.
+    root: ItemInfo
+
+
+@dataclass(frozen=True, slots=True)
+class FlowsState:
+    """A `Flows` at one moment."""
+
+    #: Where flows are kept.
+    store: str
+    #: The runs that have not ended, in the order of their start.
+    runs: tuple[RunInfo, ...] = field(default=())
+
+
+# -- rows of stores ----------------------------------------------------------------------------------------------------
 
 
 class StepRow(NamedTuple):
@@ -20,13 +190,13 @@ class StepRow(NamedTuple):
     intention: str = "EXECUTE"
     #: How often it was started, executing.
     attempt: int = 0
-    #: How often it was started afresh: one that a crash or a cancellation interrupted goes on with the same.
+    #: How often it was started afresh: after a crash or a cancellation it continues with the same round.
     round: int = 0
     result: str | None = None
     failure: str | None = None
     revert_result: str | None = None
     revert_failure: str | None = None
-    #: Of a retry: what it gave in each attempt, and what failed then.
+    #: Of a retry: its value in each attempt, and the failures of that attempt.
     history: str | None = None
     #: The last round that was undone: its revert succeeded, or the flow was reset. The idempotency key follows from it.
     undone: int = 0
@@ -42,15 +212,15 @@ class FlowRow(NamedTuple):
     name: str
     state: str = "PENDING"
     version: int = 1
-    #: Raised by whoever takes the flow; writes that come with an older one are refused.
+    #: Raised by each process that takes the flow; writes with an older one are refused.
     epoch: int = 0
-    #: Who has taken it; empty: nobody in particular.
+    #: The process that has taken it; empty: none in particular.
     owner: str = ""
     #: The number of its last change.
     seq: int = 0
-    #: What it was given, encoded.
+    #: The values that it was started with, encoded.
     store: str = "{}"
-    #: What stopped it, where that was neither a task nor a wish.
+    #: The error that stopped it, if it was neither a failed task nor a suspension.
     error: str = ""
     #: When its state changed last, in seconds since the epoch.
     at: float = 0.0
@@ -63,40 +233,16 @@ class Snapshot(NamedTuple):
     steps: dict[str, StepRow]
 
 
-class Change(NamedTuple):
-    """Something changed its state; told when it is stored."""
-
-    #: ``flow``, ``task`` or ``retry``.
-    kind: str
-    name: str
-    old: str
-    new: str
-    #: What it gave, or the `Failure`.
-    result: Any = None
-    #: Empty where the states say it all; ``restarted`` (runs again after a crash: `old` is `new`), ``cancelled`` or
-    #: ``reset``.
-    reason: str = ""
-    #: Of a step: how often it was started.
-    attempt: int = 0
-    #: The id of the flow, and the number of the change in it.
-    flow: str = ""
-    seq: int = 0
-    #: Seconds since the epoch.
-    at: float = 0.0
-    #: The result as it is stored.
-    text: str | None = None
-
-
 class OutboxRow(NamedTuple):
     """An event that a task has sent, as it is stored until it is delivered."""
 
     id: str
     topic: str
-    #: What is told, encoded.
+    #: Its data, encoded.
     data: str
     #: Its place; given by the store.
     number: int = 0
-    #: How often its delivery failed, and how it failed last.
+    #: How often its delivery failed, and the last error.
     failures: int = 0
     error: str = ""
 
@@ -125,7 +271,7 @@ class FailedDelivery(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What one phase of the engine writes, in one transaction."""
+    """The changes of one phase of the engine, written in one transaction."""
 
     flow: str
     epoch: int
@@ -137,7 +283,7 @@ class Batch(NamedTuple):
     #: None: as it was.
     store: str | None = None
     error: str = ""
-    #: What was sent by those who have succeeded.
+    #: The events that steps which have succeeded have sent.
     sent: Sequence[OutboxRow] = ()
     #: The number from which on the changes that are stored are forgotten; 0: none.
     taken_back: int = 0

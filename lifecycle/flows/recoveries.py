@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lifecycle._util import reason_of
 from lifecycle.flows.plans.compiling import compile_flow
-from lifecycle.flows.tables import FlowState
+from lifecycle.flows.states import FlowState
 
 if TYPE_CHECKING:
     from lifecycle.flows.patterns import Item

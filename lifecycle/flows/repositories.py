@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 from lifecycle.errors import FlowError
 from lifecycle.flows.engines import Engine
-from lifecycle.flows.failures import Failure
 from lifecycle.flows.outboxes import SENT
 from lifecycle.flows.plans.compiling import Plan, compile_flow
-from lifecycle.flows.records import Snapshot
-from lifecycle.flows.tables import ENDS, StepState
+from lifecycle.flows.records import Failure, Snapshot
+from lifecycle.flows.states import ENDS, StepState
 
 if TYPE_CHECKING:
-    from lifecycle.flows.codecs import Codec
     from lifecycle.flows.options import Options
     from lifecycle.flows.owners import Owners
     from lifecycle.flows.patterns import Item
     from lifecycle.flows.records import Change, FlowRow
+    from lifecycle.flows.serializers import Codec
     from lifecycle.flows.stores import Store
     from lifecycle.journal.threads import LoopThreads
 

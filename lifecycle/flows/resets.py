@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lifecycle.errors import InvalidState
 from lifecycle.flows.records import Batch, Change
-from lifecycle.flows.tables import FLOWS, FlowState
+from lifecycle.flows.states import FLOWS, FlowState
 
 if TYPE_CHECKING:
     from lifecycle.flows.records import StepRow

@@ -16,7 +16,7 @@ from lifecycle.errors import FlowError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lifecycle.flows.failures import Failure
+    from lifecycle.flows.records import Failure
 
 
 __all__ = [

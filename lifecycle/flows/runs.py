@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 from lifecycle._util import error_text
 from lifecycle.errors import FlowError, InvalidState
 from lifecycle.flows.drives import Drive
-from lifecycle.flows.tables import EngineState, FlowState
+from lifecycle.flows.states import EngineState, FlowState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping
     from typing import Self
 
     from lifecycle.flows.patterns import Item
-    from lifecycle.flows.records import Change
-    from lifecycle.flows.views import RunInfo, StepView
+    from lifecycle.flows.records import Change, RunInfo, StepView
 
 __all__ = ["Run"]
 
@@ -49,10 +48,10 @@ class Run(Drive):
 
     def info(self) -> RunInfo:
         """What can be seen of it now, and how it is built; `lifecycle.observe.mermaid.flow` draws it."""
-        from lifecycle.flows.views import built
+        from lifecycle.flows.views import run_info
 
         error = "" if self._error is None else error_text(self._error)
-        return built(self._plan.flow, self._row._replace(state=self.state, error=error), self.steps)
+        return run_info(self._plan.flow, self._row._replace(state=self.state, error=error), self.steps)
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         return self._outcome().__await__()

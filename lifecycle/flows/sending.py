@@ -6,12 +6,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import FlowError, InvalidTopic
-from lifecycle.flows.codecs import keep
 from lifecycle.flows.records import OutboxRow
+from lifecycle.flows.serializers import keep
 from lifecycle.flows.stores import is_storable
 
 if TYPE_CHECKING:
-    from lifecycle.flows.codecs import Codec
+    from lifecycle.flows.serializers import Codec
 
 __all__ = ["Sending", "send"]
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle.errors import FlowError
-from lifecycle.flows.codecs import JSON
 from lifecycle.flows.crews import LAST_WORDS, THREADS
 from lifecycle.flows.options import Options
 from lifecycle.flows.outboxes import Outbox
 from lifecycle.flows.plans.compiling import compile_flow
 from lifecycle.flows.plans.scopes import asked, check
-from lifecycle.flows.records import FlowRow
+from lifecycle.flows.records import FlowRow, FlowsState
 from lifecycle.flows.recoveries import Recovery
 from lifecycle.flows.repositories import Repository
 from lifecycle.flows.requests import RESUMED, Requests
 from lifecycle.flows.rosters import Roster
+from lifecycle.flows.serializers import JSON
+from lifecycle.flows.states import FlowState
 from lifecycle.flows.stores import id_for, store_at
-from lifecycle.flows.tables import FlowState
 from lifecycle.journal.threads import LoopThreads
 
 if TYPE_CHECKING:
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from lifecycle.flows.codecs import Codec
     from lifecycle.flows.owners import Owners
     from lifecycle.flows.patterns import Item
     from lifecycle.flows.plans.compiling import Plan
     from lifecycle.flows.records import Snapshot
     from lifecycle.flows.runs import Run
+    from lifecycle.flows.serializers import Codec
     from lifecycle.flows.stores import Store
-    from lifecycle.flows.views import FlowsState
 
 __all__ = ["Flows"]
 
@@ -143,8 +142,6 @@ class Flows:
 
     def state(self) -> FlowsState:
         """What can be seen of it now."""
-        from lifecycle.flows.views import FlowsState
-
         return FlowsState(repr(self.store), tuple(run.info() for run in self.runs))
 
     def start(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # what it is

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.flows.tables import FLOWS, RETRIES, TASKS
+from lifecycle.flows.states import FLOWS, RETRIES, TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,7 +12,7 @@ from lifecycle.flows import JSON, FlowRow, InvalidState, Options, Snapshot, line
 from lifecycle.flows.core.cores import Core
 from lifecycle.flows.plans.compiling import compile_flow
 from lifecycle.flows.plans.frames import precedes
-from lifecycle.flows.tables import FLOWS, RETRIES, TASKS
+from lifecycle.flows.states import FLOWS, RETRIES, TASKS
 from tests.flows.plays import Kept, Play, plays, run
 
 if TYPE_CHECKING:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, cast
 from lifecycle._masking import HIDDEN, is_secret, masked, masked_values
 from lifecycle.cli.failures import UsageError
 from lifecycle.cli.listing import ago, columns, harmless, moment, short
-from lifecycle.flows.failures import Failure
 from lifecycle.flows.patterns import Flow
+from lifecycle.flows.records import Failure
 from lifecycle.flows.tasks import Task
-from lifecycle.flows.views import built, stored, unbuilt
+from lifecycle.flows.views import run_info, step_view
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from lifecycle.flows import Change, FlowRow, Snapshot, StepRow, Store
-    from lifecycle.flows.views import RunInfo
+    from lifecycle.flows.records import RunInfo
 
 __all__ = ["dead", "dead_as_json", "described", "in_order", "listed", "listed_as_json", "picture", "whole"]
 
@@ -116,7 +116,7 @@ def _task(row: StepRow) -> dict[str, Any]:
         "intention": row.intention,
         "attempt": row.attempt,
         "result": masked_values(_value(row.result), row.name),
-        "error": masked(stored(row).error) or None,
+        "error": masked(step_view(row).error) or None,
     }
 
 
@@ -154,7 +154,7 @@ def _given(text: str) -> str:
 
 
 def _outcome(row: StepRow) -> str:
-    error = masked(stored(row).error)
+    error = masked(step_view(row).error)
     if error or row.result is None:
         return short(error)
     return HIDDEN if is_secret(row.name) else short(_result(row.result))
@@ -197,12 +197,10 @@ def picture(snapshots: Sequence[Snapshot], flow: str | None) -> str:
 
 
 def _info(snapshot: Snapshot, definition: Flow | Task | None) -> RunInfo:
-    views = {row.name: stored(row) for row in snapshot.steps.values()}
-    if definition is None:
-        return unbuilt(snapshot.flow, views)
-    if definition.name != snapshot.flow.name:
+    views = {row.name: step_view(row) for row in snapshot.steps.values()}
+    if definition is not None and definition.name != snapshot.flow.name:
         raise UsageError(f"{definition!r} is not the flow {snapshot.flow.name!r}; give that, or the id of another")
-    return built(definition, snapshot.flow, views)
+    return run_info(definition, snapshot.flow, views)
 
 
 def _definition(target: str) -> Flow | Task:

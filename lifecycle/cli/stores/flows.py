@@ -31,8 +31,8 @@ from lifecycle.flows.postgres import PostgresStore
 from lifecycle.flows.requests import RECOVER, RESUME, SUSPEND
 from lifecycle.flows.resets import RETRIED, begin_anew
 from lifecycle.flows.sqlite.flows import FLOW_TABLES
+from lifecycle.flows.states import ENDS, FlowState, JobState
 from lifecycle.flows.stores import clock_of
-from lifecycle.flows.tables import ENDS, FlowState, JobState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence

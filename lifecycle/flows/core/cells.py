@@ -7,16 +7,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import FlowError
-from lifecycle.flows.failures import Failure
-from lifecycle.flows.records import StepRow
+from lifecycle.flows.records import Failure, StepRow
 from lifecycle.flows.retries import Attempt
-from lifecycle.flows.tables import RETRIES, TASKS, Intention, StepState
+from lifecycle.flows.states import RETRIES, TASKS, Intention, StepState
 
 if TYPE_CHECKING:
-    from lifecycle.flows.codecs import Codec
     from lifecycle.flows.plans.compiling import Node
     from lifecycle.flows.plans.steps import Step
-    from lifecycle.flows.tables import Table
+    from lifecycle.flows.serializers import Codec
+    from lifecycle.flows.states import Table
 
 __all__ = ["NOTHING", "Cell"]
 

@@ -18,14 +18,14 @@ from lifecycle.flows.core.ledgers import Ledger
 from lifecycle.flows.core.outcomes import answer
 from lifecycle.flows.core.readiness import Readiness
 from lifecycle.flows.core.values import Values
-from lifecycle.flows.failures import Failure
-from lifecycle.flows.tables import FlowState, Intention, StepState
+from lifecycle.flows.records import Failure
+from lifecycle.flows.states import FlowState, Intention, StepState
 
 if TYPE_CHECKING:
-    from lifecycle.flows.codecs import Codec
     from lifecycle.flows.options import Options
     from lifecycle.flows.plans.compiling import Plan
     from lifecycle.flows.records import OutboxRow, Snapshot, StepRow
+    from lifecycle.flows.serializers import Codec
 
 __all__ = ["Call", "Core"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import FlowError
 from lifecycle.flows.patterns import Depth
-from lifecycle.flows.tables import StepState
+from lifecycle.flows.states import StepState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

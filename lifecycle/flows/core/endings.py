@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lifecycle.flows.failures import joined
-from lifecycle.flows.tables import FlowState, Intention, StepState
+from lifecycle.flows.states import FlowState, Intention, StepState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lifecycle.flows.core.cores import Core
+    from lifecycle.flows.records import Failure
 
 __all__ = ["ending", "error_of"]
 
@@ -38,6 +40,15 @@ def error_of(core: Core) -> BaseException | None:
         return None
     undone = [(cell.name, cell.revert_failure) for cell in core.steps if cell.revert_failure]
     if state is FlowState.FAILURE and (core.errors or undone):
-        return joined(core.plan.name, core.errors or undone)
+        return _joined(core.plan.name, core.errors or undone)
     failures = [*core.failures().items(), *undone]
-    return joined(core.plan.name, failures) if failures else None
+    return _joined(core.plan.name, failures) if failures else None
+
+
+def _joined(flow: str, failures: Sequence[tuple[str, Failure]]) -> BaseException:
+    """Return the only error, or a group of all."""
+    errors = [failure.exception(name) for name, failure in failures]
+    if len(errors) == 1:
+        return errors[0]
+    kind = ExceptionGroup if all(isinstance(each, Exception) for each in errors) else BaseExceptionGroup
+    return kind(f"several tasks of the flow {flow!r} failed", errors)  # type: ignore[type-var]  # the kind fits

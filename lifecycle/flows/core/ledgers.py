@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.flows.records import Batch, Change
-from lifecycle.flows.tables import FLOWS, FlowState, Intention, StepState
+from lifecycle.flows.states import FLOWS, FlowState, Intention, StepState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lifecycle.flows.codecs import Codec
     from lifecycle.flows.core.cells import Cell
     from lifecycle.flows.core.readiness import Readiness
     from lifecycle.flows.records import FlowRow, OutboxRow
+    from lifecycle.flows.serializers import Codec
 
 __all__ = ["Ledger"]
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lifecycle.flows.core.cells import NOTHING
 from lifecycle.flows.core.resolutions import resolve
-from lifecycle.flows.failures import Failure
+from lifecycle.flows.records import Failure
 from lifecycle.flows.retries import Attempt
-from lifecycle.flows.tables import StepState
+from lifecycle.flows.states import StepState
 
 if TYPE_CHECKING:
     from lifecycle.flows.core.cells import Cell

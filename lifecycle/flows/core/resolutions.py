@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from lifecycle.errors import FlowError
 from lifecycle.flows.retries import Verdict
-from lifecycle.flows.tables import Intention
+from lifecycle.flows.states import Intention
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lifecycle.flows.core.cells import Cell
     from lifecycle.flows.core.cores import Core
-    from lifecycle.flows.failures import Failure
     from lifecycle.flows.plans.steps import RetryStep
+    from lifecycle.flows.records import Failure
 
 __all__ = ["resolve"]
 

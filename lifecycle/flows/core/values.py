@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle.errors import MissingDependencies
-from lifecycle.flows.codecs import is_plain
 from lifecycle.flows.core.cells import NOTHING
 from lifecycle.flows.plans.scopes import givers
-from lifecycle.flows.tables import StepState
+from lifecycle.flows.serializers import is_plain
+from lifecycle.flows.states import StepState
 
 if TYPE_CHECKING:
-    from lifecycle.flows.codecs import Codec
     from lifecycle.flows.core.cells import Cell
-    from lifecycle.flows.failures import Failure
     from lifecycle.flows.plans.compiling import Plan
     from lifecycle.flows.plans.steps import RetryStep
+    from lifecycle.flows.records import Failure
+    from lifecycle.flows.serializers import Codec
     from lifecycle.flows.tasks import Provides
 
 __all__ = ["Values"]

@@ -15,8 +15,8 @@ from lifecycle.errors import FlowError
 from lifecycle.flows.jobs.claims import Claims, end_of, jobs_of
 from lifecycle.flows.jobs.jobs import Job
 from lifecycle.flows.jobs.rows import DISCARDED, JobRow, ended, freed, rank_of
+from lifecycle.flows.states import JobState
 from lifecycle.flows.stores import clock_of, id_for
-from lifecycle.flows.tables import JobState
 from lifecycle.journal import Tally
 
 if TYPE_CHECKING:

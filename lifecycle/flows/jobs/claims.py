@@ -9,7 +9,7 @@ from lifecycle.errors import ClaimLost, FlowError, InvalidState
 from lifecycle.flows.jobs.jobs import Job
 from lifecycle.flows.jobs.rows import Claim, taken
 from lifecycle.flows.jobs.stores import lost_job
-from lifecycle.flows.tables import JOBS, JobState
+from lifecycle.flows.states import JOBS, JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.flows.jobs.rows import PRIORITIES
-from lifecycle.flows.tables import JOBS, JobState
+from lifecycle.flows.states import JOBS, JobState
 
 if TYPE_CHECKING:
     from collections.abc import Generator

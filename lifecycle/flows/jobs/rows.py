@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from lifecycle.flows.records import FlowRow
+from lifecycle.flows.states import FlowState, JobState
 from lifecycle.flows.stores import storable
-from lifecycle.flows.tables import FlowState, JobState
 
 __all__ = [
     "DISCARDED",

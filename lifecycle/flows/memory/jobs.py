@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lifecycle.errors import FlowError
 from lifecycle.flows.jobs.rows import DISCARDED, discarded, flow_of, lapsed, taken
 from lifecycle.flows.jobs.stores import lost_job, other_flow
-from lifecycle.flows.tables import JobState
+from lifecycle.flows.states import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

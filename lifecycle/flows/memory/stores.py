@@ -9,8 +9,8 @@ from lifecycle.flows.memory.jobs import MemoryJobs
 from lifecycle.flows.memory.outboxes import MemoryOutbox
 from lifecycle.flows.owners import Owners
 from lifecycle.flows.records import Snapshot
+from lifecycle.flows.states import ENDS, FlowState
 from lifecycle.flows.stores import lost, unknown
-from lifecycle.flows.tables import ENDS, FlowState
 from lifecycle.journal import SteadyClock
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lifecycle.flows import InvalidState
-from lifecycle.flows.tables import ENGINES, FLOWS, JOBS, RETRIES, TASKS, Table
+from lifecycle.flows.states import ENGINES, FLOWS, JOBS, RETRIES, TASKS, Table
 
 TABLES: dict[str, Table[Any]] = {"engine": ENGINES, "flow": FLOWS, "task": TASKS, "retry": RETRIES, "job": JOBS}
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "taskflow_transitions.json").read_text())
