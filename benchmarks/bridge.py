@@ -105,11 +105,11 @@ def _make_stream(url: str) -> None:
     """The same stream for all: the one that a bridge makes."""
     import asyncio
 
-    from lifecycle.bridges.links import Link, NatsServer
+    from lifecycle.bridges.connection import Connection, NatsServer
     from lifecycle.bridges.streams import ensure_stream
 
     async def make() -> None:
-        async with Link(NatsServer(url), "benchmark") as link:
+        async with Connection(NatsServer(url), "benchmark") as link:
             await ensure_stream(link, "EVENTS", "ev")
 
     asyncio.run(make())

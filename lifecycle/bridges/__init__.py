@@ -1,4 +1,4 @@
-"""Past one machine: the same topics and handlers on several, with NATS JetStream between them.
+"""PastAttempts one machine: the same topics and handlers on several, with NATS JetStream between them.
 
 `NatsBridge` is added to a router like any other source: what it subscribes to comes from the bus, what it publishes
 goes there. `Leader` tells one of several processes that it is the one. ``links`` is how one connects; ``subjects`` and
@@ -6,10 +6,10 @@ goes there. `Leader` tells one of several processes that it is the one. ``links`
 """
 
 from lifecycle.bridges.bridge import BridgeState, NatsBridge
-from lifecycle.bridges.codec import from_json, to_json
+from lifecycle.bridges.cloudevents import from_json, to_json
+from lifecycle.bridges.connection import NatsServer
 from lifecycle.bridges.events import BusEvent, LeaderEvent
 from lifecycle.bridges.leader import Leader, LeaderState
-from lifecycle.bridges.links import NatsServer
 from lifecycle.errors import BridgeError, NotLeader, NotPublished, UnfitServer, Unpublishable
 
 __all__ = [

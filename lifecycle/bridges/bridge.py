@@ -7,38 +7,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import re
 import socket
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from lifecycle._async import wait_within
 from lifecycle._util import current_span
 from lifecycle.backoff import Backoff
-from lifecycle.bridges.codec import to_binary
-from lifecycle.bridges.dead_letters import message_key
+from lifecycle.bridges.cloudevents import to_binary
+from lifecycle.bridges.connection import Connection, NatsServer
+from lifecycle.bridges.consumer import Counts, MessageHandler, Pull, PullFailed
+from lifecycle.bridges.dedupe import DedupeCache, Failures
 from lifecycle.bridges.events import BusEvent, LeaderEvent
-from lifecycle.bridges.intake import Counts
-from lifecycle.bridges.links import Link, NatsServer
-from lifecycle.bridges.memories import Memory
-from lifecycle.bridges.publishing import Publisher
-from lifecycle.bridges.sessions import Session
-from lifecycle.bridges.settings import Settings, patterns_of
+from lifecycle.bridges.publisher import Publisher, message_key
+from lifecycle.bridges.streams import Subscriptions, ensure_consumer, ensure_stream
 from lifecycle.bridges.subjects import as_subject
-from lifecycle.errors import NotHandled
+from lifecycle.control.patterns import Pattern
+from lifecycle.errors import BridgeError, NotHandled
 from lifecycle.events import HealthEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Coroutine, Iterable
     from types import TracebackType
 
-    from lifecycle.bridges.links import Change
-    from lifecycle.control.patterns import Pattern
+    from nats.js.api import ConsumerInfo
+
+    from lifecycle.bridges.connection import Change
     from lifecycle.control.router import Router
     from lifecycle.control.types import Emit
     from lifecycle.events import Topical
 
-__all__ = ["BridgeState", "NatsBridge"]
+__all__ = ["BridgeState", "NatsBridge", "Session", "Settings", "patterns_of"]
+
 
 _log = logging.getLogger("lifecycle.bridges")
 
@@ -133,7 +138,7 @@ class NatsBridge:
         self._source = f"/{socket.gethostname()}/{group}"
         self._publisher = Publisher(stream, prefix, max_in_flight)
         self._counts = Counts()
-        self._memory = Memory()
+        self._dedupe = DedupeCache()
         self._session: Session | None = None
         self._router: Router | None = None
         # Whether the router has taken it out, so that what matches `publish` is no longer ours.
@@ -149,7 +154,7 @@ class NatsBridge:
         session, counts, publisher = self._session, self._counts, self._publisher
         return BridgeState(
             name=self.name,
-            up=session is not None and session.link.is_up,
+            up=session is not None and session.connection.is_up,
             in_flight=0 if session is None else session.in_flight,
             handled=counts.handled,
             given_back=counts.given_back,
@@ -181,11 +186,11 @@ class NatsBridge:
         self._stirred = asyncio.Event()
         if self._session is not None:
             await self._session.settle()
-        link = await Link(self._server, f"lifecycle {self.name}", self._changed).__aenter__()
-        session = Session(link, self._settings, self._publisher, self._counts, self._memory)
+        connection = await Connection(self._server, f"lifecycle {self.name}", self._changed).__aenter__()
+        session = Session(connection, self._settings, self._publisher, self._counts, self._dedupe)
         try:
             await session.prepare()
-            await self._publisher.use(link)
+            await self._publisher.use(connection)
         except BaseException:
             await session.abandon()
             raise
@@ -273,3 +278,282 @@ def _stays(event: Topical) -> bool:
     return isinstance(event, (BusEvent, LeaderEvent)) or (
         isinstance(event, HealthEvent) and event.name.startswith("bridge/")
     )
+
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,200}").fullmatch
+
+_PREFIX = re.compile(r"(?=.{1,200}$)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*").fullmatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of one bridge.
+
+    Raises:
+        ValueError: for names that a server could not take, and figures that would deliver nothing.
+    """
+
+    stream: str
+    prefix: str
+    group: str
+    subscribe: tuple[Pattern, ...]
+    publish: tuple[Pattern, ...]
+    max_in_flight: int
+    ack_wait: float
+    max_deliver: int
+    backoff: Backoff
+    sync: bool
+
+    def __post_init__(self) -> None:
+        for word, name in (("stream", self.stream), ("group", self.group)):
+            if not _NAME(name):
+                raise ValueError(f"{word}={name!r} is no name on a server; use letters, digits, - and _, at most 200")
+        if not _PREFIX(self.prefix):
+            raise ValueError(f"prefix={self.prefix!r} begins no subject; give words of letters, digits, - and _")
+        if self.max_in_flight < 1 or self.max_deliver < 1:
+            raise ValueError(
+                f"max_in_flight={self.max_in_flight!r}, max_deliver={self.max_deliver!r} would deliver nothing; "
+                "give 1 or more for both"
+            )
+        if not 1 <= self.ack_wait < math.inf:
+            raise ValueError(f"ack_wait={self.ack_wait!r} is no time to wait for an answer; give a second or more")
+        if not self.subscribe and not self.publish:
+            raise ValueError("a bridge that neither subscribes nor publishes does nothing; give it patterns")
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether the group wants events of ``topic``: the router's own rules, where a subject says less."""
+        return any(pattern.matches(topic) for pattern in self.subscribe)
+
+
+def patterns_of(word: str, given: Iterable[str | Pattern] | str | Pattern) -> tuple[Pattern, ...]:
+    """Patterns from their texts; one may stand alone.
+
+    Raises:
+        InvalidPattern: for one that cannot be read.
+        TypeError: for what is no pattern.
+    """
+    several = (given,) if isinstance(given, (str, Pattern)) else tuple(given)
+    for each in several:
+        if not isinstance(each, (str, Pattern)):
+            raise TypeError(f"{word}={given!r}: {each!r} is no pattern; give texts such as 'deploy/**'")
+    return tuple(each if isinstance(each, Pattern) else Pattern(each) for each in dict.fromkeys(several))
+
+
+#: Seconds that the last answers have to get out.
+_FINAL_ANSWERS = 4.0
+
+#: Seconds between two looks at the group's consumer, which other members and operators may change.
+_LOOK = 5.0
+
+_RETRY = Backoff(initial=0.1, maximum=2.0)
+
+
+class Session:
+    """What a bridge does while one client lives."""
+
+    def __init__(
+        self, connection: Connection, settings: Settings, publisher: Publisher, counts: Counts, dedupe: DedupeCache
+    ) -> None:
+        self.connection = connection
+        self._settings = settings
+        self._subscriptions = Subscriptions(settings)
+        self._messages = MessageHandler(
+            settings,
+            publisher,
+            self._subscriptions,
+            counts=counts,
+            dedupe=dedupe,
+            look=self._look,
+            failures=Failures(connection, settings, dedupe),
+            freed=self._pull_more,
+        )
+        self._pull = Pull(connection, settings.stream, settings.group, self._room)
+        self._background: list[asyncio.Task[None]] = []
+        # Until when an operator has paused the consumer, as the server says it.
+        self._paused = ""
+        self._ending = asyncio.Event()
+        # Looks at the consumer that have begun, and the last one of them that was answered.
+        self._begun = self._seen = 0
+        self._looking = asyncio.Lock()
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that are here and not answered."""
+        return self._messages.held + len(self._pull.waiting)
+
+    async def prepare(self) -> None:
+        """See that the server has what it takes.
+
+        Raises:
+            UnfitServer: when it cannot.
+        """
+        settings = self._settings
+        await ensure_stream(self.connection, settings.stream, settings.prefix)
+        if settings.subscribe:
+            await ensure_consumer(self.connection, settings.stream, self._subscriptions)
+            for work in (self._keep_alive(), self._watch()):
+                task = asyncio.get_running_loop().create_task(work, name=f"bridge {settings.group}: in progress")
+                self._background.append(task)
+
+    async def run(self, emit: Emit) -> None:
+        """Carry messages to the router until `stop`.
+
+        Raises:
+            BridgeError: when the client is closed for good.
+        """
+        loop = asyncio.get_running_loop()
+        work: asyncio.Task[object] = loop.create_task(
+            self._carry(emit) if self._settings.subscribe else self._ending.wait()
+        )
+        closed = loop.create_task(self.connection.closed.wait())
+        try:
+            await asyncio.wait([work, closed], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            # Handlers are cancelled next: what they drop is for others.
+            self._messages.end()
+            raise
+        finally:
+            is_over = work.done()
+            await _end(work, closed)
+        if not is_over:
+            raise BridgeError(f"the connection to {self.connection.server!r} is closed for good; it takes a new one")
+        work.result()
+
+    def renew(self) -> None:
+        """The connection was lost, and is back."""
+        self._pull.renew()
+
+    def stop(self) -> None:
+        """Take nothing more from the bus, and let `run` return."""
+        self._messages.end()
+        self._ending.set()
+        self._pull.stop()
+
+    async def settle(self) -> None:
+        """Every delivery has ended: say the last words, and close the connection; all within a few seconds."""
+        try:
+            async with asyncio.timeout(_FINAL_ANSWERS):
+                # What is on its way here would else be nobody's until its time is over.
+                await self._pull.close()
+                await self._nak_waiting()
+                await self._messages.settle()
+                await self.connection.drain()
+        except TimeoutError:
+            _log.warning("the bridge %r had no time to say what became of its events", self._settings.group)
+        finally:
+            await self.abandon()
+
+    async def abandon(self) -> None:
+        """Close; what was not answered comes again."""
+        tasks = [*self._messages.abandon(), *self._background]
+        for task in self._background:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self.connection.close()
+
+    async def _carry(self, emit: Emit) -> None:
+        """Pull and hand over; whatever the server says against it, begin anew."""
+        tries = 0
+        while not self._ending.is_set():
+            try:
+                await self._pull.open()
+                while (message := await self._pull.next()) is not None:
+                    tries = 0
+                    await self._messages.take(message, emit)
+            except _server_errors() as error:
+                _log.info("the group %r gets nothing (%s); it is set up again", self._settings.group, error)
+                await wait_within(_RETRY.delay(tries), self._ending)
+                tries += 1
+                await self._unless_ending(self._recover())
+        await self._pull.close()
+        await self._nak_waiting()
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.ack_wait / 3)
+            await self._messages.keep_alive(self._pull.waiting)
+
+    async def _watch(self) -> None:
+        """Keep up with changes of the group's consumer: other members' patterns, and an operator's pause."""
+        settings = self._settings
+        while True:
+            await asyncio.sleep(_LOOK)
+            try:
+                await self._look()
+                if self._subscriptions.is_due():
+                    await ensure_consumer(self.connection, settings.stream, self._subscriptions)
+            except BridgeError as error:
+                _log.warning("%s", error)
+            except _server_errors() as error:
+                _log.debug("the group %r cannot be looked at: %r", settings.group, error)
+
+    async def _look(self) -> None:
+        """Return after a look at the consumer that began after this call; calls at the same time share one."""
+        begun = self._begun
+        async with self._looking:
+            if self._seen > begun:
+                return
+            self._begun = number = self._begun + 1
+            info = await self.connection.js.consumer_info(self._settings.stream, self._settings.group)
+            self._subscriptions.read(info.config)
+            self._note_pause(info)
+            self._seen = number
+
+    def _note_pause(self, info: ConsumerInfo) -> None:
+        paused = (info.config.pause_until or "further notice") if info.paused else ""
+        stream, group = self._settings.stream, self._settings.group
+        if paused and paused != self._paused:
+            _log.warning(
+                "the group %r is paused until %s and gets nothing; resume it with: nats consumer resume %s %s",
+                group,
+                paused,
+                stream,
+                group,
+            )
+        elif self._paused and not paused:
+            _log.info("the group %r is not paused any more", group)
+        self._paused = paused
+
+    async def _recover(self) -> None:
+        """Make what is missing on the server."""
+        settings = self._settings
+        with suppress(*_server_errors()):
+            if await ensure_stream(self.connection, settings.stream, settings.prefix):
+                _log.warning("the stream %r was gone, with its events; it is made again", settings.stream)
+            await ensure_consumer(self.connection, settings.stream, self._subscriptions)
+
+    async def _unless_ending(self, work: Coroutine[object, object, None]) -> None:
+        """Do ``work``, but no longer than until `stop`."""
+        loop = asyncio.get_running_loop()
+        task, ending = loop.create_task(work), loop.create_task(self._ending.wait())
+        try:
+            await asyncio.wait([task, ending], return_when=asyncio.FIRST_COMPLETED)
+            is_over = task.done()
+        finally:
+            await _end(task, ending)
+        if is_over:
+            task.result()
+
+    async def _nak_waiting(self) -> None:
+        waiting, self._pull.waiting = list(self._pull.waiting), type(self._pull.waiting)()
+        await self._messages.nak(waiting)
+
+    def _room(self) -> int:
+        return self._settings.max_in_flight - self._messages.held
+
+    def _pull_more(self) -> None:
+        self._pull.stir()
+
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def _server_errors() -> tuple[type[Exception], ...]:
+    """What is not ours: the server's refusals, and that it cannot be talked to."""
+    from nats.errors import Error as NatsError
+
+    return (PullFailed, NatsError, TimeoutError, OSError)

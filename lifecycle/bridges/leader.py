@@ -7,20 +7,26 @@ import logging
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from lifecycle.bridges.candidates import Candidate
+from lifecycle._async import wait_within
+from lifecycle._util import reason_of
+from lifecycle.bridges.connection import Connection, NatsServer
 from lifecycle.bridges.events import LeaderEvent
-from lifecycle.bridges.leases import unanswered
-from lifecycle.bridges.links import Link, NatsServer
+from lifecycle.bridges.lease import OPERATION, Holder, Lease, ensure_bucket, read_holder, unanswered
 from lifecycle.bridges.subjects import as_token
 from lifecycle.errors import BridgeError, NotLeader
 
 if TYPE_CHECKING:
-    from lifecycle.bridges.links import Change
+    from collections.abc import Callable
+
+    from nats.aio.msg import Msg
+
+    from lifecycle.bridges.connection import Change
     from lifecycle.control.types import Emit
 
-__all__ = ["Leader", "LeaderState"]
+__all__ = ["Elector", "Leader", "LeaderState", "LeaseWatcher"]
+
 
 _log = logging.getLogger("lifecycle.bridges")
 
@@ -31,7 +37,7 @@ _LONGEST = 200
 _AGAIN = 0.2
 
 #: Seconds that its route has to take the last event of one who is removed.
-_LAST_WORDS = 1.0
+_FINAL_ANSWERS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ class Leader:
         self.name = name
         self._server = NatsServer.of(url)
         self._seconds = lease
-        self._candidate: Candidate | None = None
+        self._elector: Elector | None = None
         self._keeper: asyncio.Task[None] | None = None
         # What was not emitted yet: at most that it is lost, and then gained again.
         self._news: deque[LeaderEvent] = deque()
@@ -93,15 +99,15 @@ class Leader:
     @property
     def token(self) -> int | None:
         """The fencing token if this process leads now, by its own clock, else None; it is higher for every leader."""
-        candidate = self._candidate
-        return candidate.lease.token if candidate is not None and candidate.lease.is_ours else None
+        elector = self._elector
+        return elector.lease.token if elector is not None and elector.lease.is_ours else None
 
     def state(self) -> LeaderState:
         """What can be seen of it now."""
-        candidate = self._candidate
-        if candidate is None:
+        elector = self._elector
+        if elector is None:
             return LeaderState(self.name, up=False, token=None, holder="")
-        return LeaderState(self.name, candidate.link.is_up, self.token, candidate.vacancy.holder.place)
+        return LeaderState(self.name, elector.connection.is_up, self.token, elector.watcher.holder.place)
 
     async def put(self, key: str, value: bytes, *, token: int | None = None) -> int:
         """Keep ``value`` on the server, if this process still leads at the moment when it is written there.
@@ -123,11 +129,11 @@ class Leader:
             Unpublishable: for too long a key, and too big a value.
         """
         token = self.token or 0 if token is None else token
-        while (candidate := self._candidate) is not None:
+        while (elector := self._elector) is not None:
             try:
-                return await candidate.lease.put(key, value, token)
+                return await elector.lease.put(key, value, token)
             except NotLeader:
-                candidate.doubt()
+                elector.doubt()
                 raise
             except unanswered() as error:
                 _log.debug("%r: %r was not answered: %r", self, key, error)
@@ -140,10 +146,10 @@ class Leader:
         Raises:
             BridgeError: when the server does not answer.
         """
-        if self._candidate is None:
+        if self._elector is None:
             raise BridgeError(f"{key!r} cannot be read: {self!r} does not run")
         try:
-            return await self._candidate.lease.key.get(key)
+            return await self._elector.lease.key.get(key)
         except unanswered() as error:
             raise BridgeError(f"{self._server!r} does not say what is under {key!r}; try again") from error
 
@@ -152,30 +158,30 @@ class Leader:
     async def __aenter__(self) -> Self:
         self._closing = False
         self._stirred = asyncio.Event()
-        link = await Link(self._server, f"lifecycle leader {self.name}", self._changed).__aenter__()
-        candidate = Candidate(link, self.name, self._seconds, self._turned)
+        connection = await Connection(self._server, f"lifecycle leader {self.name}", self._changed).__aenter__()
+        elector = Elector(connection, self.name, self._seconds, self._turned)
         try:
-            await candidate.prepare()
+            await elector.prepare()
         except BaseException:
-            await link.close()
+            await connection.close()
             raise
-        self._candidate = candidate
-        self._keeper = asyncio.get_running_loop().create_task(candidate.run(), name=f"leader {self.name}")
+        self._elector = elector
+        self._keeper = asyncio.get_running_loop().create_task(elector.run(), name=f"leader {self.name}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Give the lease back and leave; after a stop the router does so when all that was emitted has ended."""
-        candidate, self._candidate = self._candidate, None
-        if candidate is None:
+        elector, self._elector = self._elector, None
+        if elector is None:
             return
         assert self._keeper is not None
         self._keeper.cancel()
         try:
             # What it failed with was told by `run`.
             await asyncio.gather(self._keeper, return_exceptions=True)
-            await candidate.lease.release()
+            await elector.lease.release()
         finally:
-            await candidate.link.close()
+            await elector.connection.close()
 
     async def run(self, emit: Emit) -> None:
         """Tell who leads until `close`; the router calls this.
@@ -183,9 +189,9 @@ class Leader:
         Raises:
             BridgeError: when the connection is gone for good; the router starts the leader anew.
         """
-        assert self._candidate is not None
+        assert self._elector is not None
         assert self._keeper is not None
-        closed = asyncio.get_running_loop().create_task(self._candidate.link.closed.wait())
+        closed = asyncio.get_running_loop().create_task(self._elector.connection.closed.wait())
         try:
             for task in (closed, self._keeper):
                 task.add_done_callback(lambda _: self._stirred.set())
@@ -198,8 +204,8 @@ class Leader:
 
     def close(self) -> None:
         """Lead no more; the lease is kept until the handlers that were called have ended."""
-        if self._candidate is not None:
-            self._candidate.retire()
+        if self._elector is not None:
+            self._elector.resign()
         self._turned(0, "this process stops")
         self._closing = True
         self._stirred.set()
@@ -223,13 +229,13 @@ class Leader:
 
     async def _last_words(self, emit: Emit) -> None:
         """Who was removed, or has failed, leads no more."""
-        assert self._candidate is not None
-        self._candidate.retire()
-        self._candidate.lease.forget()
+        assert self._elector is not None
+        self._elector.resign()
+        self._elector.lease.forget()
         self._turned(0, "this leader was removed, or failed")
         self._closing = True
         try:
-            async with asyncio.timeout(_LAST_WORDS):
+            async with asyncio.timeout(_FINAL_ANSWERS):
                 while self._news:
                     await emit(self._news.popleft())
         except TimeoutError:
@@ -240,8 +246,8 @@ class Leader:
     def _changed(self, change: Change) -> None:
         level = logging.INFO if change.up else logging.WARNING
         _log.log(level, "the leader %r is %s%s", self.name, "connected" if change.up else "cut off: ", change.reason)
-        if change.up and self._candidate is not None:
-            self._candidate.stir()
+        if change.up and self._elector is not None:
+            self._elector.stir()
 
     def _turned(self, token: int, reason: str) -> None:
         """It leads with ``token``, or for ``reason`` no longer: what was not told in time is not told at all."""
@@ -255,3 +261,141 @@ class Leader:
             self._news.append(event)
         _log.info("%s, token %d%s%s", event.topic, event.token, reason and ": ", reason)
         self._stirred.set()
+
+
+#: How often in a lease it is renewed; and in how many parts of a lease one without an answer is tried again.
+_RENEWALS, _TRIES = 3, 20
+
+
+class Elector:
+    """Campaigns and holds, in turn; ``told`` gets the token when it leads, and 0 and the reason when no longer."""
+
+    def __init__(self, connection: Connection, name: str, seconds: float, told: Callable[[int, str], None]) -> None:
+        self.connection = connection
+        self.lease: Final = Lease(connection, name, seconds)
+        self.watcher: Final = LeaseWatcher(self.lease.key.subject)
+        self._name = name
+        self._told = told
+        self._stirred = asyncio.Event()
+        self._ending = False
+
+    async def prepare(self) -> None:
+        """See that the server has what it takes.
+
+        Raises:
+            UnfitServer: when it cannot.
+        """
+        await ensure_bucket(self.connection)
+        await self.watcher.listen(self.connection)
+
+    async def run(self) -> None:
+        """Lead whenever it can be, until cancelled, or until it does not lead after `resign`."""
+        while not self._ending:
+            if await self._gained():
+                self._told(self.lease.token, "")
+                why = await self._held()
+                self.lease.forget()
+                self._told(0, why)
+            elif not self._ending:
+                await self.watcher.wait()
+
+    def stir(self) -> None:
+        """The connection is back: see how things stand, whoever leads."""
+        self.doubt()
+        self.watcher.stir()
+
+    def doubt(self) -> None:
+        """A write was refused: who leads finds out why."""
+        self._stirred.set()
+
+    def resign(self) -> None:
+        """Lead no more after this time; the lease is kept as long as `run` runs."""
+        self._ending = True
+        self.watcher.stir()
+
+    async def _gained(self) -> bool:
+        try:
+            holder = await self.lease.take()
+        except unanswered() as error:
+            _log.debug("the leader %r cannot ask for its lease: %r", self._name, error)
+            self.connection.missed(reason_of(error))
+            return False
+        self.connection.answered()
+        self.watcher.saw(holder)
+        return self.lease.is_ours
+
+    async def _held(self) -> str:
+        """Renew as long as it goes; why it does not."""
+        seconds = self.lease.seconds
+        pause = seconds / _RENEWALS
+        while True:
+            await self._wait(min(pause, self.lease.left))
+            if not self.lease.is_ours:
+                return "it could not be renewed in time"
+            try:
+                # Whatever the server takes its time for: by then somebody has been told.
+                async with asyncio.timeout(self.lease.left):
+                    await self.lease.renew()
+                self.connection.answered()
+                pause = seconds / _RENEWALS
+            except NotLeader as error:
+                return str(error)
+            except unanswered() as error:
+                _log.debug("the leader %r gets no answer: %r", self._name, error)
+                self.connection.missed(reason_of(error))
+                pause = seconds / _TRIES
+
+    async def _wait(self, seconds: float) -> None:
+        if await wait_within(seconds, self._stirred):
+            self._stirred.clear()
+
+
+_NO_HOLDER = Holder("", "", 0.0)
+
+#: The part of a lease after which a holder who has said nothing may be dead: one renewal, and a little.
+_SILENCE = 0.4
+
+#: Seconds between two looks at the lease of one that is silent; the server ends leases once a second.
+_LOOK = 0.25
+
+
+class LeaseWatcher:
+    """Hears who holds the lease with the key ``subject``."""
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        #: Who has it, as far as is known.
+        self.holder: Holder = _NO_HOLDER
+        # When the holder was last heard of.
+        self._heard = 0.0
+        self._stirred = asyncio.Event()
+
+    async def listen(self, connection: Connection) -> None:
+        """Hear what is written to the key, as long as ``connection`` lives."""
+        await connection.client.subscribe(self.subject, cb=self._hear)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
+
+    def saw(self, holder: Holder) -> None:
+        """This one has the lease now."""
+        if holder.id != self.holder.id:
+            self._heard = asyncio.get_running_loop().time()
+        self.holder = holder
+
+    def stir(self) -> None:
+        """It is worth a look, whatever was heard."""
+        self._stirred.set()
+
+    async def wait(self) -> None:
+        """Return when the lease may be free."""
+        now = asyncio.get_running_loop().time
+        pause = _LOOK
+        while pause > 0 and not await wait_within(pause, self._stirred):
+            pause = self._heard + self.holder.lease * _SILENCE - now()
+        self._stirred.clear()
+
+    async def _hear(self, message: Msg) -> None:
+        if OPERATION in (message.headers or {}):
+            self.holder = _NO_HOLDER
+            self._stirred.set()
+            return
+        self.holder = read_holder(message.data)
+        self._heard = asyncio.get_running_loop().time()

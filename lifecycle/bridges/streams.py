@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from nats.js.api import ConsumerConfig, ConsumerInfo, StreamConfig
 
-    from lifecycle.bridges.links import Link
-    from lifecycle.bridges.settings import Settings
+    from lifecycle.bridges.bridge import Settings
+    from lifecycle.bridges.connection import Connection
 
 __all__ = ["Group", "Subscriptions", "ensure_consumer", "ensure_stream", "patiently", "replicated"]
 
@@ -81,20 +81,20 @@ class Group:
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-async def ensure_stream(link: Link, name: str, prefix: str) -> bool:
+async def ensure_stream(connection: Connection, name: str, prefix: str) -> bool:
     """Make the stream for the subjects of ``prefix`` unless there is one, and return whether it was made.
 
     Raises:
         UnfitServer: when the existing stream cannot be used, or none can be made.
     """
-    if not (link.said("jetstream") or link.said("cluster")):
-        raise UnfitServer(f"{link.server!r} keeps no streams; start nats-server with --jetstream")
-    config, is_new = await replicated(link, partial(_stream, link, name, prefix), f"stream {name!r}")
+    if not (connection.said("jetstream") or connection.said("cluster")):
+        raise UnfitServer(f"{connection.server!r} keeps no streams; start nats-server with --jetstream")
+    config, is_new = await replicated(connection, partial(_stream, connection, name, prefix), f"stream {name!r}")
     _compare_stream(config, name, prefix)
     return is_new
 
 
-async def replicated(link: Link, make: Callable[[int], Awaitable[_Answer]], what: str) -> _Answer:
+async def replicated(connection: Connection, make: Callable[[int], Awaitable[_Answer]], what: str) -> _Answer:
     """Return the result of ``make`` with three copies in a cluster, or with one if the cluster refuses three.
 
     Raises:
@@ -102,9 +102,9 @@ async def replicated(link: Link, make: Callable[[int], Awaitable[_Answer]], what
     """
     from nats.js.errors import APIError
 
-    for copies in (_COPIES, 1) if link.said("cluster") else (1,):
+    for copies in (_COPIES, 1) if connection.said("cluster") else (1,):
         try:
-            return await patiently(link, partial(make, copies))
+            return await patiently(connection, partial(make, copies))
         except APIError as error:
             if copies == 1:
                 raise UnfitServer(f"{what} cannot be made: {error.description}") from None
@@ -112,7 +112,7 @@ async def replicated(link: Link, make: Callable[[int], Awaitable[_Answer]], what
     raise AssertionError("one copy is returned or refused")
 
 
-async def patiently(link: Link, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+async def patiently(connection: Connection, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
     """Return the result of ``ask``; it is repeated while there is no leader to answer.
 
     A single server gets a few tries. A cluster is waited for: at the first start it has no leader until enough of its
@@ -130,30 +130,32 @@ async def patiently(link: Link, ask: Callable[[], Awaitable[_Answer]]) -> _Answe
         except (TimeoutError, NoStreamResponseError, ServiceUnavailableError) as error:
             reason = getattr(error, "description", None) or "no answer"
             if getattr(error, "err_code", None) in _DISABLED:
-                raise UnfitServer(f"{link.server!r} keeps no streams: {reason}") from None
-            link.missed(reason)
-            if tries >= _TRIES and not link.said("cluster"):
-                raise TimeoutError(f"JetStream of {link.server!r} does not answer: {reason}; see its log") from None
+                raise UnfitServer(f"{connection.server!r} keeps no streams: {reason}") from None
+            connection.missed(reason)
+            if tries >= _TRIES and not connection.said("cluster"):
+                raise TimeoutError(
+                    f"JetStream of {connection.server!r} does not answer: {reason}; see its log"
+                ) from None
             if tries % _WARN_EVERY == _TRIES:
-                _log.warning("waiting for a leader among the servers of %r: %s", link.server, reason)
+                _log.warning("waiting for a leader among the servers of %r: %s", connection.server, reason)
         except APIError as error:
-            link.answered()
+            connection.answered()
             if error.err_code != _NO_PEERS or tries >= _TRIES:
                 raise
         else:
-            link.answered()
+            connection.answered()
             return answer
         await asyncio.sleep(_PAUSE)
     raise AssertionError("the last try raises or returns")
 
 
-async def _stream(link: Link, name: str, prefix: str, copies: int) -> tuple[StreamConfig, bool]:
+async def _stream(connection: Connection, name: str, prefix: str, copies: int) -> tuple[StreamConfig, bool]:
     """Return the settings of the stream, and whether it had to be made."""
     from nats.js.api import RetentionPolicy, StorageType, StreamConfig
     from nats.js.errors import NotFoundError
 
     try:
-        return (await link.js.stream_info(name)).config, False
+        return (await connection.js.stream_info(name)).config, False
     except NotFoundError:
         wanted = StreamConfig(
             name=name,
@@ -165,7 +167,7 @@ async def _stream(link: Link, name: str, prefix: str, copies: int) -> tuple[Stre
             num_replicas=copies,
             allow_direct=True,
         )
-        info = await link.js.add_stream(wanted)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
+        info = await connection.js.add_stream(wanted)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
     return info.config, True
 
 
@@ -337,7 +339,7 @@ def _filters_of(config: ConsumerConfig) -> list[str]:
     return sorted(config.filter_subjects or ([config.filter_subject] if config.filter_subject else []))
 
 
-async def ensure_consumer(link: Link, stream: str, subscriptions: Subscriptions) -> None:
+async def ensure_consumer(connection: Connection, stream: str, subscriptions: Subscriptions) -> None:
     """Make the consumer of the group, or change it to what its members need.
 
     The server does not compare revisions of a consumer: of two members that start together, the second may overwrite
@@ -352,7 +354,7 @@ async def ensure_consumer(link: Link, stream: str, subscriptions: Subscriptions)
 
     async def has_own() -> bool:
         try:
-            subscriptions.read((await link.js.consumer_info(stream, group, timeout=_ANSWER)).config)
+            subscriptions.read((await connection.js.consumer_info(stream, group, timeout=_ANSWER)).config)
         except NotFoundError as error:
             if error.err_code == _NO_STREAM:
                 raise
@@ -362,19 +364,19 @@ async def ensure_consumer(link: Link, stream: str, subscriptions: Subscriptions)
     async def make() -> tuple[ConsumerInfo, Group, bool]:
         is_new = not await has_own()
         wanted = subscriptions.group()
-        info = await link.js.add_consumer(stream, _consumer(wanted), timeout=_ANSWER)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
+        info = await connection.js.add_consumer(stream, _consumer(wanted), timeout=_ANSWER)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
         return info, wanted, is_new
 
     try:
         while True:
             began = clock()
-            info, wanted, is_new = await patiently(link, make)
+            info, wanted, is_new = await patiently(connection, make)
             _compare_consumer(info.config, wanted)
             subscriptions.read(info.config)
             if not is_new:
                 return
             await asyncio.sleep(max(_SETTLED, 5 * (clock() - began)))
-            if await patiently(link, has_own):
+            if await patiently(connection, has_own):
                 return
     except APIError as error:
         raise UnfitServer(f"the server refuses the group {group!r}: {error.description}") from None

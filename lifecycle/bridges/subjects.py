@@ -1,4 +1,4 @@
-"""Topics as subjects of NATS, both ways, and patterns as the subjects that one has to subscribe to.
+"""Topics as subjects of NATS, both ways, and the subjects to which a pattern has to subscribe.
 
 A segment becomes a token: letters, digits, ``-`` and ``_`` as they are, every other byte of its UTF-8 as ``=`` and two
 hexadecimal digits, an empty segment as a lone ``=``. That is legal in a subject and in a key of a bucket. What a

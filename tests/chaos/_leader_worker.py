@@ -18,7 +18,7 @@ from nats.js.errors import APIError
 from lifecycle import Router, run
 from lifecycle.backoff import Backoff
 from lifecycle.bridges import Leader, LeaderEvent, NotLeader
-from lifecycle.bridges.leases import unanswered
+from lifecycle.bridges.lease import unanswered
 
 if TYPE_CHECKING:
     from lifecycle.control.types import Emit
@@ -71,7 +71,7 @@ class Worker:
         """What was sent while it led, and arrives who knows when: neither the clock nor the client can see to that."""
         while True:
             await asyncio.sleep(PAUSE)
-            candidate = self.leader._candidate
+            candidate = self.leader._elector
             if candidate and (lease := candidate.lease).is_ours:
                 (key, value), revision = self.next(lease.token), lease._revision
                 await asyncio.sleep(LATE * random.random() ** 2)
@@ -81,7 +81,7 @@ class Worker:
                 }
                 subject = f"{lease.key.subject}.{key.replace('/', '.')}"
                 try:
-                    answer = await candidate.link.js.publish(subject, value, timeout=1.0, headers=headers)
+                    answer = await candidate.connection.js.publish(subject, value, timeout=1.0, headers=headers)
                     self.note(f"put {answer.seq}")
                 except APIError:
                     self.note("refused")

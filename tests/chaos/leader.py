@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import nats
 
-from lifecycle.bridges.lease_keys import BUCKET, STREAM
+from lifecycle.bridges.lease import BUCKET, STREAM
 from tests.chaos._leader_worker import NAME, WRITES
 from tests.chaos.telling import kill_all, tell
 from tests.nats_servers import NatsProcess, in_a_directory

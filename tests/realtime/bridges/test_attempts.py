@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.backoff import Backoff
-from lifecycle.bridges import BusEvent, NatsBridge, memories
+from lifecycle.bridges import BusEvent, NatsBridge, dedupe
 from lifecycle.control import Event, Router
 from lifecycle.testing import running
 from tests.nats_servers import LIMIT, NatsProcess
@@ -267,7 +267,7 @@ async def test_where_the_bucket_is_denied_the_server_is_not_asked_for_every_even
     denying: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It does not answer, and events behind one that waits for an answer wait too."""
-    monkeypatch.setattr(memories, "_ANSWER", 0.5)
+    monkeypatch.setattr(dedupe, "_ANSWER", 0.5)
     assert await dead_letters(denying, 20) == {"2"}
     told = [record.message for record in caplog.records if "counts the failures of its events alone" in record.message]
     assert len(told) == 1
@@ -284,7 +284,7 @@ def silent(tmp_path: Path) -> Iterator[NatsProcess]:
 async def test_a_bucket_that_does_not_answer_is_left_alone_for_a_while(
     silent: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(memories, "_ANSWER", 0.5)
+    monkeypatch.setattr(dedupe, "_ANSWER", 0.5)
     async with by_hand(silent) as js:
         await js._nc.subscribe("nowhere")
         assert await dead_letters(silent, 20) == {"2"}

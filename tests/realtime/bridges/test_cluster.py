@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from nats.js.errors import ServiceUnavailableError
 
-from lifecycle.bridges import Leader, NatsBridge, NotPublished, links, streams
-from lifecycle.bridges.lease_keys import STREAM
+from lifecycle.bridges import Leader, NatsBridge, NotPublished, connection, streams
+from lifecycle.bridges.lease import STREAM
 from lifecycle.control import Event, Router
 from lifecycle.testing import running
 from tests.nats_servers import LIMIT, NatsProcess
@@ -111,7 +111,7 @@ async def test_a_bridge_and_a_leader_whose_server_is_frozen_go_to_another(
     cluster: dict[str, NatsProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connections stay open; the client would ask it for half a minute."""
-    monkeypatch.setattr(links, "_PING", 600)
+    monkeypatch.setattr(connection, "_PING", 600)
     await formed(cluster)
     router = Router()
     # The others are known from this one.
@@ -130,8 +130,8 @@ async def test_a_bridge_and_a_leader_whose_server_is_frozen_go_to_another(
         try:
             await insist(router, 1)
             await box.wait(2)
-            assert leader._candidate is not None
-            client = leader._candidate.link.client
+            assert leader._elector is not None
+            client = leader._elector.connection.client
             await until(lambda: client.connected_url and client.connected_url.port != frozen.port and leader.token)
         finally:
             frozen.thaw()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.bridges import NatsBridge, NatsServer, UnfitServer, sessions, streams
+from lifecycle.bridges import NatsBridge, NatsServer, UnfitServer, streams
+from lifecycle.bridges import bridge as bridge_module
 from lifecycle.control import Event, Router
 from lifecycle.errors import SourceFailed
 from lifecycle.testing import running
@@ -85,7 +86,7 @@ async def test_a_group_with_old_settings_gets_the_new_ones(
     router.add_source(bridge(group="g", subscribe=("old/*",), ack_wait=7.0))
     async with running(router):
         pass
-    monkeypatch.setattr(sessions, "_LOOK", 0.05)
+    monkeypatch.setattr(bridge_module, "_LOOK", 0.05)
     router = Router()
     mine = bridge(group="g", subscribe=("new/*", "newer/**"), publish=("new/*",), ack_wait=9.0)
     router.add_source(mine)

@@ -19,7 +19,7 @@ from lifecycle.bridges import (
     UnfitServer,
     Unpublishable,
 )
-from lifecycle.bridges.lease_keys import BUCKET, STREAM
+from lifecycle.bridges.lease import BUCKET, STREAM
 from lifecycle.control import Event, Router
 from lifecycle.errors import SourceFailed
 from lifecycle.testing import running
@@ -142,7 +142,7 @@ async def test_an_answer_that_got_lost_is_no_loss(server: NatsProcess) -> None:
     member = Member(server, "answer")
     async with running(member.router):
         await member.box.wait(1)
-        candidate = member.leader._candidate
+        candidate = member.leader._elector
         assert candidate is not None
         known = candidate.lease._revision
         await candidate.lease.renew()
@@ -182,8 +182,8 @@ async def test_a_client_that_is_closed_for_good_is_replaced_and_leads_again(serv
     member = Member(server, "closed", lease=1.0)
     async with running(member.router):
         await member.box.wait(1)
-        assert member.leader._candidate is not None
-        await member.leader._candidate.link.client.close()
+        assert member.leader._elector is not None
+        await member.leader._elector.connection.client.close()
         await member.box.wait(3)
         assert member.told[:3] == ["gained", "lost", "gained"]
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.backoff import Backoff
-from lifecycle.bridges import intake, sessions, streams
+from lifecycle.bridges import bridge as bridge_module
+from lifecycle.bridges import consumer, streams
 from lifecycle.control import Event, Router
 from lifecycle.testing import running
 from tests.nats_servers import LIMIT
@@ -31,7 +32,7 @@ COUNT = 20
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events that were given back come again at once."""
-    monkeypatch.setattr(intake, "_ELSEWHERE", Backoff(initial=0.01, maximum=0.02))
+    monkeypatch.setattr(consumer, "_ELSEWHERE", Backoff(initial=0.01, maximum=0.02))
 
 
 def member(receiver: NatsBridge) -> tuple[Router, Box]:
@@ -80,7 +81,7 @@ async def test_an_old_member_that_restarts_last_takes_nothing_from_newer_ones(
 
 async def test_patterns_that_share_a_filter_are_told_apart(bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch) -> None:
     """A subject has no words for ``fo*``: each member gets the events of the other too."""
-    monkeypatch.setattr(sessions, "_LOOK", 0.01)
+    monkeypatch.setattr(bridge_module, "_LOOK", 0.01)
     here, _ = member(bridge(group="here", publish=("**",)))
     one, one_box = member(first := bridge(group="g", subscribe=("fo*",)))
     two, two_box = member(bridge(group="g", subscribe=("ba*",)))
@@ -115,7 +116,7 @@ async def test_events_that_members_gave_back_many_times_are_not_started_alone(
         async with running(old):
             monkeypatch.setattr(Backoff, "delay", delay)
             await (await here.emit(Event("b/x", 7)))
-            await until(lambda: max(refused, default=0) > intake._SUSPECT + 5)
+            await until(lambda: max(refused, default=0) > consumer._SUSPECT + 5)
         async with running(later):
             await box.wait(1)
     assert "is started alone" not in caplog.text
@@ -125,7 +126,7 @@ async def test_a_member_with_a_wide_filter_gives_back_what_a_member_that_just_st
     bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A subject has no words for ``**/failed``, so the old member gets all events, before it has seen the new one."""
-    monkeypatch.setattr(sessions, "_LOOK", 3600.0)
+    monkeypatch.setattr(bridge_module, "_LOOK", 3600.0)
     here, _ = member(bridge(group="here", publish=("**",)))
     old, _ = member(bridge(group="g", subscribe=("**/failed",)))
     new, box = member(receiver := bridge(group="g", subscribe=("order/*",)))
@@ -157,7 +158,7 @@ async def test_an_outage_does_not_count_towards_the_time_after_which_a_pattern_i
     own_bridge: MakeBridge, own_server: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No member can renew its patterns while the server is down; the one that is back first removes nothing."""
-    monkeypatch.setattr(sessions, "_LOOK", 3600.0)
+    monkeypatch.setattr(bridge_module, "_LOOK", 3600.0)
     new, _ = member(own_bridge(group="g", subscribe=("a/*", "b/*")))
     old, _ = member(receiver := own_bridge(group="g", subscribe=("a/*",)))
     stream, prefix = receiver._settings.stream, receiver._settings.prefix
@@ -182,7 +183,7 @@ async def test_an_outage_does_not_count_towards_the_time_after_which_a_pattern_i
 async def test_a_member_adds_its_pattern_again_when_another_has_removed_it_and_warns(
     bridge: MakeBridge, server: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sessions, "_LOOK", 0.01)
+    monkeypatch.setattr(bridge_module, "_LOOK", 0.01)
     there, _ = member(receiver := bridge(group="g", subscribe=("a/*", "b/*")))
     stream, prefix = receiver._settings.stream, receiver._settings.prefix
     async with running(there), by_hand(server) as js:
@@ -203,7 +204,7 @@ async def test_a_member_adds_its_pattern_again_when_another_has_removed_it_and_w
 async def test_a_pattern_that_an_operator_removes_from_the_filter_is_gone(
     bridge: MakeBridge, server: NatsProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "_LOOK", 0.01)
+    monkeypatch.setattr(bridge_module, "_LOOK", 0.01)
     new, _ = member(bridge(group="g", subscribe=("a/*", "b/*")))
     old, _ = member(receiver := bridge(group="g", subscribe=("a/*",)))
     stream, prefix = receiver._settings.stream, receiver._settings.prefix
@@ -226,8 +227,8 @@ async def test_events_to_which_no_member_subscribes_any_more_become_dead_letters
     here, dead = member(bridge(group="here", publish=("a/*", "b/*"), subscribe=("dead/**",)))
     new, _ = member(bridge(group="g", subscribe=("a/*", "b/*")))
     old, _ = member(bridge(group="g", subscribe=("a/*",)))
-    monkeypatch.setattr(sessions, "_LOOK", 0.05)
-    monkeypatch.setattr(intake, "_UNWANTED", 2)
+    monkeypatch.setattr(bridge_module, "_LOOK", 0.05)
+    monkeypatch.setattr(consumer, "_UNWANTED", 2)
     async with running(here):
         async with running(new):
             pass
@@ -244,7 +245,7 @@ async def test_events_to_which_no_member_subscribes_any_more_become_dead_letters
 async def test_a_group_that_an_operator_paused_is_reported(
     bridge: MakeBridge, server: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sessions, "_LOOK", 0.01)
+    monkeypatch.setattr(bridge_module, "_LOOK", 0.01)
     there, _ = member(receiver := bridge(group="g", subscribe=("a/*",)))
     stream = receiver._settings.stream
     async with running(there), by_hand(server) as js:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.backoff import Backoff
-from lifecycle.bridges import BridgeError, BusEvent, NatsBridge, NotPublished, links, publishing, sessions
+from lifecycle.bridges import BridgeError, BusEvent, NatsBridge, NotPublished, connection, publisher
+from lifecycle.bridges import bridge as bridge_module
 from lifecycle.control import Event, HealthEvent, Router
 from lifecycle.testing import running
 from tests.nats_servers import LIMIT
@@ -53,7 +54,7 @@ async def test_what_is_sent_while_the_server_is_gone_arrives_when_it_is_back(
 async def test_what_the_bus_does_not_take_in_time_fails_and_the_emitter_has_it_still(
     own_server: NatsProcess, own_bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "PATIENCE", 0.2)
+    monkeypatch.setattr(publisher, "PUBLISH_TIMEOUT", 0.2)
     here = Router()
     sender = own_bridge(group="here", publish=("job/*",))
     here.add_source(sender)
@@ -70,7 +71,7 @@ async def test_the_time_limit_of_every_event_begins_when_it_is_sent(
     own_server: NatsProcess, own_bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not when those before it have been given up: one after the other would take a minute here."""
-    monkeypatch.setattr(publishing, "PATIENCE", 1.0)
+    monkeypatch.setattr(publisher, "PUBLISH_TIMEOUT", 1.0)
     here = Router()
     sender = own_bridge(group="here", publish=("job/*",), max_in_flight=2)
     here.add_source(sender)
@@ -126,7 +127,7 @@ async def test_an_event_that_is_not_taken_in_time_fails_with_the_reason_of_the_s
     change: dict[str, Any],
     reason: str,
 ) -> None:
-    monkeypatch.setattr(publishing, "PATIENCE", 3.0)
+    monkeypatch.setattr(publisher, "PUBLISH_TIMEOUT", 3.0)
     here = Router()
     sender = own_bridge(group="here", publish=("job/*",))
     here.add_source(sender)
@@ -146,7 +147,7 @@ async def test_a_client_that_is_closed_for_good_is_replaced(own_bridge: MakeBrid
     there.handle("job/*", box := Box())
     async with running(here), running(there):
         assert receiver._session is not None
-        await receiver._session.link.client.close()
+        await receiver._session.connection.client.close()
         await (await here.emit(Event("job/x")))
         await box.wait(1)
 
@@ -157,7 +158,7 @@ async def test_a_sender_that_is_closed_for_good_sends_through_the_next_client(ow
     here.add_source(sender, backoff=Backoff(initial=0.01))
     async with running(here):
         assert sender._session is not None
-        await sender._session.link.client.close()
+        await sender._session.connection.client.close()
         for _ in range(10):
             await (await here.emit(Event("job/x")))
     assert sender.state().published == 10
@@ -215,8 +216,8 @@ async def test_a_router_ends_though_the_server_is_frozen_and_takes_nothing(
     own_server: NatsProcess, own_bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is more than a socket holds would be waited for until the server goes on."""
-    monkeypatch.setattr(sessions, "_LAST_WORDS", 0.3)
-    monkeypatch.setattr(links, "_LAST_BYTES", 0.3)
+    monkeypatch.setattr(bridge_module, "_FINAL_ANSWERS", 0.3)
+    monkeypatch.setattr(connection, "_LAST_BYTES", 0.3)
     here = Router()
     sender = own_bridge(group="here", publish=("job/*",), subscribe=("other/*",))
     here.add_source(sender)
@@ -236,7 +237,7 @@ async def test_a_router_ends_though_the_server_is_frozen_and_takes_nothing(
 async def test_a_server_that_does_not_exist_ends_the_start_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     from lifecycle.errors import SourceFailed
 
-    monkeypatch.setattr(links, "_PATIENCE", 0.3)
+    monkeypatch.setattr(connection, "_PATIENCE", 0.3)
     router = Router()
     router.add_source(NatsBridge("nats://me:secret@127.0.0.1:1", group="g", publish=("**",)))
     with pytest.raises(SourceFailed, match=r"NatsServer\(127.0.0.1:1\) could not be reached within 0.3 s") as caught:

@@ -7,25 +7,32 @@ In binary mode the attributes are headers that begin with ``ce-`` and the body i
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import re
 import uuid
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from datetime import UTC, date, datetime, time
+from enum import Enum
 from functools import lru_cache
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote
+from uuid import UUID
 
 from lifecycle.bridges.events import BusEvent
-from lifecycle.bridges.payloads import as_json, payload_of
 from lifecycle.errors import Unpublishable
+from lifecycle.events import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
     from lifecycle.events import Topical
 
-__all__ = ["from_binary", "from_json", "to_binary", "to_json"]
+__all__ = ["as_json", "from_binary", "from_json", "payload_of", "to_binary", "to_json"]
+
 
 JSON, BYTES, STRUCTURED = "application/json", "application/octet-stream", "application/cloudevents"
 
@@ -34,6 +41,7 @@ _LONGEST_ID = 1024
 
 #: What stands in a header as it is; the rest is percent-encoded.
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+
 _IS_SAFE = re.compile(r"[!#$&-~]*").fullmatch
 
 #: Attributes that have a field of their own in a `BusEvent`.
@@ -210,3 +218,66 @@ def _header(value: str) -> str:
         return quote(value, safe=_SAFE)
     except UnicodeEncodeError:
         raise Unpublishable(f"{value[:80]!r} holds half a surrogate pair, which no other program could read") from None
+
+
+#: Fields that travel beside the data.
+_ENVELOPE = {"topic", "data", "id", "source", "type", "time", "attempt", "headers"}
+
+
+def payload_of(event: Topical) -> Any:
+    """The data of ``event``: its ``data`` where it has nothing else to tell, else its fields."""
+    if type(event) is Event:
+        return event.data
+    fields = _fields(event)
+    if "data" in fields and _ENVELOPE.issuperset(fields):
+        return fields["data"]
+    return {name: value for name, value in fields.items() if name != "topic"} or None
+
+
+def as_json(event: Topical, value: Any) -> str:
+    """``value`` as JSON, compact.
+
+    Records become objects; paths, dates, enums and UUIDs the text that one writes for them; bytes base64.
+
+    Raises:
+        Unpublishable: naming the event, for what has no JSON.
+    """
+    try:
+        return _encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Unpublishable(
+            f"the data of {event.topic!r} is no JSON: {error}; send what JSON knows, records of it, or bytes"
+        ) from None
+
+
+def _fields(record: Any) -> Mapping[str, Any]:
+    """What a record of any make consists of."""
+    if dataclasses.is_dataclass(record):
+        return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
+    for names in (getattr(record, "__struct_fields__", None), getattr(record, "_fields", None)):
+        if names is not None:
+            return {name: getattr(record, name) for name in names}
+    own: dict[str, Any] = getattr(record, "__dict__", {})
+    return {name: value for name, value in own.items() if not name.startswith("_")}
+
+
+def _plain(value: Any) -> Any:
+    """What the encoder does not know as something that it knows."""
+    for kinds, convert in _CONVERTERS:
+        if isinstance(value, kinds):
+            return convert(value)
+    if not isinstance(value, type) and (fields := _fields(value)):
+        return fields
+    raise TypeError(f"{value!r} has none")
+
+
+_CONVERTERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    ((bytes, bytearray, memoryview), lambda value: base64.b64encode(value).decode()),
+    ((date, time), lambda value: value.isoformat()),
+    (Enum, lambda value: value.value),
+    ((PurePath, UUID), str),
+    (Mapping, dict),
+    (AbstractSet, list),
+)
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode

@@ -1,7 +1,7 @@
 """A connection to NATS: how it is made, whether it is up, and that it is gone for good.
 
 The client comes back by itself when its server does, with one exception: one that is closed stays closed, and whoever
-uses the link makes a new one. This is all that knows how to connect; bridges and leaders share it.
+uses the connection makes a new one. This is all that knows how to connect; bridges and leaders share it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from nats.js import JetStreamContext
 
-    from lifecycle.bridges.clients import Client
+    from lifecycle.bridges.client import Client
 
-__all__ = ["OLDEST", "Change", "Link", "NatsServer"]
+__all__ = ["OLDEST", "Change", "Connection", "NatsServer"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
@@ -90,7 +90,7 @@ class Change:
     reason: str = ""
 
 
-class Link:
+class Connection:
     """One client, from its connection to its end: an async context manager that makes neither twice.
 
     Entering raises `UnfitServer` for a server that is too old or has no JetStream, and `BridgeError` where none could
@@ -276,7 +276,7 @@ def _tasks_of(client: Client) -> set[asyncio.Task[Any]]:
 
 def _new_client() -> Client:
     try:
-        from lifecycle.bridges.clients import Client
+        from lifecycle.bridges.client import Client
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
             "a bridge needs nats-py; install it with: pip install 'lifecycle-control[nats]'"

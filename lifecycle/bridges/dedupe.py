@@ -17,10 +17,10 @@ from lifecycle.bridges.streams import replicated
 from lifecycle.errors import UnfitServer
 
 if TYPE_CHECKING:
-    from lifecycle.bridges.links import Link
-    from lifecycle.bridges.settings import Settings
+    from lifecycle.bridges.bridge import Settings
+    from lifecycle.bridges.connection import Connection
 
-__all__ = ["BUCKET", "Failures", "Key", "Memory", "Past"]
+__all__ = ["BUCKET", "DedupeCache", "Failures", "Key", "PastAttempts"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
@@ -44,7 +44,7 @@ _ANSWER, _MAKING = 2.0, 5.0
 _QUIET = 30.0
 
 
-class Past(NamedTuple):
+class PastAttempts(NamedTuple):
     """How often an event has failed, and the reason of the last failure."""
 
     failures: int = 0
@@ -53,19 +53,19 @@ class Past(NamedTuple):
     refused: int = 0
 
 
-class Memory:
+class DedupeCache:
     """Which of the last events were handled by this process, and the failures of others; it outlives a connection."""
 
     def __init__(self) -> None:
         # Both in the order in which they were noted; the oldest is forgotten first.
         self._handled: dict[Key, None] = {}
-        self._failures: dict[Key, Past] = {}
+        self._failures: dict[Key, PastAttempts] = {}
 
-    def past(self, key: Key) -> Past:
+    def past(self, key: Key) -> PastAttempts:
         """Return the failures that this process has noted."""
-        return self._failures.get(key, Past())
+        return self._failures.get(key, PastAttempts())
 
-    def failed(self, key: Key, past: Past) -> None:
+    def failed(self, key: Key, past: PastAttempts) -> None:
         """Note the failures of an event."""
         _note(self._failures, key, past)
 
@@ -80,25 +80,25 @@ class Memory:
 
 
 class Failures:
-    """The failures of a group's events, in the bucket ``FAILURES`` and in ``memory``.
+    """The failures of a group's events, in the bucket ``FAILURES`` and in ``dedupe``.
 
     The bucket is made with the first failure. Where the account does not allow one, each process counts alone. So it
     does for half a minute after a question that the server did not answer.
     """
 
-    def __init__(self, link: Link, settings: Settings, memory: Memory) -> None:
-        self._link = link
+    def __init__(self, connection: Connection, settings: Settings, dedupe: DedupeCache) -> None:
+        self._connection = connection
         self._prefix = f"$KV.{BUCKET}.{settings.stream}.{settings.group}"
-        self._memory = memory
+        self._dedupe = dedupe
         #: Whether other processes see what is noted.
         self.is_shared: bool = True
         # Until when the server is not asked, and whether a warning has told of it.
         self._quiet_until = 0.0
         self._is_told = False
 
-    async def past(self, key: Key) -> Past:
+    async def past(self, key: Key) -> PastAttempts:
         """Return the failures of an event, as far as the server answers."""
-        known = self._memory.past(key)
+        known = self._dedupe.past(key)
         if not self._is_asked():
             return known
         from nats.errors import Error as NatsError
@@ -106,7 +106,7 @@ class Failures:
 
         try:
             async with asyncio.timeout(_ANSWER):
-                message = await self._link.js.get_last_msg(_STREAM, self._subject(key))
+                message = await self._connection.js.get_last_msg(_STREAM, self._subject(key))
         except NotFoundError:
             return known
         except (NatsError, TimeoutError, OSError) as error:
@@ -114,9 +114,9 @@ class Failures:
             return known
         return max(known, _read(message.data))
 
-    async def note(self, key: Key, past: Past) -> None:
+    async def note(self, key: Key, past: PastAttempts) -> None:
         """Keep the failures of an event; a server that does not answer has them from this process later."""
-        self._memory.failed(key, past)
+        self._dedupe.failed(key, past)
         if not self._is_asked():
             return
         from nats.errors import Error as NatsError
@@ -127,7 +127,7 @@ class Failures:
                 await self._write(key, past)
             except NoStreamResponseError:
                 async with asyncio.timeout(_MAKING):
-                    await replicated(self._link, self._make, f"the bucket {BUCKET!r}")
+                    await replicated(self._connection, self._make, f"the bucket {BUCKET!r}")
                 await self._write(key, past)
         except UnfitServer as error:
             self._count_alone(error)
@@ -145,7 +145,7 @@ class Failures:
 
     def _note_trouble(self, error: Exception) -> None:
         """Count alone for a while, or for good if the server denies access, which it does not say in an answer."""
-        trouble = self._link.trouble
+        trouble = self._connection.trouble
         if isinstance(error, TimeoutError) and "permissions violation" in trouble.lower() and BUCKET in trouble.upper():
             if self.is_shared:
                 self._count_alone(trouble)
@@ -161,9 +161,9 @@ class Failures:
             reason_of(error),
         )
 
-    async def _write(self, key: Key, past: Past) -> None:
+    async def _write(self, key: Key, past: PastAttempts) -> None:
         body = json.dumps(past._asdict()).encode()
-        await self._link.js.publish(self._subject(key), body, timeout=_ANSWER)
+        await self._connection.js.publish(self._subject(key), body, timeout=_ANSWER)
 
     async def _make(self, copies: int) -> None:
         from nats.js.api import StorageType, StreamConfig
@@ -171,7 +171,7 @@ class Failures:
 
         # An operator may have changed it.
         with suppress(NotFoundError):
-            await self._link.js.stream_info(_STREAM)
+            await self._connection.js.stream_info(_STREAM)
             return
         config = StreamConfig(
             name=_STREAM,
@@ -184,20 +184,20 @@ class Failures:
             allow_direct=True,
             allow_rollup_hdrs=True,
         )
-        await self._link.js.add_stream(config)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
+        await self._connection.js.add_stream(config)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
 
     def _subject(self, key: Key) -> str:
         number, stored = key
         return f"{self._prefix}.{number}-{stored}"
 
 
-def _read(data: bytes | None) -> Past:
+def _read(data: bytes | None) -> PastAttempts:
     """Return what `Failures.note` wrote; nothing where another program wrote something else."""
     try:
         said: Any = json.loads(data or b"")
-        return Past(int(said["failures"]), str(said["reason"]), int(said.get("refused", 0)))
+        return PastAttempts(int(said["failures"]), str(said["reason"]), int(said.get("refused", 0)))
     except (ValueError, KeyError, TypeError):
-        return Past()
+        return PastAttempts()
 
 
 def _note(notes: dict[Key, _Value], key: Key, value: _Value) -> None:

@@ -30,7 +30,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lifecycle.bridges import BusEvent, from_json, to_json
-from lifecycle.bridges.codec import from_binary, to_binary
+from lifecycle.bridges.cloudevents import from_binary, to_binary
 from lifecycle.control import Event, FileEvent, WebhookEvent
 from lifecycle.errors import Unpublishable
 

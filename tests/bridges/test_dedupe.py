@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lifecycle.bridges import memories
-from lifecycle.bridges.memories import Memory, Past
+from lifecycle.bridges import dedupe
+from lifecycle.bridges.dedupe import DedupeCache, PastAttempts
 
 if TYPE_CHECKING:
     import pytest
@@ -15,26 +15,26 @@ KEY = (7, AT)
 
 
 def test_failures_are_remembered_until_the_event_is_handled() -> None:
-    memory = Memory()
-    assert memory.past(KEY) == Past()
-    memory.failed(KEY, Past(2, "no"))
-    assert memory.past(KEY) == Past(2, "no")
+    memory = DedupeCache()
+    assert memory.past(KEY) == PastAttempts()
+    memory.failed(KEY, PastAttempts(2, "no"))
+    assert memory.past(KEY) == PastAttempts(2, "no")
     memory.handled(KEY)
-    assert memory.past(KEY) == Past()
+    assert memory.past(KEY) == PastAttempts()
 
 
 def test_what_was_handled_is_known_again_and_its_number_in_another_stream_is_not() -> None:
-    memory = Memory()
+    memory = DedupeCache()
     memory.handled(KEY)
     assert memory.was_handled(KEY)
     assert not memory.was_handled((7, "1792540800000000002"))
 
 
 def test_the_oldest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memories, "_MOST", 3)
-    memory = Memory()
+    monkeypatch.setattr(dedupe, "_MOST", 3)
+    memory = DedupeCache()
     for number in range(5):
         memory.handled((number, AT))
-        memory.failed((number, AT), Past(4, "no"))
+        memory.failed((number, AT), PastAttempts(4, "no"))
     assert [memory.was_handled((number, AT)) for number in range(5)] == [False, False, True, True, True]
     assert [memory.past((number, AT)).failures for number in range(5)] == [0, 0, 4, 4, 4]

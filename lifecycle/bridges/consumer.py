@@ -11,18 +11,20 @@ was here at the same time. Such events are started one at a time, each counted a
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from lifecycle._async import Condition
+from lifecycle._async import Condition, wait_within
 from lifecycle._masking import error_masked
 from lifecycle.backoff import Backoff
-from lifecycle.bridges.codec import from_binary
-from lifecycle.bridges.dead_letters import LONGEST_REASON, letters
-from lifecycle.bridges.memories import Past
+from lifecycle.bridges.cloudevents import from_binary
+from lifecycle.bridges.dedupe import PastAttempts
+from lifecycle.bridges.publisher import LONGEST_REASON, dead_letter
 from lifecycle.bridges.subjects import as_topic
 from lifecycle.errors import BridgeError, Dropped, Unpublishable
 
@@ -30,17 +32,19 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
 
-    from lifecycle.bridges.dead_letters import Letter
+    from lifecycle.bridges.bridge import Settings
+    from lifecycle.bridges.connection import Connection
+    from lifecycle.bridges.dedupe import DedupeCache, Failures, Key
     from lifecycle.bridges.events import BusEvent
-    from lifecycle.bridges.memories import Failures, Key, Memory
-    from lifecycle.bridges.publishing import Publisher
-    from lifecycle.bridges.settings import Settings
+    from lifecycle.bridges.publisher import Letter, Publisher
     from lifecycle.bridges.streams import Subscriptions
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.types import Emit
 
-__all__ = ["Counts", "Intake"]
+__all__ = ["Counts", "MessageHandler", "Pull", "PullFailed"]
+
 
 _log = logging.getLogger("lifecycle.bridges")
 
@@ -82,7 +86,7 @@ class _Held:
         self.message = message
         self.key = key
         self.topic = topic
-        self.past = Past()
+        self.past = PastAttempts()
         # Whether a failure was noted before it started.
         self.is_alone = False
 
@@ -91,7 +95,7 @@ class _Held:
         return self.past.failures + 1
 
 
-class Intake:
+class MessageHandler:
     """Carries messages to the router, and holds them until they are answered; of one connection."""
 
     def __init__(
@@ -101,7 +105,7 @@ class Intake:
         subscriptions: Subscriptions,
         *,
         counts: Counts,
-        memory: Memory,
+        dedupe: DedupeCache,
         failures: Failures,
         look: Callable[[], Awaitable[None]],
         freed: Callable[[], None],
@@ -110,7 +114,7 @@ class Intake:
         self._publisher = publisher
         self._counts = counts
         self._held: dict[Key, _Held] = {}
-        self._memory = memory
+        self._dedupe = dedupe
         self._failures = failures
         self._subscriptions = subscriptions
         # Looks at the patterns of the other members.
@@ -142,7 +146,7 @@ class Intake:
             self._held[key].message = message
             return
         topic = as_topic(message.subject, self._settings.prefix)
-        if self._memory.was_handled(key):
+        if self._dedupe.was_handled(key):
             await _said(message.ack())
             self._pull_more()
             return
@@ -223,7 +227,7 @@ class Intake:
         await self._failures.note(held.key, held.past._replace(failures=held.attempt, reason=reason))
         if not self._failures.is_shared:
             # The next process does not find the note, so deliveries have to count.
-            held.past = Past(max(held.past.failures, delivered - _SUSPECT - 1), reason)
+            held.past = PastAttempts(max(held.past.failures, delivered - _SUSPECT - 1), reason)
 
     async def _wait_while(self, condition: Callable[[], bool]) -> None:
         """Wait while ``condition`` holds, for ``ack_wait`` seconds at most: a long handler must not block the rest."""
@@ -246,7 +250,7 @@ class Intake:
             if held.is_alone:
                 # It was stopped, and has not failed.
                 await self._failures.note(held.key, held.past)
-        await self.give_back(held.message for held in self._held.values())
+        await self.nak(held.message for held in self._held.values())
         self._held.clear()
 
     def abandon(self) -> list[asyncio.Task[None]]:
@@ -256,7 +260,7 @@ class Intake:
         return list(self._tasks)
 
     @staticmethod
-    async def give_back(messages: Iterable[Msg]) -> None:
+    async def nak(messages: Iterable[Msg]) -> None:
         """Let others have ``messages`` at once."""
         for message in list(messages):
             await _said(message.nak())
@@ -309,7 +313,7 @@ class Intake:
         if topic.partition("/")[0] != "dead":
             try:
                 await self._write(
-                    letters(message, topic, settings, reason=reason, attempts=attempts, readable=readable)
+                    dead_letter(message, topic, settings, reason=reason, attempts=attempts, readable=readable)
                 )
             except BridgeError as error:
                 _log.warning("the dead letter of %s is not on the bus yet: %s", topic, error)
@@ -330,7 +334,7 @@ class Intake:
                 return
 
     def _forget(self, held: _Held) -> None:
-        self._memory.handled(held.key)
+        self._dedupe.handled(held.key)
         self._release(held)
 
     def _release(self, held: _Held) -> None:
@@ -358,3 +362,129 @@ async def _said(answer: Awaitable[object]) -> None:
         await answer
     except (NatsError, OSError) as error:
         _log.debug("an answer to the bus was lost: %r", error)
+
+
+#: Seconds that a request stays with the server.
+_EXPIRES = 30.0
+
+#: Seconds after which a server that has nothing says so, and seconds of silence that are too many.
+_HEARTBEAT, _SILENCE = 2.0, 7.0
+
+#: Seconds for the server to send what it had sent already.
+_DRAINING = 1.0
+
+#: What a request ends with in the course of things: nothing there, time over, all delivered.
+_USUAL = {"404", "408"}
+
+
+class PullFailed(Exception):
+    """The server gives nothing any more; the message says what it said last."""
+
+
+class Pull:
+    """Asks for what there is ``room`` for, and holds what has come until it is taken."""
+
+    def __init__(self, connection: Connection, stream: str, group: str, room: Callable[[], int]) -> None:
+        self._connection = connection
+        self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{group}"
+        self._room = room
+        #: Came, and not yet taken.
+        self.waiting: deque[Msg] = deque()
+        # Asked for, and not yet come.
+        self._wanted = 0
+        self._stirred = asyncio.Event()
+        self._heard_at = 0.0
+        self._trouble = ""
+        self._ending = False
+        self._inbox = ""
+        self._subscription: Subscription | None = None
+
+    async def open(self) -> None:
+        """Begin, or begin anew after `PullFailed`."""
+        if self._subscription is None:
+            self._inbox = self._connection.client.new_inbox()
+            client = self._connection.client
+            self._subscription = await client.subscribe(self._inbox, cb=self._hear)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
+        self._wanted, self._trouble = 0, ""
+        self._heard_at = asyncio.get_running_loop().time()
+
+    async def next(self) -> Msg | None:
+        """The next message; None once it is to end.
+
+        Raises:
+            PullFailed: when nothing will come unless it is opened anew.
+        """
+        while not self._ending:
+            if self.waiting:
+                return self.waiting.popleft()
+            if self._trouble:
+                raise PullFailed(self._trouble)
+            self._stirred.clear()
+            await self._ask()
+            await self._listen()
+        return None
+
+    def stir(self) -> None:
+        """There is more room."""
+        self._stirred.set()
+
+    def renew(self) -> None:
+        """The connection is another: the server knows nothing of what it was asked for."""
+        if self._subscription is not None:
+            self._trouble = "the connection was lost, and is back"
+            self._stirred.set()
+
+    def stop(self) -> None:
+        """Let `next` end."""
+        self._ending = True
+        self._stirred.set()
+
+    async def close(self) -> None:
+        """Have nothing more sent; what came until now is in ``waiting``."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            with suppress(Exception):
+                async with asyncio.timeout(_DRAINING):
+                    await subscription.drain()  # type: ignore[no-untyped-call]  # of nats-py
+
+    async def _ask(self) -> None:
+        """Ask for as much as there is room for, unless half of that is on its way."""
+        room = self._room() - len(self.waiting) - self._wanted
+        if room <= 0 or room < self._wanted or not self._connection.is_up:
+            return
+        if not self._wanted:
+            self._heard_at = asyncio.get_running_loop().time()
+        self._wanted += room
+        request = {"batch": room, "expires": int(_EXPIRES * 1e9), "idle_heartbeat": int(_HEARTBEAT * 1e9)}
+        await self._connection.client.publish(self._subject, json.dumps(request).encode(), self._inbox)
+
+    async def _listen(self) -> None:
+        """Wait until something comes or there is more room; notice silence."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + _HEARTBEAT
+        if await wait_within(_HEARTBEAT, self._stirred):
+            return
+        # Whoever slept himself has not heard what was said meanwhile.
+        slept = clock() > until + 1.0
+        if self._wanted and not slept and clock() - self._heard_at > _SILENCE:
+            self._trouble = f"no word from the server for {_SILENCE:g} s"
+            self._connection.missed(self._trouble, seconds=_SILENCE)
+
+    async def _hear(self, message: Msg) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        if message.reply.startswith("$JS.ACK."):
+            self._wanted = max(0, self._wanted - 1)
+            self.waiting.append(message)
+        else:
+            self._note(message.headers or {})
+        self._stirred.set()
+
+    def _note(self, said: dict[str, str]) -> None:
+        """A request has ended, or lives."""
+        status, text = said.get("Status", ""), said.get("Description", "")
+        if status in ("100", ""):
+            return
+        undelivered = said.get("Nats-Pending-Messages", "")
+        self._wanted = max(0, self._wanted - int(undelivered)) if undelivered.isdigit() else 0
+        if status not in _USUAL and "Batch Completed" not in text:
+            self._trouble = f"{status} {text}".strip()
