@@ -1,7 +1,4 @@
-"""What a command says, and to whom: at the prompt, or to somebody who gave it from outside.
-
-`Answer` collects for the one outside; it holds for the delivery of that one's command, and for none that this causes.
-"""
+"""Replies of a command, to the prompt or to the caller that gave it from outside."""
 
 from __future__ import annotations
 
@@ -15,14 +12,17 @@ if TYPE_CHECKING:
 
     from lifecycle.control import Delivery
 
-__all__ = ["Answer", "asker", "reply", "say"]
+__all__ = ["Answer", "current_answer", "reply", "say"]
 
 #: Characters of an answer that are kept.
 _LONGEST = 100_000
 
 
 class Answer:
-    """What is said to whoever asked from outside; ``delivery`` is that of the command, if it went through a lane."""
+    """The replies to one command from outside; ``delivery`` is its delivery, if it went through a lane.
+
+    It holds for that delivery, and not for the events that the command causes.
+    """
 
     def __init__(self, delivery: Delivery | None) -> None:
         self.delivery = delivery
@@ -30,31 +30,26 @@ class Answer:
 
     @property
     def text(self) -> str | None:
-        """All that was said, None for nothing; the end of what is too long is missing."""
+        """The replies, cut to a bounded length; None if there were none."""
         return self._text.rstrip("\n")[:_LONGEST] or None
 
     def add(self, text: str) -> None:
-        """Say ``text`` as a line."""
+        """Add ``text`` as a line."""
         if len(self._text) < _LONGEST:
             self._text += f"{text}\n"
 
 
-#: Who gave the command that is being handled; read with care, for it outlives the delivery.
-asker: ContextVar[Answer | None] = ContextVar("lifecycle_asker", default=None)
+#: The answer to the command that is being handled; it outlives the delivery, so check that before use.
+current_answer: ContextVar[Answer | None] = ContextVar("lifecycle_answer", default=None)
 
 
 def say(text: str) -> None:
-    """What everybody is to know: it is printed."""
+    """Print ``text``."""
     print(text, flush=True)  # noqa: T201  # to talk is its purpose
 
 
 def reply(text: str, otherwise: Callable[[str], object] = say) -> None:
-    """What only the one wants to know who asked: it is told whoever asked from outside, or said at the prompt."""
-    answer = _asked()
-    (otherwise if answer is None else answer.add)(text)
-
-
-def _asked() -> Answer | None:
-    """Who asked for what is being handled here, if it came from outside."""
-    answer = asker.get()
-    return answer if answer is not None and answer.delivery is current.get() else None
+    """Send ``text`` to the caller of the command from outside, or pass it to ``otherwise`` if there is none."""
+    answer = current_answer.get()
+    # Events that the command caused inherit the context, but not the caller.
+    (otherwise if answer is None or answer.delivery is not current.get() else answer.add)(text)

@@ -9,8 +9,8 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._steering.actions import status_text
 from lifecycle._steering.answers import reply, say
+from lifecycle._steering.commands import status_text
 from lifecycle._util import reason_of
 from lifecycle.control.commands import lifecycle_commands
 from lifecycle.errors import NotHandled, RouteNotFound

@@ -1,30 +1,47 @@
-"""`Console`: what a running program can be asked and told, whoever asks; how the words travel is not known here."""
+"""`Console`: everything that a running program can be asked and told, without HTTP, which serves it elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, contextmanager
-from dataclasses import asdict
+import difflib
+from collections import deque
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from lifecycle import hooks
 from lifecycle._masking import masked
 from lifecycle._net import share_of_descriptors
-from lifecycle._steering.lent_commands import Steering, lent
-from lifecycle.control.commands import completions
-from lifecycle.observe._console.orders import Orders, Outcome, TooMany, Verdict
-from lifecycle.observe._console.output import Output
+from lifecycle._steering.answers import Answer, current_answer
+from lifecycle._steering.commands import (
+    BuiltInCommands,
+    CommandInstaller,
+    built_in_patterns,
+    has_route_for,
+    routers_of,
+)
+from lifecycle._util import reason_of
+from lifecycle.control import Router
+from lifecycle.control.commands import completions, split
+from lifecycle.control.deliveries import current as current_delivery
+from lifecycle.errors import Dropped, InvalidTopic, LifecycleError
+from lifecycle.events import CommandEvent, Event, UnknownCommandEvent
 from lifecycle.observe.eventlog import EventLog
+from lifecycle.observe.output import Output
 from lifecycle.runtime import current
 from lifecycle.runtime.force import stacks
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Coroutine, Generator, Iterator
     from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import Self
 
-    from lifecycle.observe._console.output import Listener
+    from lifecycle.control import Command, Delivery
+    from lifecycle.events import Topical
     from lifecycle.observe._snapshot.views import Snapshot
+    from lifecycle.observe.output import Listener
     from lifecycle.observe.watching import Watch
     from lifecycle.runtime import Lifetime
 
@@ -32,24 +49,73 @@ __all__ = ["Console", "Outcome", "TooMany", "Verdict"]
 
 _CLOSED = "the console is closed; write `async with Console() as console`"
 
-#: Readers of streams at once, if the process may open enough descriptors; else an eighth of those.
-_READERS = 1000
+#: Streams at once, if the process may open enough descriptors; else an eighth of those.
+_STREAMS = 1000
+
+#: Commands and events that may run at once.
+_RUNNING = 200
+
+#: Commands of which as many again may run: commands that hang must not keep the program from being stopped.
+_STOPPING = ("stop", "terminate")
+
+#: The topic of each built-in command whose handling the program may take over.
+_TOPICS = {
+    "suspend": "lifecycle/suspend",
+    "resume": "lifecycle/resume",
+    "reload": "lifecycle/reload",
+    "stop": "lifecycle/shutdown",
+    "terminate": "lifecycle/terminate",
+}
+
+#: Characters of an unknown command that an error message shows.
+_SHOWN = 60
+
+
+class TooMany(LifecycleError):
+    """The limit of commands, or of streams, is reached."""
+
+
+class Verdict(StrEnum):
+    """How a command or an event ended."""
+
+    HANDLED = "handled"
+    FAILED = "failed"
+    #: It was given up, or refused.
+    DROPPED = "dropped"
+    #: No router knows the command.
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a command or an event."""
+
+    outcome: Verdict
+    #: The id of the event's delivery; None if it went through no lane.
+    delivery: int | None = None
+    error: str | None = None
+    #: The replies of the command, for instance of `status`.
+    answer: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as `json.dumps` accepts it."""
+        return asdict(self)
 
 
 class Console:
-    """Asks and tells everything under the current lifetime, from when it is entered until it is left.
+    """Queries and commands for everything under the current lifetime, from entering it until leaving it.
 
-    Meanwhile the commands that steer a program are lent to its routers: those that it has itself win. Events are
-    looked up in the `EventLog` that is open, or in one of the console's own.
+    Meanwhile the built-in commands are included in its routers; commands of the program's own win. Events are
+    looked up in the `EventLog` that is open, or in one that the console opens.
     """
 
     def __init__(self) -> None:
-        self._held = AsyncExitStack()
+        self._resources = AsyncExitStack()
         self._output = Output()
-        # Tasks that read streams, to be ended with the console.
-        self._readers: set[asyncio.Task[Any]] = set()
+        # Tasks that send streams, to be ended with the console.
+        self._streams: set[asyncio.Task[Any]] = set()
         self._lifetime: Lifetime | None = None
-        self._orders: Orders | None = None
+        self._queue: _CommandQueue | None = None
         self._log: EventLog | None = None
 
     async def __aenter__(self) -> Self:
@@ -57,36 +123,36 @@ class Console:
 
         Raises:
             LookupError: outside a lifetime.
-            RuntimeError: when it is open already.
+            RuntimeError: if it is open already.
         """
         if self._lifetime is not None:
             raise RuntimeError("the console is open already; make another")
         lifetime = current()
-        async with AsyncExitStack() as held:
-            self._log = EventLog.current() or await held.enter_async_context(EventLog())
-            held.enter_context(Steering(lifetime, asyncio.get_running_loop()))
-            self._orders = Orders(lifetime)
-            held.push_async_callback(self._orders.aclose)
-            held.push_async_callback(self.end_streams)
-            self._held = held.pop_all()
+        async with AsyncExitStack() as resources:
+            self._log = EventLog.current() or await resources.enter_async_context(EventLog())
+            resources.enter_context(CommandInstaller(lifetime, asyncio.get_running_loop()))
+            self._queue = _CommandQueue(lifetime)
+            resources.push_async_callback(self._queue.aclose)
+            resources.push_async_callback(self.end_streams)
+            self._resources = resources.pop_all()
         self._lifetime = lifetime
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it; streams end, what was ordered goes on."""
-        await self._held.aclose()
-        self._lifetime = self._orders = None
+        """Close it; streams end, and commands that run continue."""
+        await self._resources.aclose()
+        self._lifetime = self._queue = None
 
-    # -- what can be asked -----------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------------
 
     @property
     def lifetime(self) -> Lifetime:
-        """Of the program.
+        """The lifetime of the program.
 
         Raises:
-            RuntimeError: when the console is not open.
+            RuntimeError: if the console is not open.
         """
         if self._lifetime is None:
             raise RuntimeError(_CLOSED)
@@ -94,118 +160,300 @@ class Console:
 
     @property
     def events(self) -> EventLog:
-        """The log of events: that of the program, or one of the console's own."""
+        """The event log of the program, or the one that the console opened."""
         found = next((each for each in self.lifetime.components() if isinstance(each, EventLog)), self._log)
         assert found is not None, "one is opened with the console"
         self._log = found
         return found
 
     def snapshot(self) -> Snapshot:
-        """All of its state."""
+        """Return the state of the program."""
         from lifecycle.observe.snapshots import snapshot
 
         return snapshot()
 
     def watch(self) -> Watch:
-        """Its state as it changes."""
+        """Return the state of the program as it changes."""
         from lifecycle.observe.watching import watch
 
         return watch()
 
     def routes(self) -> list[dict[str, Any]]:
-        """The routes of every router, each with the router's name; not those of the words that it is lent."""
+        """Return the routes of every router, each with the router's name; without those of built-in commands."""
         return [
             {"router": router.name, **asdict(route)}
-            for router in self._ordering.routers()
+            for router in self._commands.routers()
             for route in router.routes()
-            if route.pattern not in lent(router)
+            if route.pattern not in built_in_patterns(router)
         ]
 
     def commands(self) -> list[dict[str, Any]]:
-        """The words that it knows: their names, aliases and helps, and the router that has each."""
+        """Return the commands: name, aliases, help, and the router that carries each out."""
         return [
             {"name": each.name, "help": each.help.strip(), "aliases": list(each.aliases), "router": router.name}
-            for router in self._ordering.routers()
+            for router in self._commands.routers()
             for each in router.commands
-            if self._ordering.router_for(each.name) is router
+            if self._commands.router_for(each.name) is router
         ]
 
     def complete(self, line: str) -> list[str]:
-        """Candidates for the last word of ``line``."""
-        orders = self._ordering
-        names = {each.name for router in orders.routers() for each in router.commands}
-        return completions(line, names, orders.command_of)[1]
+        """Return the candidates for the last word of ``line``."""
+        commands = self._commands
+        names = {each.name for router in commands.routers() for each in router.commands}
+        return completions(line, names, commands.command_of)[1]
 
     def diagram(self, of: str = "system") -> str:
-        """The text for Mermaid of ``"system"``, ``"lifetime"``, a worker (its name or path) or a flow (its id).
+        """Return the Mermaid text of ``"system"``, ``"lifetime"``, a worker (its name or path) or a flow (its id).
 
         Raises:
-            LookupError: when there is nothing of that name.
+            LookupError: if there is nothing of that name.
         """
-        from lifecycle.observe._console.diagrams import diagram  # most programs are never drawn
-
-        return diagram(self.lifetime, of)
+        return _diagram(self.lifetime, of)
 
     def dump(self) -> str:
-        """Where each thread and each task stands, with the secrets in the lines of code masked."""
+        """Return the stacks of all threads and tasks, with the secrets in the lines of code masked."""
         return masked(stacks(asyncio.get_running_loop()))
 
     def listening(self) -> AbstractContextManager[Listener]:
-        """What it prints and logs from now on: ``with console.listening() as texts: async for text in texts``."""
+        """Return what it prints and logs from now on.
+
+        ``with console.listening() as texts: async for text in texts``
+        """
         return self._output.listening()
 
-    # -- what can be told ------------------------------------------------------------------------------------------
+    # -- commands --------------------------------------------------------------------------------------------------
 
     async def command(self, line: str) -> Outcome:
-        """Carry out a command as if it had been typed at the prompt; who is cancelled here cancels nothing.
+        """Carry out a command as if it had been typed at the prompt; cancelling the caller does not cancel it.
 
-        Whoever is `listening` gets what it prints before its outcome is there.
+        Listeners get its output before its outcome is returned.
 
         Raises:
-            ValueError: for a blank line.
-            TooMany: when too many orders are under way.
+            ValueError: if the line is blank.
+            TooMany: if too many commands are running.
         """
-        outcome = await self._ordering.command(line)
-        await self._output.heard()
+        outcome = await self._commands.command(line)
+        await self._output.flush()
         return outcome
 
     async def emit(self, topic: str, data: object = None) -> Outcome:
-        """Send an event, and wait for its end.
+        """Send an event and wait for its end.
 
         Raises:
-            TooMany: when too many orders are under way.
+            TooMany: if too many commands are running.
         """
-        return await self._ordering.emit(topic, data)
+        return await self._commands.emit(topic, data)
 
     @property
-    def _ordering(self) -> Orders:
-        if self._orders is None:
+    def _commands(self) -> _CommandQueue:
+        if self._queue is None:
             raise RuntimeError(_CLOSED)
-        return self._orders
+        return self._queue
 
     # -- streams ---------------------------------------------------------------------------------------------------
 
     @contextmanager
     def streaming(self) -> Generator[None]:
-        """Within the block the running task reads a stream; it is cancelled when the console closes.
+        """Count the running task as a stream for a block; it is cancelled when the console closes.
 
         Raises:
-            TooMany: when there are too many readers.
+            TooMany: if there are too many streams.
         """
         task = asyncio.current_task()
-        assert task is not None, "who reads is a task"
-        most = share_of_descriptors(8, least=16, most=_READERS)
-        if len(self._readers) >= most:
+        assert task is not None, "a stream is sent by a task"
+        most = share_of_descriptors(8, least=16, most=_STREAMS)
+        if len(self._streams) >= most:
             raise TooMany(f"{most} readers are there already; close some")
-        self._readers.add(task)
+        self._streams.add(task)
         try:
             yield
         finally:
-            self._readers.discard(task)
+            self._streams.discard(task)
 
     async def end_streams(self) -> None:
-        """Let every stream end now: a shutdown waits for none."""
-        for task in tuple(self._readers):
+        """Cancel every stream now: a shutdown does not wait for them."""
+        for task in tuple(self._streams):
             task.cancel("the program ends")
-        # They are awaited by those who serve them.
+        # They are awaited by the server.
         await asyncio.sleep(0)
+
+
+class _CommandQueue:
+    """Sends commands and events from outside to the routers under ``lifetime``, and waits for their results.
+
+    If no router runs, the built-in commands are carried out nevertheless.
+    """
+
+    def __init__(self, lifetime: Lifetime) -> None:
+        self._lifetime = lifetime
+        self._running: set[asyncio.Task[Outcome]] = set()
+        # By the ids of the deliveries that are awaited.
+        self._answers: dict[int, Answer] = {}
+        # Never run: for a program without a router, commands are dispatched to it.
+        self._stand_in = Router("program")
+        BuiltInCommands.of(self._stand_in, lifetime)
+
+    async def aclose(self) -> None:
+        """Stop waiting for results; events that routers have accepted are still handled."""
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+
+    # -- choosing a router -----------------------------------------------------------------------------------------
+
+    def routers(self) -> tuple[Router, ...]:
+        """Return the routers that run now, or the one that stands in for them."""
+        return routers_of(self._lifetime) or (self._stand_in,)
+
+    def router_for(self, name: str) -> Router | None:
+        """Return the router with the command: one that registered it, else one whose program handles its topic."""
+
+        def distance(router: Router) -> int:
+            if router.commands.owns(name):
+                return 0
+            topic = _TOPICS.get(name)
+            return 1 if topic is not None and has_route_for(router, topic) else 2
+
+        known = [each for each in self.routers() if name in each.commands]
+        return min(known, key=distance, default=None)
+
+    def command_of(self, name: str) -> Command | None:
+        """Return the command of that name or alias."""
+        router = self.router_for(name)
+        return None if router is None else router.commands.get(name)
+
+    def _router_of(self, topic: str) -> Router:
+        """Return the router with a route for the topic, else one with a catch-all, else the first."""
+
+        def distance(router: Router) -> int:
+            with suppress(InvalidTopic):
+                patterns = [route.pattern for route in router.explain(topic)]
+                return 2 if not patterns else 1 if patterns[0] == "**" else 0
+            return 2
+
+        return min(self.routers(), key=distance)
+
+    # -- carrying out ----------------------------------------------------------------------------------------------
+
+    async def command(self, line: str) -> Outcome:
+        words = split(line)
+        if not words:
+            raise ValueError("the line is blank; give a command, such as 'status'")
+        router = self.router_for(words[0])
+        if router is None:
+            return Outcome(Verdict.UNKNOWN, error=self._unknown(words[0]))
+        try:
+            event = router.commands.parse(line)
+        except Exception as error:  # noqa: BLE001  # of a function of the program's
+            return Outcome(Verdict.FAILED, error=masked(reason_of(error)))
+        assert event is not None, "it has a first word"
+        if isinstance(event, UnknownCommandEvent):
+            return Outcome(Verdict.UNKNOWN, error=f"{words[0][:_SHOWN]!r} takes no arguments; give it alone")
+        if not router.commands.owns(words[0]) and not isinstance(event, CommandEvent):
+            router = self._router_of(event.topic)
+        return await self._run(self._send(router, event), 2 * _RUNNING if words[0] in _STOPPING else _RUNNING)
+
+    async def emit(self, topic: str, data: object) -> Outcome:
+        return await self._run(self._send(self._router_of(topic), Event(topic, data)))
+
+    async def _run(self, work: Coroutine[Any, Any, Outcome], most: int = _RUNNING) -> Outcome:
+        if len(self._running) >= most:
+            work.close()
+            raise TooMany(f"{most} commands are running; wait for one of them to end")
+        task = asyncio.create_task(work, name="a command from outside")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+    async def _send(self, router: Router, event: Topical) -> Outcome:
+        # No event that is being handled caused it.
+        current_delivery.set(None)
+        answer = Answer(None)
+        try:
+            if router is self._stand_in:
+                current_answer.set(answer)
+                await router.dispatch(event)
+            else:
+                answer.delivery = await router.emit(event)
+                with self._answering(answer.delivery, answer):
+                    await answer.delivery
+        except Exception as error:  # noqa: BLE001  # whatever a handler raises is the outcome
+            verdict = Verdict.DROPPED if isinstance(error, Dropped) else Verdict.FAILED
+            text = reason_of(error)
+            return Outcome(verdict, _id(answer), masked(text), None if answer.text == text else answer.text)
+        return Outcome(Verdict.HANDLED, _id(answer), answer=answer.text)
+
+    @contextmanager
+    def _answering(self, delivery: Delivery, answer: Answer) -> Generator[None]:
+        """Give the handlers of ``delivery`` the answer to reply to."""
+        if not self._answers:
+            hooks.handler_started.connect(self._on_handler_started)
+        self._answers[delivery.id] = answer
+        try:
+            yield
+        finally:
+            del self._answers[delivery.id]
+            if not self._answers:
+                hooks.handler_started.disconnect(self._on_handler_started)
+
+    def _on_handler_started(self, _router: object, *, delivery: Delivery, **_: object) -> None:
+        answer = self._answers.get(delivery.id)
+        if answer is not None:
+            current_answer.set(answer)
+
+    def _unknown(self, name: str) -> str:
+        words = {each for router in self.routers() for each in router.commands.words()}
+        names = {each.name for router in self.routers() for each in router.commands}
+        near = difflib.get_close_matches(name[:_SHOWN], sorted(words), 1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; there is {', '.join(sorted(names))}"
+        return f"unknown command {name[:_SHOWN]!r}{hint}"
+
+
+def _id(answer: Answer) -> int | None:
+    return None if answer.delivery is None else answer.delivery.id
+
+
+# -- diagrams ------------------------------------------------------------------------------------------------------
+
+
+def _diagram(lifetime: Lifetime, of: str) -> str:
+    from lifecycle.observe import mermaid  # most programs are never drawn
+    from lifecycle.observe._mermaid.records import is_worker
+
+    components = lifetime.components()
+    states = [_state(each) for each in components]
+    if of == "system":
+        records: list[Any] = [lifetime.state()]
+        for each, state in zip(components, states, strict=True):
+            if isinstance(each, Router):
+                records += [state, each.routes(), each.sources()]
+            elif is_worker(state) or hasattr(state, "runs"):
+                records.append(state)
+        return mermaid.system(records)
+    if of == "lifetime":
+        return mermaid.signal(lifetime.state())
+    for path, worker in _workers([state for state in states if is_worker(state)]):
+        if of in (path, worker.name):
+            return mermaid.tree(worker) if worker.children else mermaid.worker(worker)
+    for run in (run for state in states for run in getattr(state, "runs", ())):
+        if str(run.id) == of:
+            return mermaid.flow(run)
+    raise LookupError(f"there is no worker and no flow called {of!r}; give system, lifetime, a worker or a flow's id")
+
+
+def _state(component: Any) -> Any:
+    """Return None if it raises: the other components are drawn nevertheless."""
+    try:
+        return component.state()
+    except Exception:  # noqa: BLE001  # of a class of the program's
+        return None
+
+
+def _workers(states: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each worker with its path, level by level."""
+    waiting = deque((state.name, state) for state in states)
+    while waiting:
+        path, state = waiting.popleft()
+        yield path, state
+        waiting.extend((f"{path}/{child.name}", child) for child in state.children)

@@ -17,7 +17,7 @@ from lifecycle import hooks
 from lifecycle.control import Busy, Command, Dropped, Event, Router
 from lifecycle.interactive import new_interactive_router
 from lifecycle.observe import Console, EventLog, TooMany, Verdict
-from lifecycle.observe._console.output import Output
+from lifecycle.observe.output import Output
 from lifecycle.runtime import lifetime
 from lifecycle.testing import Recorder, running
 from lifecycle.workers import Spec, Supervisor, TaskWorker
@@ -199,7 +199,7 @@ async def test_too_many_orders_are_refused() -> None:
     async with steered(router) as (_, console):
         asked = [asyncio.create_task(console.command("slow")) for _ in range(200)]
         await asyncio.sleep(0)
-        with pytest.raises(TooMany, match="200 orders are under way"):
+        with pytest.raises(TooMany, match="200 commands are running"):
             await console.command("slow")
         go_on.set()
         assert {(await each).outcome for each in asked} == {Verdict.HANDLED}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle import hooks
-from lifecycle._steering.lent_commands import Steering, lent
+from lifecycle._steering.commands import CommandInstaller, built_in_patterns
 from lifecycle.control import Event, NotHandled, Router
 from lifecycle.events import ShutdownEvent, SuspendEvent
 from lifecycle.handlers import SuspendHandler
@@ -62,10 +62,10 @@ async def test_the_words_are_there_as_long_as_somebody_can_steer() -> None:
         assert [route.pattern for route in router.routes() if route not in before] == [
             f"command/[{word[0]}]{word[1:]}" for word in sorted(WORDS - {"suspend", "resume", "reload"})
         ]
-        assert lent(router) == {route.pattern for route in router.routes() if route not in before}
+        assert built_in_patterns(router) == {route.pattern for route in router.routes() if route not in before}
     assert router.commands.words() == ("deploy",)
     assert [route.pattern for route in router.routes()] == ["command/deploy"]
-    assert not lent(router)
+    assert not built_in_patterns(router)
 
 
 async def test_a_router_that_starts_later_is_lent_them_too_and_gives_them_back_when_it_stops() -> None:
@@ -84,7 +84,7 @@ async def test_a_router_that_starts_later_is_lent_them_too_and_gives_them_back_w
 async def test_a_router_of_another_lifetime_is_left_alone() -> None:
     router = Router()
     async with lifetime(signals=False) as life:
-        with Steering(life, asyncio.get_running_loop()):
+        with CommandInstaller(life, asyncio.get_running_loop()):
             async with lifetime(signals=False):
                 pass
         async with running(router):
@@ -249,10 +249,10 @@ async def test_a_name_that_several_have_needs_its_path() -> None:
 
 async def test_restart_of_nobody_says_who_there_is() -> None:
     async with steered(Router()) as (_, console):
-        told = "nobody is called 'x'; there is nobody who could be restarted"
+        told = "no worker is called 'x'; there is none that can be restarted"
         assert await refusal(console, "restart x") == told
         async with tree("a b", 'q"<é>', "x"):
-            told = "nobody is called 'y'; there is root/a b, root/q\"<é>, root/x"
+            told = "no worker is called 'y'; there is root/a b, root/q\"<é>, root/x"
             assert await refusal(console, "restart y") == told
             assert (await console.command("restart 'a b'")).outcome is HANDLED
         assert await refusal(console, "restart") == "usage: restart NAME"
@@ -389,9 +389,9 @@ async def test_the_prompt_knows_the_words_and_says_why_it_refuses(capsys: pytest
             delivery = await router.emit(event)
             await asyncio.wait({asyncio.ensure_future(ended(delivery))})
         said = capsys.readouterr().out
-    assert "nobody is called 'x'" in said
+    assert "no worker is called 'x'" in said
     assert "state      running" in said
-    assert "restart" in said.partition("nobody is called")[2]
+    assert "restart" in said.partition("no worker is called")[2]
 
 
 async def test_an_interactive_router_keeps_its_own_words() -> None:

@@ -18,7 +18,7 @@ __all__ = ["ANSWER", "Console"]
 ANSWER = 80.0
 
 _OUTCOMES = ("handled", "failed", "dropped", "unknown")
-#: Too many orders are under way.
+#: Too many commands are running.
 _BUSY = 503
 
 

@@ -125,7 +125,7 @@ def test_what_is_asked_can_be_had_as_json(ask: Ask, argv: list[str]) -> None:
         (["trace", "first"], "first"),
         (["diagram", "nobody\x1b"], r"'nobody\x1b'"),
         (["tail", "a/[b"], "a/[b"),
-        (["restart", "nobody"], "nobody is called 'nobody'"),
+        (["restart", "nobody"], "no worker is called 'nobody'"),
         (["hold", "nothing"], "no source is called 'nothing'"),
         (["emit", "nobody/takes"], "no route matches 'nobody/takes'"),
         (["shipp", "alpha"], "shipp"),

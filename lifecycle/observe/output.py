@@ -1,7 +1,7 @@
-"""What a program prints and logs, for those who listen; nothing is touched while nobody does.
+"""The output of a program for listeners; nothing is replaced while there are none.
 
-``sys.stdout``, ``sys.stderr`` and the log handlers that write there are stood in for by files that pass everything on
-and note it down. What a child process writes to the descriptors themselves is not seen.
+``sys.stdout``, ``sys.stderr`` and the streams of log handlers are replaced by files that copy what is written. Output
+of a child process that writes to the descriptors themselves is not captured.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Listener", "Output"]
 
-#: Characters that wait for the loop, or a listener; then the oldest are dropped.
-_HELD = 256 * 1024
+#: Characters that wait for the loop, or for a listener; beyond that the oldest are dropped.
+_BUFFER = 256 * 1024
 
-#: Characters that are dropped at once at most: of a line without end, the end is heard.
+#: Characters that are dropped at once at most, so that of an endless line the end is kept.
 _PIECE = 4096
 
 #: Seconds that an outcome waits for what was printed before it.
-_COURTESY = 1.0
+_FLUSH_TIMEOUT = 1.0
 
 
 class _Texts:
-    """Texts that wait to be taken; where they are too long, the oldest are dropped and counted.
+    """A bounded queue of texts that drops and counts the oldest.
 
-    Any thread may add, one takes. No lock: a signal handler may print, too. Threads that add at the same time may be
-    counted wrong, until the next time that all is taken.
+    Any thread may add, one takes. There is no lock, since a signal handler may print too. If threads add at the same
+    time, the length may be wrong until everything is taken.
     """
 
     def __init__(self) -> None:
@@ -45,19 +45,19 @@ class _Texts:
         return bool(self._texts)
 
     def add(self, text: str) -> None:
-        kept = text[-_HELD:]
+        kept = text[-_BUFFER:]
         self.dropped += len(text) - len(kept)
         self._texts.extend(kept[at : at + _PIECE] for at in range(0, len(kept), _PIECE))
         self._length += len(kept)
-        with suppress(IndexError):  # all was taken meanwhile
-            while self._length > _HELD:
+        with suppress(IndexError):  # another thread took everything
+            while self._length > _BUFFER:
                 oldest = len(self._texts.popleft())
                 self._length -= oldest
                 self.dropped += oldest
 
     def take(self) -> str:
-        """All of them."""
-        # First, for what is added from now on counts.
+        """Remove and return everything."""
+        # First, so that what is added from now on counts.
         self._length = 0
         taken: list[str] = []
         while self._texts:
@@ -66,12 +66,12 @@ class _Texts:
 
 
 class Listener:
-    """What is printed from now on, in pieces, as an async iterator."""
+    """The output from now on, in pieces, as an async iterator."""
 
     def __init__(self) -> None:
         self._texts = _Texts()
-        self._stirred = asyncio.Event()
-        #: Set while all was taken, and whoever listens is back for more.
+        self._added = asyncio.Event()
+        #: Set while everything was taken and the reader waits for more.
         self.idle = asyncio.Event()
 
     @property
@@ -80,40 +80,40 @@ class Listener:
         return self._texts.dropped
 
     def add(self, text: str, dropped: int) -> None:
-        """More was printed, and before it what could not even be noted."""
+        """Add ``text``; ``dropped`` characters before it were lost."""
         self.idle.clear()
         self._texts.dropped += dropped
         self._texts.add(text)
-        self._stirred.set()
+        self._added.set()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> str:
         while not self._texts:
-            self._stirred.clear()
+            self._added.clear()
             self.idle.set()
-            await self._stirred.wait()
+            await self._added.wait()
         return self._texts.take()
 
 
 class Output:
-    """Lets any number of listeners hear what the program prints."""
+    """Copies the output of the program to any number of listeners."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
         self._copies: list[_Copy] = []
-        # What the loop has to pass on, and whether it was told so already.
-        self._noted = _Texts()
-        self._told = False
+        # Texts that the loop has to pass on, and whether that is scheduled.
+        self._pending = _Texts()
+        self._scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @contextmanager
     def listening(self) -> Generator[Listener]:
-        """Hear it for a block."""
+        """Listen for a block."""
         listener = Listener()
         if not self._listeners:
-            self._stand_in()
+            self._replace_streams()
         self._listeners.append(listener)
         try:
             yield listener
@@ -121,37 +121,37 @@ class Output:
             self._listeners.remove(listener)
             listener.idle.set()
             if not self._listeners:
-                self._step_back()
+                self._restore_streams()
 
-    async def heard(self) -> None:
-        """Wait until whoever listens has passed on all that was printed so far; not for long where one is slow."""
-        self._spread()
+    async def flush(self) -> None:
+        """Wait until the listeners have passed on all that was printed so far, for a second at most."""
+        self._pass_on()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_COURTESY):
+            async with asyncio.timeout(_FLUSH_TIMEOUT):
                 for listener in tuple(self._listeners):
                     await listener.idle.wait()
 
-    def note(self, text: str) -> None:
-        """Something was printed, by any thread."""
-        self._noted.add(text)
-        if self._told:
+    def add(self, text: str) -> None:
+        """Note that ``text`` was printed, in any thread."""
+        self._pending.add(text)
+        if self._scheduled:
             return
-        self._told = True
+        self._scheduled = True
         try:
-            cast("asyncio.AbstractEventLoop", self._loop).call_soon_threadsafe(self._spread)
-        except RuntimeError:  # the loop is closed: nobody listens
-            self._noted, self._told = _Texts(), False
+            cast("asyncio.AbstractEventLoop", self._loop).call_soon_threadsafe(self._pass_on)
+        except RuntimeError:  # the loop is closed, so there are no listeners
+            self._pending, self._scheduled = _Texts(), False
 
-    def _spread(self) -> None:
+    def _pass_on(self) -> None:
         # First, or what is printed meanwhile could be forgotten.
-        self._told = False
-        text, dropped = self._noted.take(), self._noted.dropped
-        self._noted.dropped = 0
+        self._scheduled = False
+        text, dropped = self._pending.take(), self._pending.dropped
+        self._pending.dropped = 0
         if text:
             for listener in self._listeners:
                 listener.add(text, dropped)
 
-    def _stand_in(self) -> None:
+    def _replace_streams(self) -> None:
         self._loop = asyncio.get_running_loop()
         for name in ("stdout", "stderr"):
             file: TextIO | None = getattr(sys, name)
@@ -159,18 +159,18 @@ class Output:
                 copy = _Copy(file, self)
                 self._copies.append(copy)
                 setattr(sys, name, copy)
-                _hand_over(file, cast("TextIO", copy))
+                _redirect_handlers(file, cast("TextIO", copy))
 
-    def _step_back(self) -> None:
-        """Only where nobody else has taken our place meanwhile, as a prompt does that has ended."""
+    def _restore_streams(self) -> None:
+        """Restore a stream unless another object has replaced it meanwhile, as a prompt does."""
         copies, self._copies = self._copies, []
         for copy in copies:
             copy.output = None
-            file = _beneath(copy)
+            file = _original(copy)
             for name in ("stdout", "stderr"):
                 if getattr(sys, name) is copy:
                     setattr(sys, name, file)
-            _hand_over(copy, file)
+            _redirect_handlers(copy, file)
 
 
 class _Copy:
@@ -178,21 +178,21 @@ class _Copy:
 
     def __init__(self, file: TextIO, output: Output) -> None:
         self.file = file
-        #: Who wants to know; None: nobody any more.
+        #: The output to copy to; None once it was restored.
         self.output: Output | None = output
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else a text file has."""
+        """Return any other attribute of the file."""
         return getattr(self.file, name)
 
     def __iter__(self) -> Any:
         return iter(self.file)
 
     def write(self, text: str) -> int:
-        """Pass ``text`` on, then note it."""
+        """Write ``text``, then copy it."""
         written = self.file.write(text)
         if self.output is not None:
-            self.output.note(text)
+            self.output.add(text)
         return written
 
     def writelines(self, lines: Any) -> None:
@@ -201,15 +201,15 @@ class _Copy:
             self.write(line)
 
 
-def _beneath(copy: _Copy) -> TextIO:
-    """The file that it stood in for; one that stood there itself may have stepped back meanwhile."""
+def _original(copy: _Copy) -> TextIO:
+    """Return the file under ``copy``, past copies that were restored meanwhile."""
     file: Any = copy.file
     while isinstance(file, _Copy) and file.output is None:
         file = file.file
     return cast("TextIO", file)
 
 
-def _hand_over(old: object, new: TextIO) -> None:
+def _redirect_handlers(old: object, new: TextIO) -> None:
     """Let the log handlers that write to ``old`` write to ``new``."""
     for handler in stream_handlers():
         if handler.stream is old:

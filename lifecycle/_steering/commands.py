@@ -1,0 +1,332 @@
+"""The built-in commands of a program that can be controlled from outside: status, stop, restart, emit and the others.
+
+They are included in its routers. A command that the program registers under the same name, before or later, wins.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lifecycle import hooks
+from lifecycle._steering.answers import reply
+from lifecycle.control import Command, Router
+from lifecycle.control.commands import Commands, lifecycle_commands
+from lifecycle.errors import Dropped, NotHandled, RouteConflict, RouteNotFound
+from lifecycle.events import CommandEvent, Event, ShutdownEvent, SuspendEvent, TerminateEvent, Topical
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+    from lifecycle.runtime import Lifetime
+
+__all__ = [
+    "BuiltInCommands",
+    "CommandInstaller",
+    "built_in_patterns",
+    "has_route_for",
+    "routers_of",
+    "status_text",
+]
+
+#: Restarts that may run at the same time.
+_RESTARTS = 20
+
+#: Names of workers that an error message lists.
+_SHOWN = 20
+
+
+class CommandInstaller:
+    """Includes the built-in commands in every router under ``lifetime`` for a block, also in those that start later."""
+
+    def __init__(self, lifetime: Lifetime, loop: asyncio.AbstractEventLoop) -> None:
+        self._lifetime = lifetime
+        self._loop = loop
+        self._installed: dict[Router, BuiltInCommands] = {}
+        self._open = False
+
+    def __enter__(self) -> None:
+        """Include them."""
+        self._open = True
+        hooks.router_started.connect(self._on_started)
+        hooks.router_stopped.connect(self._on_stopped)
+        self._install()
+
+    def __exit__(self, *_: object) -> None:
+        """Remove them."""
+        self._open = False
+        hooks.router_started.disconnect(self._on_started)
+        hooks.router_stopped.disconnect(self._on_stopped)
+        for router in tuple(self._installed):
+            self._on_stopped(router)
+
+    def _on_started(self, _sender: object, **_: object) -> None:
+        # The lifetime learns of the router from the same announcement, perhaps after this receiver.
+        self._loop.call_soon_threadsafe(self._install)
+
+    def _on_stopped(self, router: Any, /, **_: object) -> None:
+        commands = self._installed.pop(router, None)
+        if commands is not None:
+            commands.uninstall()
+
+    def _install(self) -> None:
+        if self._open:
+            for router in routers_of(self._lifetime):
+                if router not in self._installed:
+                    self._installed[router] = BuiltInCommands.of(router, self._lifetime)
+
+
+def routers_of(lifetime: Lifetime) -> tuple[Router, ...]:
+    """Return the routers that run under ``lifetime``."""
+    return tuple(each for each in lifetime.components() if isinstance(each, Router))
+
+
+def has_route_for(router: Router, topic: str) -> bool:
+    """Return whether a route of ``router`` is meant for ``topic``: a catch-all is not, or any logger would be."""
+    prefix = f"{topic.partition('/')[0]}/"
+    return any(route.pattern.startswith(prefix) for route in router.explain(topic))
+
+
+def built_in_patterns(router: Router) -> frozenset[str]:
+    """Return the patterns of the routes that only carry out built-in commands."""
+    included = [each for each in router.commands.borrowed if isinstance(each, BuiltInCommands)]
+    return frozenset(pattern for each in included for pattern in each.patterns)
+
+
+class BuiltInCommands(Commands):
+    """The built-in commands of one router and the routes that carry them out, for the program under ``lifetime``.
+
+    Several installers may share them; the last to `uninstall` removes them.
+    """
+
+    def __init__(self, router: Router, lifetime: Lifetime) -> None:
+        super().__init__(*(each for each in lifecycle_commands() if each.name in ("suspend", "resume", "reload")))
+        self._router = router
+        self._lifetime = lifetime
+        self._installers = 0
+        #: The routes that were added for them.
+        self.patterns: list[str] = []
+
+    @classmethod
+    def of(cls, router: Router, lifetime: Lifetime) -> BuiltInCommands:
+        """Install the built-in commands in ``router``, once for all installers, and return them."""
+        found = next((each for each in router.commands.borrowed if isinstance(each, BuiltInCommands)), None)
+        commands = found or cls(router, lifetime)
+        commands.install()
+        return commands
+
+    def install(self) -> None:
+        """Include them in the router, unless another installer has done so."""
+        self._installers += 1
+        if self._installers == 1:
+            self._add_all()
+            self._router.commands.borrow(self)
+
+    def uninstall(self) -> None:
+        """Remove them from the router, unless another installer uses them."""
+        self._installers -= 1
+        if self._installers:
+            return
+        self._router.commands.give_back(self)
+        for pattern in self.patterns:
+            with suppress(RouteNotFound):
+                self._router.remove(pattern)
+
+    def _add_all(self) -> None:
+        self._add("status", "Show how the program is.", self._status)
+        self._add("stop", "End the program.", self._stop, alone=True)
+        self._add("terminate", "Suspend, so that state is saved, then end the program.", self._terminate, alone=True)
+        self._add("restart", "Restart a worker: NAME, or its path.", self._restart, complete=self._restartable_names)
+        self._add("emit", "Send an event: TOPIC, and its data as JSON.", _refuse_emit, event=_event_of)
+        self._add("hold", "Let the events of a source wait: SOURCE.", self._hold, complete=self._source_names)
+        self._add("release", "Take the events of a source again: SOURCE.", self._release, complete=self._source_names)
+
+    def _add(
+        self, name: str, text: str, handler: Any, *, event: Any = None, complete: Any = None, alone: bool = False
+    ) -> None:
+        """Add a command and its route, which conflicts with no other: an exact one of the program comes before it."""
+        self.add(Command(name, text, event, complete, takes_arguments=not alone))
+        pattern = f"command/[{name[0]}]{name[1:]}"
+        with suppress(RouteConflict):
+            self._router.handle(pattern, handler, concurrency=_RESTARTS if name == "restart" else 1)
+            self.patterns.append(pattern)
+
+    # -- handlers --------------------------------------------------------------------------------------------------
+
+    def _status(self, _: CommandEvent) -> None:
+        reply(status_text(self._lifetime, routers_of(self._lifetime)))
+
+    async def _stop(self, _: CommandEvent) -> None:
+        await self._shut_down(ShutdownEvent("stop"))
+
+    async def _terminate(self, event: CommandEvent) -> None:
+        if has_route_for(self._router, TerminateEvent.topic):
+            await self._shut_down(TerminateEvent())
+            return
+        try:
+            if has_route_for(self._router, SuspendEvent.topic):
+                with suppress(NotHandled):
+                    await self._router.dispatch(SuspendEvent())
+        finally:
+            await self._stop(event)
+
+    async def _shut_down(self, event: Topical) -> None:
+        """Dispatch ``event`` if the program handles it, or shut its lifetime down."""
+        if self._lifetime.state().embedded:
+            reply("this lifetime ends; the program that runs its event loop continues, so stop that program too")
+        if has_route_for(self._router, event.topic):
+            with suppress(NotHandled):
+                await self._router.dispatch(event)
+                return
+        self._lifetime.shutdown()
+
+    async def _restart(self, event: CommandEvent) -> None:
+        name = _argument(event, "restart NAME")
+        try:
+            worker = _find(name, list(_restartables(self._lifetime.components())))
+        except LookupError as error:
+            raise _refused(str(error)) from None
+        await worker.restart()
+
+    def _hold(self, event: CommandEvent) -> None:
+        name = _argument(event, "hold SOURCE")
+        for router in self._routers_with(name):
+            router.hold_source(name)
+
+    def _release(self, event: CommandEvent) -> None:
+        name = _argument(event, "release SOURCE")
+        for router in self._routers_with(name):
+            router.release_source(name)
+
+    def _routers_with(self, source: str) -> list[Router]:
+        found = [each for each in routers_of(self._lifetime) if any(info.name == source for info in each.sources())]
+        if not found:
+            raise _refused(f"no source is called {source!r}; there is {', '.join(self._source_names()) or 'none'}")
+        return found
+
+    # -- completions -----------------------------------------------------------------------------------------------
+
+    def _restartable_names(self, _: str) -> set[str]:
+        return {name for each in _restartables(self._lifetime.components()) for name in (each.name, each.path)}
+
+    def _source_names(self, _: str = "") -> list[str]:
+        return sorted({each.name for router in routers_of(self._lifetime) for each in router.sources()})
+
+
+def status_text(lifetime: Lifetime | None, routers: Iterable[Router], *, suspended: str | None = None) -> str:
+    """Return the state of the program, one fact per line."""
+    rows = [("program", _lifetime_text(lifetime)), *([("state", suspended)] if suspended else ())]
+    for state in (router.state() for router in routers):
+        rows += [
+            ("router", f"{state.routes} routes, {state.sources} sources"),
+            (
+                "events",
+                f"{state.handled} handled, {state.failed} failed, {state.dropped} dropped, {state.unrouted} unrouted",
+            ),
+        ]
+    return "\n".join(f"{name:9}  {value}" for name, value in rows)
+
+
+def _lifetime_text(lifetime: Lifetime | None) -> str:
+    if lifetime is None:
+        return "no lifetime"
+    state = lifetime.state()
+    status = f"stopping ({state.reason})" if state.stopping else "running"
+    return f"{status}, {len(state.tasks)} tasks, {len(state.workers)} workers"
+
+
+def _event_of(args: tuple[str, ...]) -> Topical:
+    """Return the event to emit, or one that `_refuse_emit` handles if the arguments cannot be read."""
+    if len(args) in (1, 2) and args[0]:
+        with suppress(ValueError, RecursionError):
+            return Event(args[0], json.loads(args[1]) if args[1:] else None)
+    return CommandEvent("emit", args)
+
+
+def _refuse_emit(event: CommandEvent) -> None:
+    raise _refused(f"emit {' '.join(event.args)}: give a topic, and data as JSON in single quotes: emit a/b '[1, 2]'")
+
+
+def _argument(event: CommandEvent, usage: str) -> str:
+    if len(event.args) != 1:
+        raise _refused(f"usage: {usage}")
+    return event.args[0]
+
+
+def _refused(text: str) -> Dropped:
+    """Tell the caller why its command is refused; the program has not failed, so the event counts as dropped."""
+    reply(text)
+    return Dropped(text)
+
+
+# -- workers that can be restarted ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Restartable:
+    """A child of a supervisor, however deep, or a pool."""
+
+    name: str
+    #: The names from the root on, joined by slashes.
+    path: str
+    restart: Callable[[], Awaitable[object]]
+
+
+def _restartables(components: Iterable[Any]) -> Iterator[_Restartable]:
+    """Yield pools and the children of supervisors; their methods identify both, so that neither is imported here."""
+    for each in components:
+        path = getattr(each, "name", None)
+        if isinstance(path, str):
+            if _is_async(each, "refresh"):
+                yield _Restartable(path, path, each.refresh)
+            yield from _children(each, path)
+
+
+def _children(supervisor: Any, path: str) -> Iterator[_Restartable]:
+    if not (callable(getattr(supervisor, "workers", None)) and _is_async(supervisor, "restart")):
+        return
+    try:
+        states = supervisor.workers()
+    except Exception:  # noqa: BLE001  # of a class of the program's own; the others can still be restarted
+        return
+    for state in states:
+        below = f"{path}/{state.name}"
+        try:
+            worker: Any = supervisor[state.name]
+        except KeyError:  # it has not been started, or was removed
+            worker = None
+        refresh = _is_async(worker, "refresh") and str(state.status) == "running"
+        restart = worker.refresh if refresh else partial(supervisor.restart, state.name)
+        yield _Restartable(state.name, below, restart)
+        yield from _children(worker, below)
+
+
+def _is_async(thing: Any, method: str) -> bool:
+    return inspect.iscoroutinefunction(getattr(thing, method, None))
+
+
+def _find(name: str, workers: list[_Restartable]) -> _Restartable:
+    """Return the worker of that path, or the only one of that name.
+
+    Raises:
+        LookupError: listing the workers that there are.
+    """
+    by_path = [each for each in workers if each.path == name]
+    for found in (by_path, [each for each in workers if each.name == name]):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise LookupError(f"{name!r} is ambiguous; give one of {_listed(found)}")
+    raise LookupError(f"no worker is called {name!r}; there is {_listed(workers) or 'none that can be restarted'}")
+
+
+def _listed(workers: list[_Restartable]) -> str:
+    # A name may contain characters that a terminal obeys, or look like two names.
+    paths = [each.path if each.path.isprintable() else repr(each.path) for each in workers]
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(paths[:_SHOWN]) + more
