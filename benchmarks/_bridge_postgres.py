@@ -15,7 +15,7 @@ from functools import partial
 import psycopg
 
 from benchmarks._measure import interleaved, ratio, report
-from lifecycle.flows import Batch, Board, Change, FlowRow, Flows, StepRow, linear, task
+from lifecycle.flows import Batch, Change, FlowRow, Flows, JobQueue, StepRow, linear, task
 from lifecycle.flows.postgres.flows import begin, write
 from tests import postgres
 
@@ -112,22 +112,22 @@ def _batch(number: int) -> Batch:
     return Batch("x", 1, "RUNNING", seq + 1, 7.0, steps, changes)
 
 
-async def _posted(flows: Flows) -> Board:
-    board = Board(flows)
-    await asyncio.gather(*[board.post("flow", size=number) for number in range(JOBS)])
-    return board
+async def _posted(flows: Flows) -> JobQueue:
+    queue = JobQueue(flows)
+    await asyncio.gather(*[queue.enqueue("flow", size=number) for number in range(JOBS)])
+    return queue
 
 
 def _jobs(server: postgres.Postgres) -> float:
-    async def finish(board: Board) -> None:
-        while (job := await board.claim(flows=["flow"])) is not None:
-            await board.consume(job)
+    async def finish(queue: JobQueue) -> None:
+        while (job := await queue.claim(flows=["flow"])) is not None:
+            await queue.complete(job)
 
     async def measure() -> float:
         async with Flows(server.cleared()) as flows:
-            board = await _posted(flows)
+            queue = await _posted(flows)
             began = time.perf_counter()
-            await asyncio.gather(*[finish(board) for _ in range(CLAIMANTS)])
+            await asyncio.gather(*[finish(queue) for _ in range(CLAIMANTS)])
             return JOBS / (time.perf_counter() - began)
 
     return asyncio.run(measure())

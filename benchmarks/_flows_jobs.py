@@ -1,7 +1,7 @@
 """Jobs for benchmarks.flows: ``python -m benchmarks._flows_jobs CASE JOBS FILE``, a process a case.
 
-Both finish jobs that a board has posted. By hand: one statement that claims the first, one that completes it, each its
-own transaction, by a program that does nothing else. Ours: as many claimants as `Board.work` has by itself, and no
+Both finish jobs that a queue has posted. By hand: one statement that claims the first, one that completes it, each its
+own transaction, by a program that does nothing else. Ours: as many claimants as `JobQueue.work` has by itself, and no
 flows, which the other figures are about.
 """
 
@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from benchmarks._flows_cases import main, timed
-from lifecycle.flows import Board, Flows
+from lifecycle.flows import Flows, JobQueue
 
 if TYPE_CHECKING:
     from benchmarks._flows_cases import Case
@@ -35,24 +35,24 @@ UPDATE lifecycle_jobs SET state = 'COMPLETE', outcome = 'SUCCESS', ended = ? WHE
 """
 
 
-async def _post(board: Board, jobs: int) -> None:
-    await asyncio.gather(*[board.post("flow", size=number) for number in range(jobs)])
+async def _post(queue: JobQueue, jobs: int) -> None:
+    await asyncio.gather(*[queue.enqueue("flow", size=number) for number in range(jobs)])
 
 
 def _ours(jobs: int, file: str) -> tuple[float, float]:
-    async def finish(board: Board) -> int:
+    async def finish(queue: JobQueue) -> int:
         finished = 0
-        while (job := await board.claim(flows=["flow"])) is not None:
-            await board.consume(job)
+        while (job := await queue.claim(flows=["flow"])) is not None:
+            await queue.complete(job)
             finished += 1
         return finished
 
     async def measure() -> list[float]:
         async with Flows(file) as flows:
-            board = Board(flows)
-            await _post(board, jobs)
+            queue = JobQueue(flows)
+            await _post(queue, jobs)
             with timed() as figures:
-                finished = await asyncio.gather(*[finish(board) for _ in range(CLAIMANTS)])
+                finished = await asyncio.gather(*[finish(queue) for _ in range(CLAIMANTS)])
         assert sum(finished) == jobs
         return figures
 
@@ -63,7 +63,7 @@ def _ours(jobs: int, file: str) -> tuple[float, float]:
 def _by_hand(jobs: int, file: str) -> tuple[float, float]:
     async def prepare() -> None:
         async with Flows(file) as flows:
-            await _post(Board(flows), jobs)
+            await _post(JobQueue(flows), jobs)
 
     asyncio.run(prepare())
     finished = 0

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from benchmarks._measure import ratio
-from lifecycle.flows import Board, Flows, linear, task
+from lifecycle.flows import Flows, JobQueue, linear, task
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -148,8 +148,8 @@ async def _until_told(work: Callable[[], Awaitable[None]]) -> None:
 
 async def _post(url: str, jobs: int) -> None:
     async with Flows(url) as flows:
-        board = Board(flows)
-        await asyncio.gather(*[board.post("flow", size=number) for number in range(jobs)])
+        queue = JobQueue(flows)
+        await asyncio.gather(*[queue.enqueue("flow", size=number) for number in range(jobs)])
 
 
 async def _work(url: str) -> None:
@@ -159,7 +159,7 @@ async def _work(url: str) -> None:
 
     flow = linear("flow", give)
     async with Flows(url) as flows:
-        await _until_told(lambda: Board(flows).work({"flow": flow}, concurrency=AT_ONCE))
+        await _until_told(lambda: JobQueue(flows).work({"flow": flow}, concurrency=AT_ONCE))
 
 
 def _procrastinate(url: str) -> tuple[Any, Any]:

@@ -71,7 +71,7 @@ BARS = {
 IMPORTED = """
 import asyncio, time
 began = time.perf_counter()
-from lifecycle.flows import Board, Flows, Times, graph, linear, task, unordered
+from lifecycle.flows import JobQueue, Flows, Times, graph, linear, task, unordered
 print(time.perf_counter() - began)
 """
 

@@ -75,7 +75,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "RemoteError RestartLimitReached RouteConflict RouteNotFound RouterRunning SessionLost SourceClosed "
             "SourceFailed VerificationError WorkerFailed WorkerLost"
         ),
-        ".flows": "Board Flows ForEach Times current_task graph linear task unordered",
+        ".flows": "JobQueue Flows ForEach Times current_task graph linear task unordered",
         ".handlers": (
             "Escalator FlowHandler PoolHandler ReloadHandler ShutdownHandler SuspendHandler TerminateHandler"
         ),

@@ -57,9 +57,9 @@ from lifecycle.errors import StepFailed as StepFailed
 from lifecycle.errors import VerificationError as VerificationError
 from lifecycle.errors import WorkerFailed as WorkerFailed
 from lifecycle.errors import WorkerLost as WorkerLost
-from lifecycle.flows import Board as Board
 from lifecycle.flows import Flows as Flows
 from lifecycle.flows import ForEach as ForEach
+from lifecycle.flows import JobQueue as JobQueue
 from lifecycle.flows import Times as Times
 from lifecycle.flows import current_task as current_task
 from lifecycle.flows import graph as graph

@@ -12,7 +12,7 @@ __all__, __getattr__, __dir__ = lazy_names(
     {
         "lifecycle.errors": "AmbiguousDependency ClaimLost FlowError InvalidState MissingDependencies StepFailed",
         ".contexts": "TaskContext current_task",
-        ".jobs.boards": "Board BoardState",
+        ".jobs.queues": "JobQueue JobQueueState",
         ".jobs.jobs": "Job",
         ".jobs.rows": "Claim JobRow Priority",
         ".jobs.stores": "JobStore",

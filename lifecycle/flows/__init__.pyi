@@ -6,9 +6,9 @@ from lifecycle.errors import MissingDependencies as MissingDependencies
 from lifecycle.errors import StepFailed as StepFailed
 from lifecycle.flows.contexts import TaskContext as TaskContext
 from lifecycle.flows.contexts import current_task as current_task
-from lifecycle.flows.jobs.boards import Board as Board
-from lifecycle.flows.jobs.boards import BoardState as BoardState
 from lifecycle.flows.jobs.jobs import Job as Job
+from lifecycle.flows.jobs.queues import JobQueue as JobQueue
+from lifecycle.flows.jobs.queues import JobQueueState as JobQueueState
 from lifecycle.flows.jobs.rows import Claim as Claim
 from lifecycle.flows.jobs.rows import JobRow as JobRow
 from lifecycle.flows.jobs.rows import Priority as Priority

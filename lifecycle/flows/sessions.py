@@ -80,7 +80,7 @@ class Flows:
         self._repository = Repository(self.store, codec or JSON(), options or Options(), self.owners, self._threads)
         self._stop_timeout = stop_timeout
         self._open = False
-        #: Whether all was suspended, and not resumed since: boards claim nothing then.
+        #: Whether all was suspended, and not resumed since: queues claim nothing then.
         self.suspended: bool = False
         self._roster = Roster(self._repository, self.requests)
         self._recovery = Recovery(self._repository, self._roster)
@@ -195,7 +195,7 @@ class Flows:
         return frozenset(asked(plan) - plan.providers.keys())
 
     def adopt(self, flow: Item | Plan, snapshot: Snapshot) -> Run:
-        """Carry out ``flow`` from where ``snapshot`` says, which was taken for us; what a `Board` does with a job.
+        """Carry out ``flow`` from where ``snapshot`` says, which was taken for us; what a `JobQueue` does with a job.
 
         Raises:
             FlowError: as `start`.
@@ -229,13 +229,13 @@ class Flows:
     async def suspend(self, *, cancel_after: float | None = None) -> None:
         """Suspend all that runs now, and wait until nothing of it is at work; see `Run.suspend`.
 
-        A flow that is started after that runs. `Board.work` claims no jobs until `resume`.
+        A flow that is started after that runs. `JobQueue.work` claims no jobs until `resume`.
         """
         self.suspended = True
         await asyncio.gather(*[_wait(run, cancel_after) for run in self.runs if run.running])
 
     async def resume(self) -> None:
-        """Go on with all that is suspended here; `Board.work` claims jobs again."""
+        """Go on with all that is suspended here; `JobQueue.work` claims jobs again."""
         if self.suspended:
             self.suspended = False
             self.owners.ring(RESUMED)

@@ -12,7 +12,7 @@ __all__ = ["LABELS", "LabelPolicy", "policy_of"]
 
 #: The labels that meters have, and what each says.
 LABELS: Final[Mapping[str, str]] = {
-    "board": "Where the jobs of a board are kept.",
+    "queue": "Where the jobs of a queue are kept.",
     "child": "The name of a worker in its supervisor.",
     "error": "The type of an error.",
     "flow": "The name that a flow was defined with.",

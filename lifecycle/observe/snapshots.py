@@ -27,7 +27,7 @@ __all__ = ["lifetime_here", "snapshot", "snapshot_of"]
 def snapshot(*components: object) -> Snapshot:
     """The program at this moment: what lives under the current lifetime, or just ``components``.
 
-    Routers, workers, pools, flows, boards and inboxes are known by what they say; anything else with a ``state()`` is
+    Routers, workers, pools, flows, queues and inboxes are known by what they say; anything else with a ``state()`` is
     among the others. One whose ``state()`` raises is shown with its error, and the rest is as it is.
 
     Raises:
@@ -71,7 +71,7 @@ def snapshot_of(here: Lifetime | None, components: tuple[object, ...]) -> Snapsh
         tuple(survey.workers),
         tuple(survey.pools),
         tuple(survey.flows),
-        tuple(survey.boards),
+        tuple(survey.queues),
         tuple(survey.inboxes),
         tuple(survey.others),
         tuple(survey.errors),

@@ -1,4 +1,4 @@
-"""Conductors that are killed and stopped again and again: ``python -m tests.chaos.jobs --seconds 60``.
+"""Workers that are killed and stopped again and again: ``python -m tests.chaos.jobs --seconds 60``.
 
 Jobs are posted to one file, and four processes work on them. At random moments one is killed with SIGKILL and another
 takes its place, or it is stopped with SIGSTOP for longer than its lease and goes on as if nothing had been. In the end
@@ -23,9 +23,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from lifecycle.flows import Board, Flows, JobState, Priority
-from tests.chaos._conductor import LEASE, STEPS
+from lifecycle.flows import Flows, JobQueue, JobState, Priority
 from tests.chaos._databases import STORES, OnServer, database
+from tests.chaos._worker import LEASE, STEPS
 from tests.chaos.telling import tell
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ __all__ = ["Tally", "storm"]
 
 ROOT = Path(__file__).parents[2]
 
-CONDUCTORS = 4
+WORKERS = 4
 #: Jobs that are not complete at a time.
 BACKLOG = 40
 #: Seconds that the end may take.
@@ -85,7 +85,7 @@ class Storm:
         self.tally = Tally()
         self.ids: list[str] = []
         self.lives = 0
-        self.conductors: list[tuple[str, Process]] = []
+        self.workers: list[tuple[str, Process]] = []
         # The lives that have said that they work.
         self.up: set[str] = set()
         # When which life was ended.
@@ -93,34 +93,34 @@ class Storm:
 
     async def blow(self, seconds: float, kills: int) -> Tally:
         async with Flows(self.database.where) as flows:
-            board = Board(flows, max_attempts=10**6)
-            posting = asyncio.create_task(self._post(board))
+            queue = JobQueue(flows, max_attempts=10**6)
+            posting = asyncio.create_task(self._post(queue))
             try:
                 await self._rage(time.monotonic() + seconds, kills)
                 posting.cancel()
-                await self._calm(board)
+                await self._calm(queue)
             finally:
                 posting.cancel()
                 await self._end(signal.SIGKILL)
-            await self._judge(board)
+            await self._judge(queue)
         return self.tally
 
-    async def _post(self, board: Board) -> None:
+    async def _post(self, queue: JobQueue) -> None:
         while True:
-            for _ in range(BACKLOG - len(await board.jobs())):
+            for _ in range(BACKLOG - len(await queue.jobs())):
                 name, priority = f"job-{len(self.ids)}", self.chance.choice(list(Priority))
                 after = self.chance.choice([0.0, 0.0, self.chance.random() * 0.3])
-                await board.post("deploy", id=name, priority=priority, after=after)
+                await queue.enqueue("deploy", id=name, priority=priority, after=after)
                 # Not before: who is cancelled while he posts may have posted nothing.
                 self.ids.append(name)
             await asyncio.sleep(0.05)
 
-    # -- the conductors --------------------------------------------------------------------------------------------
+    # -- the workers --------------------------------------------------------------------------------------------
 
     async def _start(self) -> tuple[str, Process]:
         self.lives += 1
         life = f"life-{self.lives}"
-        argv = [sys.executable, "-m", "tests.chaos._conductor", str(self.directory), self.database.where, life]
+        argv = [sys.executable, "-m", "tests.chaos._worker", str(self.directory), self.database.where, life]
         with (self.directory / "errors").open("a") as errors:
             process = await asyncio.create_subprocess_exec(
                 *argv, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=errors
@@ -128,10 +128,10 @@ class Storm:
         return life, process
 
     async def _rage(self, end: float, kills: int) -> None:
-        self.conductors = [await self._start() for _ in range(CONDUCTORS)]
+        self.workers = [await self._start() for _ in range(WORKERS)]
         while time.monotonic() < end or self.tally.kills < kills:
-            victim = self.chance.randrange(CONDUCTORS)
-            life, process = self.conductors[victim]
+            victim = self.chance.randrange(WORKERS)
+            life, process = self.workers[victim]
             # Some die while they start.
             if self.chance.random() < 0.9:
                 await self._up(life, process)
@@ -141,7 +141,7 @@ class Storm:
                 self._stop(process)
             else:
                 await self._kill(life, process)
-                self.conductors[victim] = await self._start()
+                self.workers[victim] = await self._start()
 
     async def _up(self, life: str, process: Process) -> None:
         if life in self.up:
@@ -164,22 +164,22 @@ class Storm:
         pause = LEASE * (1.1 + self.chance.random())
         asyncio.get_running_loop().call_later(pause, _go_on, process)
 
-    async def _calm(self, board: Board) -> None:
-        """In peace: what is left is done, and the conductors end as programs do."""
-        for _, process in self.conductors:
+    async def _calm(self, queue: JobQueue) -> None:
+        """In peace: what is left is done, and the workers end as programs do."""
+        for _, process in self.workers:
             _go_on(process)
-        for life, process in self.conductors:
+        for life, process in self.workers:
             await self._up(life, process)
         with suppress(TimeoutError):
             async with asyncio.timeout(LIMIT):
                 for each in self.ids:
-                    await (await board.get(each))
+                    await (await queue.get(each))
         await self._end(signal.SIGTERM)
-        codes = [process.returncode for _, process in self.conductors]
-        assert codes == [0] * CONDUCTORS, (codes, self._errors())
+        codes = [process.returncode for _, process in self.workers]
+        assert codes == [0] * WORKERS, (codes, self._errors())
 
     async def _end(self, signum: int) -> None:
-        for _, process in self.conductors:
+        for _, process in self.workers:
             if process.returncode is None:
                 _go_on(process)
                 process.send_signal(signum)
@@ -191,9 +191,9 @@ class Storm:
 
     # -- the judgement -----------------------------------------------------------------------------------------------
 
-    async def _judge(self, board: Board) -> None:
+    async def _judge(self, queue: JobQueue) -> None:
         self.tally.jobs = len(self.ids)
-        found = {job.id: job for job in await board.jobs(*JobState)}
+        found = {job.id: job for job in await queue.jobs(*JobState)}
         ended, claims = self._read()
         for each in self.ids:
             job = found.get(each)
@@ -236,7 +236,7 @@ def _go_on(process: Process) -> None:
 
 
 async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqlite") -> Tally:
-    """Let it blow for ``seconds``, and until ``kills`` conductors were killed."""
+    """Let it blow for ``seconds``, and until ``kills`` workers were killed."""
     with tempfile.TemporaryDirectory() as directory:
         with closing(database(store, Path(directory) / "jobs.db")) as kept:
             tally = await Storm(Path(directory), seed, kept).blow(seconds, kills)

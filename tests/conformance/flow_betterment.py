@@ -29,7 +29,7 @@ ERRORS: dict[str, tuple[str, ...]] = {
     "ExecutionFailure": ("StepFailed",),
 }
 
-#: The same for boards: what was asked, and what ours answers.
+#: The same for queues: what was asked, and what ours answers.
 JOB_ERRORS: dict[str, frozenset[tuple[str, str]]] = {
     "UnclaimableJob": frozenset(
         {("claim", "!InvalidState"), ("claim2", "!InvalidState"), ("claim_exp", "!InvalidState")}

@@ -1,8 +1,8 @@
-"""What was recorded on TaskFlow's boards and conductors, done with a board of ours.
+"""What was recorded on TaskFlow's queues and workers, done with a queue of ours.
 
-Ours follows ZooKeeper's board; where a claim is said to end by itself, Redis's, as ZooKeeper has no such thing; and
+Ours follows ZooKeeper's queue; where a claim is said to end by itself, Redis's, as ZooKeeper has no such thing; and
 among jobs that wait, the highest priority is first and then the oldest, as TaskFlow's documents have it. Who has died
-without a word is missed when his claim ends. The clock of the board is set forward, and nobody sleeps.
+without a word is missed when his claim ends. The clock of the queue is set forward, and nobody sleeps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.flows import Board, Flows, Job, JobState, linear, task
+from lifecycle.flows import Flows, Job, JobQueue, JobState, linear, task
 from lifecycle.flows.jobs.rows import Priority
 from tests.conformance.flow_betterment import JOB_ERRORS
 from tests.conformance.flow_building import Unknown, only
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lifecycle.flows import Flow, Store
 
-__all__ = ["CONDUCTED", "check_conductor", "check_job"]
+__all__ = ["WORKED", "check_job", "check_worker"]
 
 Json = Any
 
@@ -31,7 +31,7 @@ _LIMIT, _LEASE = 30.0, 5.0
 
 
 async def check_job(case: Json, store: Store) -> list[str]:
-    """What is different in a case of a board."""
+    """What is different in a case of a queue."""
     only(case, {"id", "ops", "zookeeper", "redis", "source"}, "the case")
     expires = any(op.split()[0] in ("claim_exp", "extend") for op in case["ops"])
     expected = case["redis"] if expires or "zookeeper" not in case else case["zookeeper"]
@@ -54,14 +54,14 @@ def _same(op: str, ours: Json, theirs: Json) -> bool:
 
 
 class _Stage:
-    """A board, another connection to it, and a clock."""
+    """A queue, another connection to it, and a clock."""
 
     def __init__(self, flows: Flows) -> None:
         self._now = 0.0
-        self._board, self._other = [Board(flows), Board(flows)]
-        for board in (self._board, self._other):
+        self._queue, self._other = [JobQueue(flows), JobQueue(flows)]
+        for queue in (self._queue, self._other):
             # Theirs is the real one.
-            board.now = lambda: self._now
+            queue.now = lambda: self._now
         self._jobs: dict[str, Job] = {}
 
     def in_order(self, wanted: Json) -> Json:
@@ -85,27 +85,27 @@ class _Stage:
             return f"!{type(error).__name__}"
 
     async def post(self, name: str, priority: str = "NORMAL") -> str:
-        self._jobs[name] = await self._board.post("flow", id=name, priority=priority.lower())
+        self._jobs[name] = await self._queue.enqueue("flow", id=name, priority=priority.lower())
         return "ok"
 
     async def state(self, name: str) -> str:
-        return (await self._board.get(name)).state.value
+        return (await self._queue.get(name)).state.value
 
     async def owner(self, name: str) -> str | None:
-        return (await self._board.get(name)).owner
+        return (await self._queue.get(name)).owner
 
     async def iter_all(self) -> list[str]:
-        return [job.id for job in await self._board.jobs()]
+        return [job.id for job in await self._queue.jobs()]
 
     async def iter_unclaimed(self) -> list[str]:
-        return [job.id for job in await self._board.jobs(JobState.UNCLAIMED)]
+        return [job.id for job in await self._queue.jobs(JobState.UNCLAIMED)]
 
     async def claim(self, name: str, who: str) -> str:
-        await self._board.claim(self._jobs[name], who)
+        await self._queue.claim(self._jobs[name], who)
         return "ok"
 
     async def claim_for_a_while(self, name: str, who: str, seconds: str) -> str:
-        await self._board.claim(self._jobs[name], who, lease=float(seconds))
+        await self._queue.claim(self._jobs[name], who, lease=float(seconds))
         return "ok"
 
     async def claim_elsewhere(self, name: str, who: str) -> str:
@@ -117,19 +117,19 @@ class _Stage:
         return "ok"
 
     async def extend(self, name: str, seconds: str) -> bool:
-        await self._board.extend(self._jobs[name], float(seconds))
+        await self._queue.extend(self._jobs[name], float(seconds))
         return True
 
     async def consume(self, name: str, who: str) -> str:
-        await self._board.consume(self._jobs[name], who)
+        await self._queue.complete(self._jobs[name], who)
         return "ok"
 
     async def abandon(self, name: str, who: str) -> str:
-        await self._board.abandon(self._jobs[name], who)
+        await self._queue.release(self._jobs[name], who)
         return "ok"
 
     async def trash(self, name: str, who: str) -> str:
-        await self._board.trash(self._jobs[name], who)
+        await self._queue.discard(self._jobs[name], who)
         return "ok"
 
     async def sleep(self, seconds: str) -> None:
@@ -137,10 +137,10 @@ class _Stage:
 
     async def wait(self, _: str) -> str:
         """Where TaskFlow waits, and raises if nothing comes, ours says at once whether there is something."""
-        return "nothing" if await self._board.claim() is None else "ok"
+        return "nothing" if await self._queue.claim() is None else "ok"
 
     async def wait_for_end(self, name: str, seconds: str) -> bool:
-        if (await self._board.get(name)).state is JobState.COMPLETE:
+        if (await self._queue.get(name)).state is JobState.COMPLETE:
             async with asyncio.timeout(_LIMIT):
                 await self._jobs[name]
             return True
@@ -171,7 +171,7 @@ _VERBS: dict[str, Callable[..., Awaitable[Json]]] = {
 }
 
 
-# -- conductors --------------------------------------------------------------------------------------------------------
+# -- workers --------------------------------------------------------------------------------------------------------
 
 
 async def _five() -> int:
@@ -206,7 +206,7 @@ def _endless(begun: asyncio.Event) -> Flow:
     return _flow(_five, wait)
 
 
-#: What a conductor was given in each case, of which the file has no more than a name: the flow, which may tell that it
+#: What a worker was given in each case, of which the file has no more than a name: the flow, which may tell that it
 #: has begun, and what the job was posted with.
 _GIVEN: dict[str, tuple[Callable[[asyncio.Event], Flow], dict[str, Any]]] = {
     "K01-success-consumed": (lambda _: _flow(_five), {}),
@@ -218,25 +218,25 @@ _GIVEN: dict[str, tuple[Callable[[asyncio.Event], Flow], dict[str, Any]]] = {
     "K11-no-flow-uuid-single-flow-ok": (lambda _: _flow(_five), {}),
 }
 
-CONDUCTED: Collection[str] = tuple(_GIVEN)
+WORKED: Collection[str] = tuple(_GIVEN)
 
 
-async def check_conductor(case: Json, store: Store) -> list[str]:
-    """What is different in a case of a conductor: what became of the job and of its flow."""
+async def check_worker(case: Json, store: Store) -> list[str]:
+    """What is different in a case of a worker: what became of the job and of its flow."""
     only(case, {"id", "zookeeper", "redis", "source"}, "the case")
     make, values = _GIVEN[case["id"]]
     wanted = {name: case["zookeeper"][name] for name in ("job_state", "flow_state")}
     async with Flows(store=store, stop_timeout=0.0) as flows:
-        board = Board(flows)
-        job = await board.post("flow", id="job", **values)
+        queue = JobQueue(flows)
+        job = await queue.enqueue("flow", id="job", **values)
         begun = asyncio.Event()
-        working = asyncio.create_task(board.work({"flow": make(begun)}))
+        working = asyncio.create_task(queue.work({"flow": make(begun)}))
         async with asyncio.timeout(_LIMIT):
             await (job if wanted["job_state"] == "COMPLETE" else begun.wait())
         working.cancel()
         await asyncio.wait([working])
         flow_state = (await flows.store.load("job")).flow.state
-        got = {"job_state": (await board.get("job")).state.value, "flow_state": flow_state}
+        got = {"job_state": (await queue.get("job")).state.value, "flow_state": flow_state}
     if wanted["flow_state"] is None:
         # TaskFlow's flow has no state before it runs; ours is stored when it is taken on.
         wanted["flow_state"] = "PENDING"

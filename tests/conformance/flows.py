@@ -1,4 +1,4 @@
-"""Plays cases that were recorded on TaskFlow's engine, and on its boards for jobs, on ours.
+"""Plays cases that were recorded on TaskFlow's engine, and on its queues for jobs, on ours.
 
 ``python -m tests.conformance.flows FILE.json --store sqlite`` prints what differs, and ends with the line ``N passed, M
 failed``. The format is told in the ``meta`` of ``tests/data/taskflow_conformance.json``. What the file has and the
@@ -24,7 +24,7 @@ from tests import postgres
 from tests.conformance.flow_betterment import bettered
 from tests.conformance.flow_building import only
 from tests.conformance.flow_comparing import EACH_EVENT_WRITTEN, compared, ended_alike, same_error, same_events
-from tests.conformance.flow_jobs import CONDUCTED, check_conductor, check_job
+from tests.conformance.flow_jobs import WORKED, check_job, check_worker
 from tests.conformance.flow_playing import STORES, Crash, Outcome, Stage
 from tests.flows.legality import illegal
 
@@ -125,13 +125,13 @@ def plays(file: Json) -> Iterator[tuple[str, Callable[[str], list[str]]]]:
     for case in file.get("cases", ()):
         yield case["id"], partial(check, case, others=by_id)
     for case in file.get("job_cases", ()):
-        yield case["id"], partial(_check_board, check_job, case)
+        yield case["id"], partial(_check_queue, check_job, case)
     for case in file.get("conductor_cases", ()):
-        if case["id"] in CONDUCTED:
-            yield case["id"], partial(_check_board, check_conductor, case)
+        if case["id"] in WORKED:
+            yield case["id"], partial(_check_queue, check_worker, case)
 
 
-def _check_board(checked: Callable[..., Coroutine[Any, Any, list[str]]], case: Json, store: str) -> list[str]:
+def _check_queue(checked: Callable[..., Coroutine[Any, Any, list[str]]], case: Json, store: str) -> list[str]:
     try:
         with tempfile.TemporaryDirectory() as directory:
             return asyncio.run(checked(case, STORES[store](Path(directory))))
@@ -143,8 +143,8 @@ def main(path: str, store: str = "memory") -> int:
     """Play all cases of a file; how many failed."""
     file = json.loads(Path(path).read_text())
     for case in file.get("conductor_cases", ()):
-        if case["id"] not in CONDUCTED:
-            print(f"skipped {case['id']}: the file says not what the conductor was given, or ours cannot be given it")
+        if case["id"] not in WORKED:
+            print(f"skipped {case['id']}: the file says not what the worker was given, or ours cannot be given it")
     passed = failed = 0
     for name, play in plays(file):
         differences = play(store)

@@ -41,7 +41,7 @@ def test_a_recorded_case_comes_out_the_same_on_a_server(name: str) -> None:
     assert PLAYS[name]("postgres") == []
 
 
-def test_all_that_was_recorded_is_played_but_what_a_conductor_of_ours_cannot_be_given() -> None:
+def test_all_that_was_recorded_is_played_but_what_a_worker_of_ours_cannot_be_given() -> None:
     recorded = [case["id"] for kind in ("cases", "job_cases", "conductor_cases") for case in DATA[kind]]
     assert [name[:3] for name in recorded if name not in PLAYS] == ["K04", "K08", "K09", "K10", "K12"]
 
@@ -184,7 +184,7 @@ def test_a_crash_case_is_held_to_the_run_without_the_crash() -> None:
         ("conductor_cases", {"zookeeper": {"job_state": "COMPLETE", "flow_state": "REVERTED"}}, "REVERTED"),
     ],
 )
-def test_a_case_of_a_board_that_comes_out_differently_fails(kind: str, case: Any, why: str) -> None:
+def test_a_case_of_a_queue_that_comes_out_differently_fails(kind: str, case: Any, why: str) -> None:
     ((_, play),) = flows.plays({kind: [{"id": "K01-success-consumed", **case}]})
     assert any(why in difference for difference in play("memory"))
 

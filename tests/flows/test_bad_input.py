@@ -12,10 +12,10 @@ import pytest
 
 from lifecycle.errors import InvalidTopic, JournalError
 from lifecycle.flows import (
-    Board,
     FlowError,
     Flows,
     InvalidState,
+    JobQueue,
     MissingDependencies,
     SQLiteStore,
     Task,
@@ -150,7 +150,7 @@ async def test_an_id_is_a_text(flows: Flows) -> None:
     with pytest.raises(TypeError, match="id=5 is no text"):
         flows.start(step("a", []), id=number)
     with pytest.raises(TypeError, match="id=5 is no text"):
-        await Board(flows).post("a", id=number)
+        await JobQueue(flows).enqueue("a", id=number)
 
 
 @pytest.mark.parametrize(
@@ -341,15 +341,15 @@ async def test_an_id_or_a_topic_with_half_a_surrogate_is_refused(flows: Flows) -
     with pytest.raises(FlowError, match="cannot keep a text with NUL or half a surrogate"):
         flows.start(linear("f", task(lambda: 1, name="a")), id="\ud800")
     with pytest.raises(FlowError, match="cannot keep a text with NUL or half a surrogate"):
-        await Board(flows).post("f", id="\ud800")
+        await JobQueue(flows).enqueue("f", id="\ud800")
     with pytest.raises(InvalidTopic, match="no topic that a router takes"):
         await flows.start(linear("f", task(lambda: send("a/\ud800"), name="a")))
 
 
 async def test_an_error_with_half_a_surrogate_is_kept_with_its_job(flows: Flows) -> None:
-    board = Board(flows)
-    await board.post("f", id="x")
-    job = await board.claim()
+    queue = JobQueue(flows)
+    await queue.enqueue("f", id="x")
+    job = await queue.claim()
     assert job is not None
-    await board.consume(job, outcome="FAILURE", error="no \ud800")
-    assert (await board.get("x")).error == "no \\ud800"
+    await queue.complete(job, outcome="FAILURE", error="no \ud800")
+    assert (await queue.get("x")).error == "no \\ud800"

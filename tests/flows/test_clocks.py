@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.flows import Board, Flows, SQLiteStore, linear, send, task
+from lifecycle.flows import Flows, JobQueue, SQLiteStore, linear, send, task
 from lifecycle.journal import clocks
 
 if TYPE_CHECKING:
@@ -37,22 +37,22 @@ def step(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 async def test_a_step_of_the_clock_takes_no_job_from_its_owner(
     flows: Flows, reopened: Callable[[], Flows], step: Callable[[float], None], seconds: float
 ) -> None:
-    board = Board(flows, max_attempts=1)
-    job = await board.claim(await board.post("grow", id="one"), lease=30.0)
+    queue = JobQueue(flows, max_attempts=1)
+    job = await queue.claim(await queue.enqueue("grow", id="one"), lease=30.0)
     step(seconds)
-    assert (await board.get("one")).state == "CLAIMED"
+    assert (await queue.get("one")).state == "CLAIMED"
     async with reopened() as later:
         # Opened after the step, and of one mind all the same.
         assert abs(later.store.time() - flows.store.time()) < LIMIT
-    await board.extend(job, 30.0)
-    await board.consume(job)
+    await queue.extend(job, 30.0)
+    await queue.complete(job)
 
 
 async def test_a_delayed_job_is_due_although_the_clock_goes_back(flows: Flows, step: Callable[[float], None]) -> None:
-    board = Board(flows)
-    job = await board.post("grow", after=0.2)
+    queue = JobQueue(flows)
+    job = await queue.enqueue("grow", after=0.2)
     step(-HOUR)
-    work = asyncio.create_task(board.work({"grow": GROW}))
+    work = asyncio.create_task(queue.work({"grow": GROW}))
     async with asyncio.timeout(LIMIT):
         assert await job == "SUCCESS"
     work.cancel()
@@ -63,17 +63,17 @@ async def test_a_delayed_job_is_due_although_the_clock_goes_back(flows: Flows, s
 async def test_the_time_of_a_flow_whose_job_is_discarded_is_that_of_the_system(
     flows: Flows, step: Callable[[float], None]
 ) -> None:
-    board, hold = Board(flows, max_attempts=1), linear("hold", task(asyncio.Event().wait, name="a"))
-    for id_ in ("trashed", "expired"):
+    queue, hold = JobQueue(flows, max_attempts=1), linear("hold", task(asyncio.Event().wait, name="a"))
+    for id_ in ("discarded", "expired"):
         run = flows.start(hold, id=id_)
         await run.stored()
         await run.suspend(cancel_after=0)
     step(HOUR)
-    await board.trash(await board.claim(await board.post("hold", id="trashed")))
-    job = await board.claim(await board.post("hold", id="expired"), lease=0.01)
+    await queue.discard(await queue.claim(await queue.enqueue("hold", id="discarded")))
+    job = await queue.claim(await queue.enqueue("hold", id="expired"), lease=0.01)
     async with asyncio.timeout(LIMIT):
-        assert await job == "trashed"
-    for id_ in ("trashed", "expired"):
+        assert await job == "discarded"
+    for id_ in ("discarded", "expired"):
         row = (await flows.store.load(id_)).flow
         assert row.state == "FAILURE"
         assert abs(row.at - time.time()) < LIMIT

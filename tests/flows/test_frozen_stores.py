@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.flows import Board, Flows, MemoryStore, linear, task
+from lifecycle.flows import Flows, JobQueue, MemoryStore, linear, task
 
 if TYPE_CHECKING:
     from lifecycle.flows import Batch
@@ -41,7 +41,7 @@ async def test_flows_whose_end_cannot_be_written_are_left(caplog: pytest.LogCapt
     assert "the store takes too long" in caplog.text
 
 
-async def test_a_conductor_whose_jobs_cannot_be_written_ends(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_whose_jobs_cannot_be_written_ends(caplog: pytest.LogCaptureFixture) -> None:
     store, begun = Frozen(), asyncio.Event()
 
     async def work() -> None:
@@ -49,9 +49,9 @@ async def test_a_conductor_whose_jobs_cannot_be_written_ends(caplog: pytest.LogC
         await asyncio.Event().wait()
 
     async with Flows(store=store, stop_timeout=3.0) as flows:
-        board = Board(flows)
-        await board.post("f")
-        working = asyncio.create_task(board.work({"f": linear("f", task(work, name="a"))}))
+        queue = JobQueue(flows)
+        await queue.enqueue("f")
+        working = asyncio.create_task(queue.work({"f": linear("f", task(work, name="a"))}))
         await begun.wait()
         store.frozen = True
         async with asyncio.timeout(LIMIT):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.errors import JournalError
-from lifecycle.flows import Board, Flows, linear, task
+from lifecycle.flows import Flows, JobQueue, linear, task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,50 +31,50 @@ GROW = linear("grow", double)
 
 
 @pytest.fixture
-async def board(tmp_path: Path) -> AsyncIterator[Board]:
+async def queue(tmp_path: Path) -> AsyncIterator[JobQueue]:
     async with Flows(tmp_path / "flows.db", stop_timeout=0.0) as flows:
-        yield Board(flows)
+        yield JobQueue(flows)
 
 
-async def pragma(board: Board, text: str) -> None:
+async def pragma(queue: JobQueue, text: str) -> None:
     """Change how the file is used; such as a lock that is not waited for, so that the test is short."""
-    journal = board.flows.store.journal  # type: ignore[attr-defined]  # it is one of SQLite
+    journal = queue.flows.store.journal  # type: ignore[attr-defined]  # it is one of SQLite
     await journal.run(lambda db: db.execute(f"PRAGMA {text}").fetchall())
 
 
 def another(path: Path) -> sqlite3.Connection:
-    """As of another process. It waits for the disk as long as that needs: the board may be writing just now."""
+    """As of another process. It waits for the disk as long as that needs: the queue may be writing just now."""
     return sqlite3.connect(path / "flows.db", isolation_level=None, timeout=60)
 
 
-async def test_a_file_that_is_locked_is_said_to_be_and_works_again(board: Board, tmp_path: Path) -> None:
-    await pragma(board, "busy_timeout = 10")
+async def test_a_file_that_is_locked_is_said_to_be_and_works_again(queue: JobQueue, tmp_path: Path) -> None:
+    await pragma(queue, "busy_timeout = 10")
     with closing(another(tmp_path)) as other:
         other.execute("BEGIN IMMEDIATE")
-        for call in (board.post("grow"), board.jobs(), board.claim(), board.purge(0.0)):
+        for call in (queue.enqueue("grow"), queue.jobs(), queue.claim(), queue.purge(0.0)):
             with pytest.raises(JournalError, match=r"flows\.db: another process has held it locked"):
                 await call
         other.execute("ROLLBACK")
-    assert (await board.post("grow", id="one")).state == "UNCLAIMED"
+    assert (await queue.enqueue("grow", id="one")).state == "UNCLAIMED"
 
 
-async def test_what_is_only_read_is_not_held_up_by_a_lock(board: Board, tmp_path: Path) -> None:
-    await pragma(board, "busy_timeout = 10")
-    await board.post("grow", id="one")
-    assert [job.id for job in await board.jobs()] == ["one"]
+async def test_what_is_only_read_is_not_held_up_by_a_lock(queue: JobQueue, tmp_path: Path) -> None:
+    await pragma(queue, "busy_timeout = 10")
+    await queue.enqueue("grow", id="one")
+    assert [job.id for job in await queue.jobs()] == ["one"]
     with closing(another(tmp_path)) as other:
         other.execute("BEGIN IMMEDIATE")
-        assert [job.id for job in await board.jobs()] == ["one"]
-        assert (await board.get("one")).state == "UNCLAIMED"
-        assert await board.flows.recover(GROW) == []
-        assert await board.flows.store.flows() == []
-        assert await board.flows.store.changes("one") == []
+        assert [job.id for job in await queue.jobs()] == ["one"]
+        assert (await queue.get("one")).state == "UNCLAIMED"
+        assert await queue.flows.recover(GROW) == []
+        assert await queue.flows.store.flows() == []
+        assert await queue.flows.store.changes("one") == []
 
 
-async def test_a_conductor_lives_through_a_lock(board: Board, tmp_path: Path, clock: Clock) -> None:
-    await pragma(board, "busy_timeout = 10")
-    work = asyncio.create_task(board.work({"grow": GROW}, lease=3.0))
-    job = await board.post("grow", size=1)
+async def test_a_worker_lives_through_a_lock(queue: JobQueue, tmp_path: Path, clock: Clock) -> None:
+    await pragma(queue, "busy_timeout = 10")
+    work = asyncio.create_task(queue.work({"grow": GROW}, lease=3.0))
+    job = await queue.enqueue("grow", size=1)
     with closing(another(tmp_path)) as other:
         other.execute("BEGIN IMMEDIATE")
         await clock.advance(20)
@@ -85,14 +85,14 @@ async def test_a_conductor_lives_through_a_lock(board: Board, tmp_path: Path, cl
         await work
 
 
-async def test_a_conductor_lives_through_a_lock_that_comes_while_a_job_is_done(
-    board: Board, tmp_path: Path, clock: Clock
+async def test_a_worker_lives_through_a_lock_that_comes_while_a_job_is_done(
+    queue: JobQueue, tmp_path: Path, clock: Clock
 ) -> None:
     """Its claim cannot be kept, and what it did cannot be written: somebody does it again, here itself."""
-    await pragma(board, "busy_timeout = 10")
-    work = asyncio.create_task(board.work({"grow": GROW}, lease=3.0))
-    job = await board.post("grow", size=1)
-    while not board.flows.runs or not board.flows.runs[0].steps:
+    await pragma(queue, "busy_timeout = 10")
+    work = asyncio.create_task(queue.work({"grow": GROW}, lease=3.0))
+    job = await queue.enqueue("grow", size=1)
+    while not queue.flows.runs or not queue.flows.runs[0].steps:
         await asyncio.sleep(0.01)
     with closing(another(tmp_path)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -105,20 +105,20 @@ async def test_a_conductor_lives_through_a_lock_that_comes_while_a_job_is_done(
         await work
 
 
-async def test_a_disk_that_is_full_is_said_to_be_and_room_is_all_it_takes(board: Board) -> None:
-    await pragma(board, "max_page_count = 1")
+async def test_a_disk_that_is_full_is_said_to_be_and_room_is_all_it_takes(queue: JobQueue) -> None:
+    await pragma(queue, "max_page_count = 1")
     with pytest.raises(JournalError, match="the disk is full; make room"):
         for _ in range(1000):
-            await board.post("grow", text="x" * 10_000)
-    await pragma(board, "max_page_count = 1000000")
-    await board.post("grow", id="one")
-    assert "one" in [job.id for job in await board.jobs()]
+            await queue.enqueue("grow", text="x" * 10_000)
+    await pragma(queue, "max_page_count = 1000000")
+    await queue.enqueue("grow", id="one")
+    assert "one" in [job.id for job in await queue.jobs()]
 
 
-async def test_a_file_that_cannot_be_written_is_said_to_be(board: Board) -> None:
-    job = await board.post("grow")
-    await pragma(board, "query_only = ON")
-    for call in (board.post("grow"), board.claim(job)):
+async def test_a_file_that_cannot_be_written_is_said_to_be(queue: JobQueue) -> None:
+    job = await queue.enqueue("grow")
+    await pragma(queue, "query_only = ON")
+    for call in (queue.enqueue("grow"), queue.claim(job)):
         with pytest.raises(JournalError, match="it cannot be written"):
             await call
 
@@ -141,13 +141,13 @@ async def test_jobs_of_a_newer_program_are_refused(tmp_path: Path) -> None:
             pass
 
 
-async def test_values_that_somebody_has_damaged_cost_that_job_alone(board: Board, tmp_path: Path) -> None:
-    bad, good = await board.post("grow", size=1), await board.post("grow", size=2)
+async def test_values_that_somebody_has_damaged_cost_that_job_alone(queue: JobQueue, tmp_path: Path) -> None:
+    bad, good = await queue.enqueue("grow", size=1), await queue.enqueue("grow", size=2)
     with closing(sqlite3.connect(tmp_path / "flows.db")) as db, db:
         db.execute("UPDATE lifecycle_jobs SET store = '{nonsense' WHERE id = ?", (bad.id,))
-    work = asyncio.create_task(board.work({"grow": GROW}))
+    work = asyncio.create_task(queue.work({"grow": GROW}))
     assert await good == "SUCCESS"
-    assert await bad == "trashed"
+    assert await bad == "discarded"
     assert "JSON" in bad.error
     work.cancel()
     with suppress(asyncio.CancelledError):

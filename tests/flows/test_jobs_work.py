@@ -1,4 +1,4 @@
-"""What a conductor promises, whatever the jobs are kept in."""
+"""What a worker promises, whatever the jobs are kept in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.errors import ClaimLost, FlowError, JournalError
-from lifecycle.flows import Board, Flows, FlowState, MemoryStore, PostgresStore, current_task, linear, task, unordered
+from lifecycle.flows import (
+    Flows,
+    FlowState,
+    JobQueue,
+    MemoryStore,
+    PostgresStore,
+    current_task,
+    linear,
+    task,
+    unordered,
+)
 from lifecycle.flows.memory.jobs import MemoryJobs
 
 if TYPE_CHECKING:
@@ -22,23 +32,23 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 
 @pytest.fixture
-def board(flows: Flows) -> Board:
-    return Board(flows)
+def queue(flows: Flows) -> JobQueue:
+    return JobQueue(flows)
 
 
 @pytest.fixture
-async def other(flows: Flows, reopened: Callable[[], Flows]) -> AsyncIterator[Board]:
-    """A board of another session, as another process would have it; of memory there is but one."""
+async def other(flows: Flows, reopened: Callable[[], Flows]) -> AsyncIterator[JobQueue]:
+    """A queue of another session, as another process would have it; of memory there is but one."""
     if isinstance(flows.store, MemoryStore):
-        yield Board(flows)
+        yield JobQueue(flows)
         return
     async with reopened() as others:
-        yield Board(others)
+        yield JobQueue(others)
 
 
 @asynccontextmanager
-async def working(board: Board, *flows: Flow, **options: Any) -> AsyncIterator[asyncio.Task[None]]:
-    work = asyncio.create_task(board.work({flow.name: flow for flow in flows}, **options))
+async def working(queue: JobQueue, *flows: Flow, **options: Any) -> AsyncIterator[asyncio.Task[None]]:
+    work = asyncio.create_task(queue.work({flow.name: flow for flow in flows}, **options))
     try:
         yield work
     finally:
@@ -82,68 +92,68 @@ def doing(name: str, fn: Callable[[], Awaitable[Any]]) -> Flow:
 # -- what becomes of a job ---------------------------------------------------------------------------------------------
 
 
-async def test_a_job_is_done_by_the_flow_that_it_was_posted_for(board: Board) -> None:
-    async with working(board, GROW):
-        job = await board.post("grow", id="one", size=5)
+async def test_a_job_is_done_by_the_flow_that_it_was_posted_for(queue: JobQueue) -> None:
+    async with working(queue, GROW):
+        job = await queue.enqueue("grow", id="one", size=5)
         assert await job == "SUCCESS"
-        run = board.flows.start(GROW, id="one", size=5)
+        run = queue.flows.start(GROW, id="one", size=5)
         assert await run == {"double": 10}
-    assert board.flows.runs == ()
+    assert queue.flows.runs == ()
 
 
-async def test_a_job_whose_flow_was_undone_is_complete_and_says_why(board: Board) -> None:
-    async with working(board, linear("f", double, fails)):
-        job = await board.post("f", size=5)
+async def test_a_job_whose_flow_was_undone_is_complete_and_says_why(queue: JobQueue) -> None:
+    async with working(queue, linear("f", double, fails)):
+        job = await queue.enqueue("f", size=5)
         assert await job == "REVERTED"
     assert job.error == "RuntimeError: no room"
 
 
-async def test_a_job_whose_flow_could_not_be_undone_is_complete_and_says_why(board: Board) -> None:
-    async with working(board, linear("f", clings, fails)):
-        job = await board.post("f")
+async def test_a_job_whose_flow_could_not_be_undone_is_complete_and_says_why(queue: JobQueue) -> None:
+    async with working(queue, linear("f", clings, fails)):
+        job = await queue.enqueue("f")
         assert await job == "FAILURE"
     assert job.error == "RuntimeError: stuck"
 
 
 @pytest.mark.parametrize("values", [{}, {"size": 5, "colour": "red"}])
-async def test_a_job_that_no_attempt_could_do_is_trashed(board: Board, values: dict[str, Any]) -> None:
-    async with working(board, GROW):
-        job = await board.post("grow", **values)
-        assert await job == "trashed"
+async def test_a_job_that_no_attempt_could_do_is_trashed(queue: JobQueue, values: dict[str, Any]) -> None:
+    async with working(queue, GROW):
+        job = await queue.enqueue("grow", **values)
+        assert await job == "discarded"
     assert ("size" in job.error) or ("colour" in job.error)
     assert job.attempts == 1
 
 
-async def test_a_flow_that_came_to_its_end_before_is_not_done_again(board: Board) -> None:
+async def test_a_flow_that_came_to_its_end_before_is_not_done_again(queue: JobQueue) -> None:
     calls = []
 
     async def work() -> None:
         calls.append(1)
 
     flow = doing("f", work)
-    await board.flows.start(flow, id="one")
-    async with working(board, flow):
-        assert await (await board.post("f", id="one")) == "SUCCESS"
+    await queue.flows.start(flow, id="one")
+    async with working(queue, flow):
+        assert await (await queue.enqueue("f", id="one")) == "SUCCESS"
     assert calls == [1]
 
 
-async def test_a_job_that_is_due_later_is_done_then(board: Board, clock: Clock) -> None:
-    async with working(board, GROW):
-        job = await board.post("grow", size=1, after=3600)
+async def test_a_job_that_is_due_later_is_done_then(queue: JobQueue, clock: Clock) -> None:
+    async with working(queue, GROW):
+        job = await queue.enqueue("grow", size=1, after=3600)
         await clock.advance(3599)
-        assert (await board.get(job.id)).state == "UNCLAIMED"
+        assert (await queue.get(job.id)).state == "UNCLAIMED"
         await job
         assert 3600 <= clock.time() < 3601
 
 
-async def test_jobs_of_other_flows_are_left_to_others(board: Board, clock: Clock) -> None:
-    job = await board.post("shrink", size=1)
-    async with working(board, GROW):
+async def test_jobs_of_other_flows_are_left_to_others(queue: JobQueue, clock: Clock) -> None:
+    job = await queue.enqueue("shrink", size=1)
+    async with working(queue, GROW):
         await clock.advance(100)
-        assert (await board.get(job.id)).attempts == 0
+        assert (await queue.get(job.id)).attempts == 0
 
 
-async def test_they_are_done_in_order_and_no_more_at_once_than_was_said(board: Board) -> None:
+async def test_they_are_done_in_order_and_no_more_at_once_than_was_said(queue: JobQueue) -> None:
     at_once, most, order = 0, 0, []
 
     async def work() -> None:
@@ -155,11 +165,11 @@ async def test_they_are_done_in_order_and_no_more_at_once_than_was_said(board: B
         at_once -= 1
 
     jobs = [
-        await board.post("f", id=f"{priority}-{number}", priority=priority)
+        await queue.enqueue("f", id=f"{priority}-{number}", priority=priority)
         for number in range(3)
         for priority in ("low", "high")
     ]
-    async with working(board, doing("f", work), concurrency=2):
+    async with working(queue, doing("f", work), concurrency=2):
         assert await asyncio.gather(*jobs) == ["SUCCESS"] * 6
     assert most == 2
     # Of two that begin at once, either may be the first.
@@ -170,15 +180,15 @@ async def test_they_are_done_in_order_and_no_more_at_once_than_was_said(board: B
     ]
 
 
-async def test_who_waits_in_another_session_hears_of_the_end(board: Board, other: Board) -> None:
-    async with working(board, GROW):
-        job = await other.post("grow", size=1)
+async def test_who_waits_in_another_session_hears_of_the_end(queue: JobQueue, other: JobQueue) -> None:
+    async with working(queue, GROW):
+        job = await other.enqueue("grow", size=1)
         # News that come over a network are not waited for by a clock that jumps: then all look for themselves.
-        async with asyncio.timeout(30 if isinstance(board.flows.store, PostgresStore) else 2):
+        async with asyncio.timeout(30 if isinstance(queue.flows.store, PostgresStore) else 2):
             assert await job == "SUCCESS"
 
 
-async def test_two_conductors_share_the_work_and_do_nothing_twice(board: Board, other: Board) -> None:
+async def test_two_workers_share_the_work_and_do_nothing_twice(queue: JobQueue, other: JobQueue) -> None:
     done: list[str] = []
 
     async def work() -> None:
@@ -186,8 +196,8 @@ async def test_two_conductors_share_the_work_and_do_nothing_twice(board: Board, 
         done.append(current_task().flow)
 
     flow = doing("f", work)
-    jobs = [await board.post("f", id=str(number)) for number in range(20)]
-    async with working(board, flow, concurrency=3), working(other, flow, concurrency=3):
+    jobs = [await queue.enqueue("f", id=str(number)) for number in range(20)]
+    async with working(queue, flow, concurrency=3), working(other, flow, concurrency=3):
         await asyncio.gather(*jobs)
     assert sorted(done, key=int) == [str(number) for number in range(20)]
 
@@ -195,7 +205,7 @@ async def test_two_conductors_share_the_work_and_do_nothing_twice(board: Board, 
 # -- claims are kept, and given back -----------------------------------------------------------------------------------
 
 
-async def test_a_claim_is_kept_however_long_the_job_takes(board: Board, other: Board) -> None:
+async def test_a_claim_is_kept_however_long_the_job_takes(queue: JobQueue, other: JobQueue) -> None:
     calls = 0
 
     async def work() -> None:
@@ -204,13 +214,15 @@ async def test_a_claim_is_kept_however_long_the_job_takes(board: Board, other: B
         await asyncio.sleep(100)
 
     flow = doing("f", work)
-    job = await board.post("f")
-    async with working(board, flow, lease=3.0), working(other, flow, lease=3.0):
+    job = await queue.enqueue("f")
+    async with working(queue, flow, lease=3.0), working(other, flow, lease=3.0):
         assert await job == "SUCCESS"
     assert (calls, job.attempts) == (1, 1)
 
 
-async def test_who_stops_gives_back_what_he_has_and_another_goes_on_where_he_was(board: Board, other: Board) -> None:
+async def test_a_worker_that_stops_releases_its_jobs_and_another_continues_them(
+    queue: JobQueue, other: JobQueue
+) -> None:
     calls: list[str] = []
     gate = asyncio.Event()
 
@@ -222,20 +234,20 @@ async def test_who_stops_gives_back_what_he_has_and_another_goes_on_where_he_was
         await gate.wait()
 
     flow = linear("f", task(first), task(second))
-    job = await board.post("f", id="one")
-    async with working(board, flow):
+    job = await queue.enqueue("f", id="one")
+    async with working(queue, flow):
         await until(lambda: len(calls) == 2)
-    found = await board.get("one")
+    found = await queue.get("one")
     assert (found.state, found.attempts) == ("UNCLAIMED", 0)
-    assert (await board.flows.store.load("one")).flow.state == "SUSPENDED"
-    assert board.flows.runs == ()
+    assert (await queue.flows.store.load("one")).flow.state == "SUSPENDED"
+    assert queue.flows.runs == ()
     gate.set()
     async with working(other, flow):
         assert await job == "SUCCESS"
     assert calls == ["first", "second", "second"]
 
 
-async def test_what_ends_while_its_conductor_stops_is_complete(reopened: Callable[[], Flows]) -> None:
+async def test_what_ends_while_its_worker_stops_is_complete(reopened: Callable[[], Flows]) -> None:
     began = asyncio.Event()
 
     async def work() -> None:
@@ -243,14 +255,14 @@ async def test_what_ends_while_its_conductor_stops_is_complete(reopened: Callabl
         await asyncio.sleep(1)
 
     async with Flows(store=reopened().store, stop_timeout=5.0) as flows:
-        board = Board(flows)
-        job = await board.post("f")
-        async with working(board, doing("f", work)):
+        queue = JobQueue(flows)
+        job = await queue.enqueue("f")
+        async with working(queue, doing("f", work)):
             await began.wait()
-        assert (await board.get(job.id)).outcome == "SUCCESS"
+        assert (await queue.get(job.id)).outcome == "SUCCESS"
 
 
-async def test_a_conductor_that_is_cancelled_twice_stops_at_once(reopened: Callable[[], Flows], clock: Clock) -> None:
+async def test_a_worker_that_is_cancelled_twice_stops_at_once(reopened: Callable[[], Flows], clock: Clock) -> None:
     began = asyncio.Event()
 
     async def work() -> None:
@@ -258,32 +270,32 @@ async def test_a_conductor_that_is_cancelled_twice_stops_at_once(reopened: Calla
         await asyncio.sleep(1000)
 
     async with Flows(store=reopened().store, stop_timeout=100.0) as flows:
-        board = Board(flows)
-        await board.post("f")
-        async with working(board, doing("f", work)) as conductor:
+        queue = JobQueue(flows)
+        await queue.enqueue("f")
+        async with working(queue, doing("f", work)) as worker:
             await began.wait()
-            conductor.cancel()
+            worker.cancel()
             await clock.advance(1)
-            assert not conductor.done()
+            assert not worker.done()
         assert clock.time() < 10
         assert flows.runs == ()
 
 
-async def test_suspended_flows_keep_their_claims_and_go_on(board: Board, clock: Clock) -> None:
+async def test_suspended_flows_keep_their_claims_and_go_on(queue: JobQueue, clock: Clock) -> None:
     calls = []
 
     async def work() -> None:
         calls.append(1)
         await asyncio.sleep(10)
 
-    job = await board.post("f")
-    async with working(board, linear("f", task(work, name="a"), task(work, name="b")), lease=3.0):
+    job = await queue.enqueue("f")
+    async with working(queue, linear("f", task(work, name="a"), task(work, name="b")), lease=3.0):
         await until(lambda: calls)
-        await board.flows.suspend()
+        await queue.flows.suspend()
         await clock.advance(100)
-        assert (await board.get(job.id)).state == "CLAIMED"
+        assert (await queue.get(job.id)).state == "CLAIMED"
         assert len(calls) == 1
-        await board.flows.resume()
+        await queue.flows.resume()
         assert await job == "SUCCESS"
     assert len(calls) == 2
 
@@ -292,7 +304,7 @@ async def test_suspended_flows_keep_their_claims_and_go_on(board: Board, clock: 
 
 
 async def test_who_has_lost_a_claim_stops_and_what_he_still_writes_is_refused(
-    board: Board, other: Board, clock: Clock
+    queue: JobQueue, other: JobQueue, clock: Clock
 ) -> None:
     """The other's clock is ahead, so that for it the lease is over."""
     fates: list[str] = []
@@ -307,23 +319,23 @@ async def test_who_has_lost_a_claim_stops_and_what_he_still_writes_is_refused(
         return "x"
 
     flow = doing("f", work)
-    await board.post("f", id="one")
-    async with working(board, flow, lease=9.0):
-        await until(lambda: board.flows.runs)
-        (run,) = board.flows.runs
+    await queue.enqueue("f", id="one")
+    async with working(queue, flow, lease=9.0):
+        await until(lambda: queue.flows.runs)
+        (run,) = queue.flows.runs
         await until(lambda: run.steps and run.steps["work"].state == "RUNNING")
         other.now = lambda: clock.time() + 100
         stolen = await other.claim(await other.get("one"), "thief", lease=1000.0)
         with pytest.raises(ClaimLost):
             await run
         assert fates == ["cancelled"]
-        assert board.flows.runs == ()
-    assert (await board.get("one")).owner == "thief"
-    await other.consume(stolen, "thief")
+        assert queue.flows.runs == ()
+    assert (await queue.get("one")).owner == "thief"
+    await other.complete(stolen, "thief")
 
 
 async def test_a_task_that_ends_after_the_claim_was_lost_is_not_written(
-    board: Board, other: Board, clock: Clock
+    queue: JobQueue, other: JobQueue, clock: Clock
 ) -> None:
     """No heartbeat comes between: it is the flow's own write that is refused."""
 
@@ -331,20 +343,20 @@ async def test_a_task_that_ends_after_the_claim_was_lost_is_not_written(
         await asyncio.sleep(2)
         return "late"
 
-    await board.post("f", id="one")
-    async with working(board, doing("f", work), lease=90.0):
-        await until(lambda: board.flows.runs and board.flows.runs[0].steps)
+    await queue.enqueue("f", id="one")
+    async with working(queue, doing("f", work), lease=90.0):
+        await until(lambda: queue.flows.runs and queue.flows.runs[0].steps)
         other.now = lambda: clock.time() + 100
         await other.claim(await other.get("one"), "thief", lease=1000.0)
-        (run,) = board.flows.runs
+        (run,) = queue.flows.runs
         with pytest.raises(ClaimLost):
             await run
-    _, steps = await board.flows.store.load("one")
+    _, steps = await queue.flows.store.load("one")
     assert (steps["work"].state, steps["work"].result) == ("RUNNING", None)
 
 
-async def test_a_conductor_that_claims_what_it_has_lost_itself_does_not_do_it_twice_at_once(
-    board: Board, other: Board, clock: Clock
+async def test_a_worker_that_claims_what_it_has_lost_itself_does_not_do_it_twice_at_once(
+    queue: JobQueue, other: JobQueue, clock: Clock
 ) -> None:
     at_once, most, calls = 0, 0, 0
 
@@ -357,19 +369,19 @@ async def test_a_conductor_that_claims_what_it_has_lost_itself_does_not_do_it_tw
         finally:
             at_once -= 1
 
-    job = await board.post("f", id="one")
-    async with working(board, doing("f", work), lease=30.0):
+    job = await queue.enqueue("f", id="one")
+    async with working(queue, doing("f", work), lease=30.0):
         await until(lambda: calls)
         other.now = lambda: clock.time() + 100
         # To look is enough to end the claim; then it is there for everybody.
         assert (await other.get("one")).state == "UNCLAIMED"
-        await board.post("g")
+        await queue.enqueue("g")
         assert await job == "SUCCESS"
     assert (calls, most) == (2, 1)
 
 
 async def test_a_late_heartbeat_loses_the_claims_that_have_expired_and_no_others(
-    board: Board, clock: Clock, caplog: pytest.LogCaptureFixture
+    queue: JobQueue, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun: list[str] = []
 
@@ -377,14 +389,14 @@ async def test_a_late_heartbeat_loses_the_claims_that_have_expired_and_no_others
         begun.append(current_task().flow)
         await asyncio.sleep(100 if len(begun) < 3 else 0)
 
-    async with working(board, doing("f", work), lease=30.0):
-        early = await board.post("f", id="early")
+    async with working(queue, doing("f", work), lease=30.0):
+        early = await queue.enqueue("f", id="early")
         await until(lambda: len(begun) == 1)
         await clock.advance(9)
-        late = await board.post("f", id="late")
+        late = await queue.enqueue("f", id="late")
         await until(lambda: len(begun) == 2)
         # As if the loop had been blocked for 22 seconds before the heartbeat.
-        board.now = lambda: clock.time() + 22
+        queue.now = lambda: clock.time() + 22
         assert [await early, await late] == ["SUCCESS", "SUCCESS"]
     assert begun == ["early", "late", "early"]
     assert (early.attempts, late.attempts) == (2, 1)
@@ -411,61 +423,61 @@ class OnFullDisk(MemoryStore):
 
 async def test_claims_are_extended_soon_after_a_store_that_failed_answers_again() -> None:
     async with Flows(store=OnFullDisk()) as flows:
-        board = Board(flows)
-        async with working(board, doing("f", lambda: asyncio.sleep(60)), lease=30.0):
-            job = await board.post("f")
+        queue = JobQueue(flows)
+        async with working(queue, doing("f", lambda: asyncio.sleep(60)), lease=30.0):
+            job = await queue.enqueue("f")
             assert await job == "SUCCESS"
     assert job.attempts == 1
 
 
-async def test_what_was_posted_is_not_recovered_beside_its_board(board: Board) -> None:
+async def test_what_was_posted_is_not_recovered_beside_its_queue(queue: JobQueue) -> None:
     async def work() -> None:
         await asyncio.sleep(1000)
 
     flow = doing("f", work)
-    await board.post("f", id="one")
-    async with working(board, flow):
-        await until(lambda: board.flows.runs)
-        await board.flows.runs[0].suspend(cancel_after=0)
-    assert (await board.flows.store.load("one")).flow.state == FlowState.SUSPENDED
-    assert await board.flows.recover(flow) == []
+    await queue.enqueue("f", id="one")
+    async with working(queue, flow):
+        await until(lambda: queue.flows.runs)
+        await queue.flows.runs[0].suspend(cancel_after=0)
+    assert (await queue.flows.store.load("one")).flow.state == FlowState.SUSPENDED
+    assert await queue.flows.recover(flow) == []
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
-async def test_work_that_cannot_be_done_is_refused_before_anything_is_claimed(board: Board) -> None:
-    await board.post("grow", size=1)
+async def test_work_that_cannot_be_done_is_refused_before_anything_is_claimed(queue: JobQueue) -> None:
+    await queue.enqueue("grow", size=1)
     with pytest.raises(ValueError, match=r"'shrink'.*called 'grow'"):
-        await board.work({"shrink": GROW})
+        await queue.work({"shrink": GROW})
     with pytest.raises(ValueError, match="give flows"):
-        await board.work({})
+        await queue.work({})
     with pytest.raises(ValueError, match="concurrency=0"):
-        await board.work({"grow": GROW}, concurrency=0)
+        await queue.work({"grow": GROW}, concurrency=0)
     with pytest.raises(ValueError, match="lease=0"):
-        await board.work({"grow": GROW}, lease=0)
+        await queue.work({"grow": GROW}, lease=0)
     with pytest.raises(FlowError, match="double"):
-        await board.work({"twice": unordered("twice", double, linear("part", double))})
-    assert (await board.jobs())[0].attempts == 0
+        await queue.work({"twice": unordered("twice", double, linear("part", double))})
+    assert (await queue.jobs())[0].attempts == 0
 
 
-async def test_a_conductor_whose_flows_are_left_ends(reopened: Callable[[], Flows]) -> None:
+async def test_a_worker_whose_flows_are_left_ends(reopened: Callable[[], Flows]) -> None:
     async with reopened() as flows:
-        work = asyncio.create_task(Board(flows).work({"grow": GROW}))
+        work = asyncio.create_task(JobQueue(flows).work({"grow": GROW}))
         await asyncio.sleep(1)
     with pytest.raises(FlowError, match="not open"):
         await work
 
 
-async def test_suspended_flows_claim_no_jobs_until_they_are_resumed(board: Board, clock: Clock) -> None:
-    async with working(board, GROW, lease=3.0):
-        await board.flows.suspend()
-        job = await board.post("grow", size=4)
+async def test_suspended_flows_claim_no_jobs_until_they_are_resumed(queue: JobQueue, clock: Clock) -> None:
+    async with working(queue, GROW, lease=3.0):
+        await queue.flows.suspend()
+        job = await queue.enqueue("grow", size=4)
         await clock.advance(60.0)
-        assert (await board.get(job.id)).state == "UNCLAIMED"
-        await board.flows.resume()
+        assert (await queue.get(job.id)).state == "UNCLAIMED"
+        await queue.flows.resume()
         assert await job == "SUCCESS"
-    assert (await board.get(job.id)).attempts == 1
+    assert (await queue.get(job.id)).attempts == 1
 
 
 # -- jobs that are discarded -------------------------------------------------------------------------------------------
@@ -478,12 +490,12 @@ async def test_the_flow_of_a_discarded_job_is_not_recovered(flows: Flows, clock:
         calls.append(1)
         await asyncio.sleep(1000)
 
-    board, flow = Board(flows, max_attempts=1), doing("f", poison)
-    async with working(board, flow, lease=9.0):
-        job = await board.post("f", id="one")
+    queue, flow = JobQueue(flows, max_attempts=1), doing("f", poison)
+    async with working(queue, flow, lease=9.0):
+        job = await queue.enqueue("f", id="one")
         await until(lambda: calls)
-        board.now = lambda: clock.time() + 100
-        assert await job == "trashed"
+        queue.now = lambda: clock.time() + 100
+        assert await job == "discarded"
     assert await flows.recover(flow) == []
     with pytest.raises(FlowError, match="flow 'one' is FAILURE: its job was discarded: "):
         await flows.start(flow, id="one")
@@ -497,12 +509,12 @@ async def test_the_flow_of_a_discarded_job_can_be_reset_and_done_again(flows: Fl
         keys.append(current_task().key)
         await asyncio.sleep(1000 if len(keys) == 1 else 0)
 
-    board, flow = Board(flows, max_attempts=1), doing("f", slow)
-    async with working(board, flow, lease=9.0):
-        job = await board.post("f", id="one")
+    queue, flow = JobQueue(flows, max_attempts=1), doing("f", slow)
+    async with working(queue, flow, lease=9.0):
+        job = await queue.enqueue("f", id="one")
         await until(lambda: keys)
-        board.now = lambda: clock.time() + 100
-        assert await job == "trashed"
+        queue.now = lambda: clock.time() + 100
+        assert await job == "discarded"
     run = flows.start(flow, id="one")
     with suppress(FlowError):
         await run
@@ -513,11 +525,11 @@ async def test_the_flow_of_a_discarded_job_can_be_reset_and_done_again(flows: Fl
 
 async def test_a_job_with_the_id_of_another_flow_is_discarded_and_the_flow_goes_on(flows: Flows) -> None:
     gate = asyncio.Event()
-    board, build = Board(flows), doing("build", gate.wait)
+    queue, build = JobQueue(flows), doing("build", gate.wait)
     run = await flows.start(build, id="one").stored()
-    async with working(board, GROW):
-        job = await board.post("grow", id="one", size=5)
-        assert await job == "trashed"
+    async with working(queue, GROW):
+        job = await queue.enqueue("grow", id="one", size=5)
+        assert await job == "discarded"
     assert "its id is that of a flow 'build'" in job.error
     gate.set()
     assert await run == {"work": True}
@@ -544,25 +556,25 @@ class _Counting(MemoryStore):
         return self.counted
 
 
-async def test_a_post_wakes_only_conductors_of_its_flow(clock: Clock) -> None:
+async def test_a_post_wakes_only_workers_of_its_flow(clock: Clock) -> None:
     store = _Counting()
     async with Flows(store=store) as flows:
-        board = Board(flows)
-        async with working(board, GROW):
+        queue = JobQueue(flows)
+        async with working(queue, GROW):
             await clock.settle()
             asked = store.counted.asked
             for _ in range(10):
-                await board.post("other")
+                await queue.enqueue("other")
                 await clock.settle()
             assert store.counted.asked == asked
-            assert await (await board.post("grow", size=1)) == "SUCCESS"
+            assert await (await queue.enqueue("grow", size=1)) == "SUCCESS"
 
 
 async def test_jobs_are_claimed_in_batches(clock: Clock) -> None:
     store = _Counting()
     async with Flows(store=store) as flows:
-        board = Board(flows)
-        jobs = [await board.post("grow", size=number) for number in range(8)]
-        async with working(board, GROW, concurrency=8):
-            await asyncio.gather(*[board.wait(job) for job in jobs])
+        queue = JobQueue(flows)
+        jobs = [await queue.enqueue("grow", size=number) for number in range(8)]
+        async with working(queue, GROW, concurrency=8):
+            await asyncio.gather(*[queue.wait(job) for job in jobs])
             assert store.counted.asked <= 2

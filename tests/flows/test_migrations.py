@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from lifecycle.flows import Board, Flows, Times, current_task, linear, task
+from lifecycle.flows import Flows, JobQueue, Times, current_task, linear, task
 from lifecycle.flows.postgres.tables import TABLES, prepare
 from lifecycle.journal import Schema
 from tests import postgres
@@ -108,6 +108,6 @@ def test_tables_are_brought_up_to_date_beside_a_process_that_locks_them_in_anoth
 
 async def test_jobs_and_events_of_the_first_version_are_kept(first_version: Path) -> None:
     async with Flows(first_version) as flows:
-        assert [job.id for job in await Board(flows).jobs()] == ["job-1", "job-2"]
+        assert [job.id for job in await JobQueue(flows).jobs()] == ["job-1", "job-2"]
         (sent,) = await flows.store.outbox().take(9, now=0.0, until=0.0)
         assert sent.id == "o7/charge/2/1"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.errors import ClaimLost, FlowError
-from lifecycle.flows import Board, Flows, FlowState, linear, task
+from lifecycle.flows import Flows, FlowState, JobQueue, linear, task
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ async def test_other_values_for_an_id_that_exists_are_refused(others: Callable[[
 
 @asynccontextmanager
 async def working(flows: Flows, flow: Flow) -> AsyncIterator[None]:
-    work = asyncio.create_task(Board(flows).work({"f": flow}))
+    work = asyncio.create_task(JobQueue(flows).work({"f": flow}))
     try:
         yield
     finally:
@@ -160,19 +160,19 @@ async def working(flows: Flows, flow: Flow) -> AsyncIterator[None]:
             await work
 
 
-async def test_a_process_that_starts_the_flow_of_a_job_waits_for_the_board_that_does_it(
+async def test_a_process_that_starts_the_flow_of_a_job_waits_for_the_queue_that_does_it(
     others: Callable[[], Flows], gate: Gate
 ) -> None:
     flow = gate.flow()
     async with others() as second, asyncio.timeout(LIMIT):
         async with others() as first:
-            await Board(first).post("f", id="one", size=1)
+            await JobQueue(first).enqueue("f", id="one", size=1)
             async with working(first, flow):
                 await gate.begun.wait()
                 waiting = await second.start(flow, id="one", size=1).stored()
-            # The job was given back, and is the next board's.
+            # The job was given back, and is the next queue's.
         gate.open.set()
         async with others() as third, working(third, flow):
             assert await waiting == {"a": 1, "b": 2}
-        assert (await Board(second).get("one")).outcome == "SUCCESS"
+        assert (await JobQueue(second).get("one")).outcome == "SUCCESS"
     assert gate.calls == 2

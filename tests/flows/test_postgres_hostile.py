@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from lifecycle.errors import FlowError, JournalError
-from lifecycle.flows import Board, FlowRow, Flows, PostgresStore, linear, send, task
+from lifecycle.flows import FlowRow, Flows, JobQueue, PostgresStore, linear, send, task
 from lifecycle.flows.postgres.connectors import Connector, check_version, sql
 from tests import postgres
 
@@ -145,7 +145,7 @@ async def test_a_missing_table_is_reported_with_the_way_out(server: postgres.Pos
         with psycopg.connect(url) as db:
             db.execute("DROP TABLE lifecycle_jobs, lifecycle_schemas")
         with pytest.raises(JournalError, match="a table is missing; restore it, or give the URL a schema of its own"):
-            await Board(flows).post("one")
+            await JobQueue(flows).enqueue("one")
     with pytest.raises(JournalError, match="is called as a table of ours"):
         await opened(url)
 
@@ -182,9 +182,9 @@ async def test_values_and_errors_with_such_text_are_kept(server: postgres.Postgr
     async with Flows(server.cleared()) as flows:
         given = flows.start(linear("f", task(lambda: "a\0b\ud800", name="a")))
         assert await given == {"a": "a\0b\ud800"}
-        board = Board(flows)
-        job = await board.post("fails", id="x")
-        work = asyncio.create_task(board.work({"fails": linear("fails", task(fails, name="a"))}))
+        queue = JobQueue(flows)
+        job = await queue.enqueue("fails", id="x")
+        work = asyncio.create_task(queue.work({"fails": linear("fails", task(fails, name="a"))}))
         assert await job == "REVERTED"
         assert job.error == "ValueError: \\x00 and \\ud800"
         work.cancel()

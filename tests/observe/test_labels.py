@@ -69,7 +69,7 @@ def test_what_is_remembered_is_bounded_too() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "text"),
     [
-        ({"allow": {"topic": ["a"]}}, ValueError, "is about no label of a meter; there are board, child, error"),
+        ({"allow": {"topic": ["a"]}}, ValueError, "is about no label of a meter; there are queue, child, error"),
         ({"allow": {"lane": "files"}}, TypeError, "is one text; give the values in a list"),
         ({"max_length": 0}, ValueError, "max_length=0 leaves nothing; give 1 or more"),
         ({"max_series": -1}, ValueError, "max_series=-1 leaves nothing; give 1 or more"),

@@ -15,7 +15,7 @@ import pytest
 from lifecycle import hooks
 from lifecycle._util import current_span
 from lifecycle.control import Event, Router
-from lifecycle.flows import Board, Flows, ItemInfo, RunInfo, linear, task
+from lifecycle.flows import Flows, ItemInfo, JobQueue, RunInfo, linear, task
 from lifecycle.observe import Snapshot, context, nodes, snapshot, snapshot_schema
 from lifecycle.observe._snapshot.views import FlowView, HealthView, ItemView, WorkerView
 from lifecycle.runtime import lifetime
@@ -136,19 +136,19 @@ def test_outside_a_lifetime_somebody_has_to_say_what_to_look_at() -> None:
         snapshot()
 
 
-async def test_a_board_at_work_tells_how_many_jobs_there_are(clock: Clock) -> None:
+async def test_a_queue_at_work_tells_how_many_jobs_there_are(clock: Clock) -> None:
     async with lifetime(), Flows() as flows:
-        board = Board(flows)
+        queue = JobQueue(flows)
         for _ in range(3):
-            await board.post("steps")
-        work = asyncio.create_task(board.work({"steps": linear("steps", wait_for_ever)}, concurrency=1))
+            await queue.enqueue("steps")
+        work = asyncio.create_task(queue.work({"steps": linear("steps", wait_for_ever)}, concurrency=1))
         await clock.advance(2.5)
-        [found] = snapshot().boards
+        [found] = snapshot().queues
         assert found.depths == {"UNCLAIMED": 2, "CLAIMED": 1}
-        assert nodes(snapshot())["board"]["depths"] == found.depths
+        assert nodes(snapshot())["queue"]["depths"] == found.depths
         work.cancel()
         await asyncio.wait([work])
-        assert snapshot().boards == ()
+        assert snapshot().queues == ()
 
 
 async def test_a_count_that_changes_is_announced(clock: Clock) -> None:
@@ -156,14 +156,14 @@ async def test_a_count_that_changes_is_announced(clock: Clock) -> None:
     receive = hooks.component_changed.connect(lambda _sender, component: told.append(component))
     try:
         async with Flows() as flows:
-            board = Board(flows)
-            work = asyncio.create_task(board.work({"steps": linear("steps", wait_for_ever)}))
+            queue = JobQueue(flows)
+            work = asyncio.create_task(queue.work({"steps": linear("steps", wait_for_ever)}))
             await clock.advance(2)
             before = len(told)
-            await board.post("steps")
+            await queue.enqueue("steps")
             await clock.advance(2)
             assert before == 1
-            assert told == [board, board]
+            assert told == [queue, queue]
             work.cancel()
             await asyncio.wait([work])
     finally:
@@ -397,8 +397,8 @@ async def test_a_depth_that_is_no_number_is_an_error(clock: Clock) -> None:
         kind: str
         depths: object
 
-    found = snapshot(Component(Queue("q", "inbox", {"waiting": "many"})), Component(Queue("q", "board", 7)))
-    assert (found.inboxes, found.boards) == ((), ())
+    found = snapshot(Component(Queue("q", "inbox", {"waiting": "many"})), Component(Queue("q", "queue", 7)))
+    assert (found.inboxes, found.queues) == ((), ())
     assert ["depths=" in each.error for each in found.others if each.error] == [True, True]
     as_json(found.to_dict())
 

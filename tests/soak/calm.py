@@ -158,7 +158,7 @@ def _restless(state: Any) -> Iterator[str]:
         for source in router["sources"]:
             if not source["running"] or source["held"]:
                 yield f"the source {source['name']} is {'held' if source['held'] else 'not running'}"
-    for queue in (*state["boards"], *state["inboxes"]):
+    for queue in (*state["queues"], *state["inboxes"]):
         if any(queue["depths"].values()):
             yield f"there are {queue['depths']} in {queue['name']}"
     yield from (f"the flow {run['id']} is {run['state']}" for flows in state["flows"] for run in flows["runs"])

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from lifecycle import Backoff
-from lifecycle.flows import Board, Flows, Options, Times, current_task, linear, send, task, unordered
+from lifecycle.flows import Flows, JobQueue, Options, Times, current_task, linear, send, task, unordered
 
 if TYPE_CHECKING:
     from lifecycle.flows.patterns import Flow
@@ -34,12 +34,12 @@ def end_of_deploy(number: int) -> str:
 
 
 class Works:
-    """Flows and board, which are there as long as this runs."""
+    """Flows and queue, which are there as long as this runs."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self.flows = Flows(notes.directory / FILE, options=Options(concurrency=2), stop_timeout=2.0)
-        self.board = Board(self.flows, backoff=Backoff(initial=0.1, maximum=1.0))
+        self.queue = JobQueue(self.flows, backoff=Backoff(initial=0.1, maximum=1.0))
         self.deploy, self.job = self._deploy(), self._job()
         self._up = asyncio.Event()
 
@@ -51,7 +51,7 @@ class Works:
             await self.flows.recover(self.deploy)
             self._up.set()
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.board.work({"job": self.job}, concurrency=4))
+                group.create_task(self.queue.work({"job": self.job}, concurrency=4))
                 group.create_task(self._forget())
 
     async def wait_running(self) -> None:
@@ -62,7 +62,7 @@ class Works:
         await asyncio.sleep(_BEGIN)
         while True:
             await asyncio.sleep(1.0)
-            await self.board.purge(older_than=KEEP)
+            await self.queue.purge(older_than=KEEP)
             for row in await self.flows.store.flows(name="deploy", states=ENDS):
                 if row.at < time.time() - KEEP:
                     await self.flows.store.delete(row.id)
@@ -84,7 +84,7 @@ class Works:
     async def posted(self, number: int) -> None:
         """Have a job done, once; returns when that is sure to happen."""
         priority = ("high", "normal", "low")[number % 3]
-        await self.board.post("job", id=f"job-{number}", priority=priority, number=number)
+        await self.queue.enqueue("job", id=f"job-{number}", priority=priority, number=number)
         self._notes.note("posted", number)
 
     # -- the flows -------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, assert_type
 
-from lifecycle import Board, FlowHandler, Flows, ForEach, Router, Times, current_task, graph, linear, task, unordered
+from lifecycle import FlowHandler, Flows, ForEach, JobQueue, Router, Times, current_task, graph, linear, task, unordered
 from lifecycle.flows import (
     Attempt,
     Change,
@@ -120,11 +120,11 @@ async def runs(router: Router) -> None:
 
 
 async def jobs(flows: Flows, event: SentEvent) -> None:
-    board = Board(flows)
+    queue = JobQueue(flows)
     assert_type(event.topic, str)
-    assert_type(await board.post("all", url="a", priority="high", after=3), Job)
+    assert_type(await queue.enqueue("all", url="a", priority="high", after=3), Job)
     # What the flow is given has names.
-    await board.post("all", {"url": "a"})  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
+    await queue.enqueue("all", {"url": "a"})  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
 
 
 @task

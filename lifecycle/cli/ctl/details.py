@@ -146,6 +146,6 @@ _TELLING: Final[dict[str, Callable[[Node], Iterator[str]]]] = {
     "flow": _flow,
     "item": _item,
     "component": _component,
-    "board": _queue,
+    "queue": _queue,
     "inbox": _queue,
 }

@@ -193,7 +193,7 @@ async def _dead(chosen: _Selection) -> int:
     store, now = chosen.flows.store, clock_of(chosen.flows.store)()
     jobs = await store.jobs(chosen.flows.owners).rows(JobState.COMPLETE, now=now)
     letters = [
-        *(("job", row.id, row.flow, row.attempts, row.error) for row in jobs if row.outcome == "trashed"),
+        *(("job", row.id, row.flow, row.attempts, row.error) for row in jobs if row.outcome == "discarded"),
         *(("event", row.id, row.topic, row.failures, row.error) for row in await store.outbox().dead()),
     ]
     if letters or chosen.json:

@@ -10,28 +10,28 @@ from lifecycle.flows.states import JOBS, JobState
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from lifecycle.flows.jobs.boards import Board
+    from lifecycle.flows.jobs.queues import JobQueue
     from lifecycle.flows.jobs.rows import JobRow, Priority
 
 __all__ = ["Job"]
 
 
 class Job:
-    """A job on a `Board`, which makes them. What it says of itself is what was seen last.
+    """A job on a `JobQueue`, which makes them. What it says of itself is what was seen last.
 
     Awaited, it waits until the job is complete, whoever completes it, and gives the outcome.
     """
 
-    __slots__ = ("_board", "_machine", "_row")
+    __slots__ = ("_machine", "_queue", "_row")
 
-    def __init__(self, board: Board, row: JobRow) -> None:
-        self._board, self._row = board, row
+    def __init__(self, queue: JobQueue, row: JobRow) -> None:
+        self._queue, self._row = queue, row
         self._machine = JOBS.machine(row.id, JobState(row.state))
 
     @classmethod
-    def claimed(cls, board: Board, row: JobRow) -> Job:
+    def claimed(cls, queue: JobQueue, row: JobRow) -> Job:
         """One that was claimed a moment ago, which is announced."""
-        job = cls(board, row._replace(state=JobState.UNCLAIMED))
+        job = cls(queue, row._replace(state=JobState.UNCLAIMED))
         job.see(row)
         return job
 
@@ -39,7 +39,7 @@ class Job:
         return f"<Job {self.flow!r} {self.id!r}: {self.outcome or self.state}>"
 
     def __await__(self) -> Generator[Any, None, str]:
-        return self._board.wait(self).__await__()
+        return self._queue.wait(self).__await__()
 
     @property
     def row(self) -> JobRow:
@@ -78,7 +78,7 @@ class Job:
 
     @property
     def outcome(self) -> str:
-        """What became of it: the state in which its flow ended, or ``trashed``; empty while it is not complete."""
+        """What became of it: the state in which its flow ended, or ``discarded``; empty while it is not complete."""
         return self._row.outcome
 
     @property
@@ -89,7 +89,7 @@ class Job:
     @property
     def store(self) -> dict[str, Any]:
         """What its flow is given."""
-        values: dict[str, Any] = self._board.flows.codec.decode(self._row.store)
+        values: dict[str, Any] = self._queue.flows.codec.decode(self._row.store)
         return values
 
     def see(self, row: JobRow) -> None:

@@ -1,7 +1,7 @@
-"""`Leases`: the claims that a conductor has, kept as long as it works, whatever the jobs are at.
+"""`Leases`: the claims that a worker has, kept as long as it works, whatever the jobs are at.
 
 All are extended at once, three times in the time that they last, and more often while the store does not answer. A
-claim is lost if the store refuses to extend it, or if its time is over: then its conductor stops the flow. Each claim
+claim is lost if the store refuses to extend it, or if its time is over: then its worker stops the flow. Each claim
 ends by itself; the others are kept.
 """
 
@@ -15,8 +15,8 @@ from lifecycle._util import message_of
 from lifecycle.errors import JournalError
 
 if TYPE_CHECKING:
-    from lifecycle.flows.jobs.boards import Board
     from lifecycle.flows.jobs.jobs import Job
+    from lifecycle.flows.jobs.queues import JobQueue
 
 __all__ = ["Lease", "Leases"]
 
@@ -45,8 +45,8 @@ class Lease:
 class Leases:
     """Keeps claims that last ``seconds``, each known by the id of its job."""
 
-    def __init__(self, board: Board, seconds: float) -> None:
-        self._board, self._seconds = board, seconds
+    def __init__(self, queue: JobQueue, seconds: float) -> None:
+        self._queue, self._seconds = queue, seconds
         self._held: dict[str, Lease] = {}
         self._some = asyncio.Event()
 
@@ -76,14 +76,14 @@ class Leases:
 
     async def _extend(self) -> bool:
         """Extend what is held; False if the store does not answer."""
-        leases, now = list(self._held.values()), self._board.now()
+        leases, now = list(self._held.values()), self._queue.now()
         until = now + self._seconds
         if not leases:
             return True
         try:
             # As long as the first of them lasts: the store may wait for a server that is away.
             async with asyncio.timeout(min(lease.until for lease in leases) - now):
-                lost = await self._board.store.renew([lease.job.row for lease in leases], now=now, until=until)
+                lost = await self._queue.store.renew([lease.job.row for lease in leases], now=now, until=until)
         except (JournalError, TimeoutError) as error:
             _log.warning("claims cannot be extended: %s", message_of(error) or "the store takes too long")
             return False
@@ -97,7 +97,7 @@ class Leases:
 
     def _drop(self, why: str) -> None:
         """Lose the claims whose time is over: another process may have them."""
-        now = self._board.now()
+        now = self._queue.now()
         for lease in list(self._held.values()):
             if lease.until <= now:
                 _log.warning("the claim on job %s has expired: %s", lease.job.id, why)

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 #: The outcome of a job that is given up.
-DISCARDED = "trashed"
+DISCARDED = "discarded"
 # States of a flow whose owner died before it completed the job.
 _DONE = (FlowState.SUCCESS, FlowState.REVERTED)
 
@@ -87,7 +87,7 @@ class JobRow(NamedTuple):
     attempts: int = 0
     #: Not to be claimed before, unless by its id.
     due: float = 0.0
-    #: What became of it: the state of its flow, or ``trashed``.
+    #: What became of it: the state of its flow, or ``discarded``.
     outcome: str = ""
     #: What it failed with last.
     error: str = ""

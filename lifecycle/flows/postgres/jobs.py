@@ -1,4 +1,4 @@
-"""`PostgresJobs`: jobs beside the flows that do them, claimed by conductors on many machines."""
+"""`PostgresJobs`: jobs beside the flows that do them, claimed by workers on many machines."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WITH over AS (
 UPDATE lifecycle_jobs j SET
     state = CASE WHEN over.last THEN 'COMPLETE' ELSE 'UNCLAIMED' END,
     outcome = CASE WHEN NOT over.last THEN j.outcome
-        WHEN fenced.state IN ('SUCCESS', 'REVERTED') THEN fenced.state ELSE 'trashed' END,
+        WHEN fenced.state IN ('SUCCESS', 'REVERTED') THEN fenced.state ELSE 'discarded' END,
     ended = CASE WHEN over.last THEN %(now)s ELSE j.ended END,
     owner = '', token = '', until = 0,
     error = CASE WHEN over.last AND fenced.state = 'SUCCESS' THEN '' ELSE over.words END

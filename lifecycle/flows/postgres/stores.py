@@ -1,4 +1,4 @@
-"""`PostgresStore`: flows on a PostgreSQL server, which conductors on many machines share."""
+"""`PostgresStore`: flows on a PostgreSQL server, which workers on many machines share."""
 
 from __future__ import annotations
 

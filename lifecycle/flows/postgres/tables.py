@@ -126,6 +126,7 @@ TABLES = Schema(
                 WHERE f.state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED')
                 AND j.id = f.id AND j.flow = f.name AND j.outcome = 'trashed'""",
         ),
+        ("UPDATE lifecycle_jobs SET outcome = 'discarded' WHERE outcome = 'trashed'",),
     ),
 )
 

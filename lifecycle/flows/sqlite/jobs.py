@@ -61,6 +61,7 @@ JOB_TABLES = Schema(
                 WHERE state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED') AND EXISTS (SELECT 1 FROM lifecycle_jobs j
                     WHERE j.id = lifecycle_flows.id AND j.flow = lifecycle_flows.name AND j.outcome = 'trashed')""",
         ),
+        ("UPDATE lifecycle_jobs SET outcome = 'discarded' WHERE outcome = 'trashed'",),
     ),
 )
 

@@ -1,6 +1,6 @@
 """What is read of the things that live under a lifetime when somebody asks for figures.
 
-Each is known by its shape: a router has lanes, `Flows` has runs, a worker has a status, an inbox and a board have
+Each is known by its shape: a router has lanes, `Flows` has runs, a worker has a status, an inbox and a queue have
 depths. One that cannot be read is logged, and the others are read all the same.
 """
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("lifecycle.observe")
 
 FLOWS: Final = "lifecycle.flows"
 INBOXES: Final = "lifecycle.inbox.letters"
-JOBS: Final = "lifecycle.board.jobs"
+JOBS: Final = "lifecycle.queue.jobs"
 LANES: Final = "lifecycle.lane.waiting"
 SATURATION: Final = "lifecycle.pool.saturation"
 WORKERS: Final = "lifecycle.workers"
@@ -88,7 +88,7 @@ def _read(component: Any, into: Readings) -> None:
 
 
 def _read_queue(state: Any, into: Readings) -> None:
-    """An inbox or a board; what has no depths is neither."""
+    """An inbox or a queue; what has no depths is neither."""
     for name, depth in getattr(state, "depths", {}).items():
         _add(into[INBOXES if state.kind == "inbox" else JOBS], (state.name, name), depth)
 

@@ -238,5 +238,5 @@ READ: Final = (
     Read(SATURATION, "The share of a pool's seats that is taken.", ("pool",), max),
     Read(FLOWS, "Flows that have not come to their end.", ("flow", "state")),
     Read(INBOXES, "Webhooks that were accepted and not handled.", ("inbox", "state")),
-    Read(JOBS, "Jobs on a board that this program works off.", ("board", "state")),
+    Read(JOBS, "Jobs on a queue that this program works off.", ("queue", "state")),
 )

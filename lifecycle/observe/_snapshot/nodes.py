@@ -39,9 +39,9 @@ def nodes(snapshot: Snapshot) -> dict[str, _Node]:
         parent = table.add("flows", "component", program, _well(flows.error), own | _told(flows.error))
         for run in flows.runs:
             _flow(table, parent, run)
-    for board in snapshot.boards:
+    for queue in snapshot.queues:
         # Its name says what its store says, which need not stay the same.
-        table.add("board", "board", program, _well(board.error), unpacked(board))
+        table.add("queue", "queue", program, _well(queue.error), unpacked(queue))
     for inbox in snapshot.inboxes:
         table.add(f"inbox:{inbox.name}", "inbox", program, _well(inbox.error), unpacked(inbox))
     for other in snapshot.others:

@@ -49,7 +49,7 @@ class Survey:
         self.workers: list[WorkerView] = []
         self.pools: list[PoolView] = []
         self.flows: list[FlowsView] = []
-        self.boards: list[QueueView] = []
+        self.queues: list[QueueView] = []
         self.inboxes: list[QueueView] = []
         self.others: list[ComponentView] = []
         self.errors: list[str] = []
@@ -73,7 +73,7 @@ class Survey:
             elif _has(state, "store", "runs"):
                 self.flows.append(FlowsView(masked(told(state.store)), tuple(map(_flow, state.runs))))
             elif _has(state, "kind", "depths"):
-                (self.inboxes if state.kind == "inbox" else self.boards).append(_sound(_queue(state)))
+                (self.inboxes if state.kind == "inbox" else self.queues).append(_sound(_queue(state)))
             else:
                 self.others.append(ComponentView(name, type(component).__name__, plain(state)))
         except Exception as error:  # noqa: BLE001  # a record that is not what it looks like

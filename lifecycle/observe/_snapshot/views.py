@@ -145,7 +145,7 @@ class FlowsView:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """What waits to be done somewhere: the jobs of a board, the letters of an inbox."""
+    """What waits to be done somewhere: the jobs of a queue, the letters of an inbox."""
 
     name: str
     #: How many there are in each state; empty before the first count.
@@ -180,7 +180,7 @@ class Snapshot:
     workers: tuple[WorkerView, ...] = ()
     pools: tuple[PoolView, ...] = ()
     flows: tuple[FlowsView, ...] = ()
-    boards: tuple[QueueView, ...] = ()
+    queues: tuple[QueueView, ...] = ()
     inboxes: tuple[QueueView, ...] = ()
     others: tuple[ComponentView, ...] = ()
     #: What could not be asked, for people; the rest is as it is.

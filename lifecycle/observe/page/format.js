@@ -92,7 +92,7 @@ const TONES = {
   wait: ["created", "pending", "starting", "queued", "held", "scheduling", "waiting", "resuming", "warming", "claimed", "unclaimed"],
   busy: ["stopping", "reverting", "retrying", "analyzing", "degraded", "draining", "recycling", "suspending"],
   pause: ["suspended", "held"],
-  bad: ["failed", "killed", "failure", "revert_failure", "dead", "trashed", "refused", "unhealthy", "unrouted", "error"],
+  bad: ["failed", "killed", "failure", "revert_failure", "dead", "discarded", "refused", "unhealthy", "unrouted", "error"],
 };
 const BY_STATUS = new Map(Object.entries(TONES).flatMap(([tone, names]) => names.map((name) => [name, tone])));
 

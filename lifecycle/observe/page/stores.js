@@ -1,4 +1,4 @@
-// Pools, sources and lanes, inboxes and boards: what waits where.
+// Pools, sources and lanes, inboxes and queues: what waits where.
 
 import { count, duration, tone, visible } from "./format.js";
 import { bar, dot, html, icon, meter, nothing, panel, repeat, status } from "./parts.js";
@@ -10,7 +10,7 @@ export class Stores {
 
   get any() {
     const { store } = this.app;
-    return this.has("inbox") || this.has("board") || store.of("component").some((each) => each.runs === undefined);
+    return this.has("inbox") || this.has("queue") || store.of("component").some((each) => each.runs === undefined);
   }
 
   has(kind) {
@@ -66,8 +66,8 @@ export class Stores {
 
   kept() {
     const { store } = this.app;
-    const all = [...store.of("inbox"), ...store.of("board"), ...store.of("component").filter((each) => each.runs === undefined)];
-    return panel("inboxes", "Inboxes, boards and more", {
+    const all = [...store.of("inbox"), ...store.of("queue"), ...store.of("component").filter((each) => each.runs === undefined)];
+    return panel("inboxes", "Inboxes, queues and more", {
       wide: true,
       note: all.length,
       body: html`<div class="cards">${repeat(all, (each) => each.id, this.#kept)}</div>`,

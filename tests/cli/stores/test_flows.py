@@ -14,7 +14,7 @@ import pytest
 
 from lifecycle.cli import main
 from lifecycle.cli.failures import FAILED, USAGE
-from lifecycle.flows import Board, FailedDelivery, Flows, linear, send, task
+from lifecycle.flows import FailedDelivery, Flows, JobQueue, linear, send, task
 from lifecycle.journal import Journal
 from tests import postgres
 
@@ -394,11 +394,11 @@ async def _gave_up(path: Path) -> None:
         [row] = await flows.store.outbox().take(9, now=0.0, until=1.0)
         failed = [FailedDelivery(row.number, 100, "OSError: no\x1b route", None)]
         await flows.store.outbox().put_down(delivered=[], freed=[], failed=failed)
-        board = Board(flows, max_attempts=1)
-        await board.post("vm", id="j-1")
-        job = await board.claim()
+        queue = JobQueue(flows, max_attempts=1)
+        await queue.enqueue("vm", id="j-1")
+        job = await queue.claim()
         assert job is not None
-        await board.abandon(job, error="out of memory")
+        await queue.release(job, error="out of memory")
 
 
 def test_dead_letters_are_listed_replayed_and_dropped(tmp_path: Path, say: Said) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 
-from lifecycle.flows import Board, Flows, linear, task
+from lifecycle.flows import Flows, JobQueue, linear, task
 
 __all__ = ["SLOW"]
 
@@ -35,7 +35,7 @@ SLOW = linear("slow", first, second)
 
 async def main(path: str, lease: str) -> None:
     async with Flows(path, stop_timeout=0.0) as flows:
-        await Board(flows).work({"slow": SLOW}, lease=float(lease))
+        await JobQueue(flows).work({"slow": SLOW}, lease=float(lease))
 
 
 if __name__ == "__main__":

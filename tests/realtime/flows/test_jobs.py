@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from lifecycle.flows import Board, Flows, JobState
+from lifecycle.flows import Flows, JobQueue, JobState
 from tests.chaos.jobs import storm
 from tests.realtime.flows._worker import SLOW
 
@@ -61,8 +61,8 @@ async def stop(process: Process, path: Path) -> None:
 
 
 @asynccontextmanager
-async def working(board: Board) -> AsyncIterator[None]:
-    work = asyncio.create_task(board.work({"slow": SLOW}))
+async def working(queue: JobQueue) -> AsyncIterator[None]:
+    work = asyncio.create_task(queue.work({"slow": SLOW}))
     try:
         yield
     finally:
@@ -73,9 +73,9 @@ async def working(board: Board) -> AsyncIterator[None]:
 
 async def test_what_a_dead_process_had_is_taken_over_long_before_its_lease_ends(tmp_path: Path) -> None:
     async with Flows(tmp_path / "flows.db") as flows, asyncio.timeout(LIMIT):
-        board = Board(flows)
-        job = await board.post("slow", id="one")
-        async with worker(tmp_path / "flows.db", lease=3600) as process, working(board):
+        queue = JobQueue(flows)
+        job = await queue.enqueue("slow", id="one")
+        async with worker(tmp_path / "flows.db", lease=3600) as process, working(queue):
             process.kill()
             assert await job == "SUCCESS"
         assert job.attempts == 2
@@ -85,52 +85,52 @@ async def test_what_a_dead_process_had_is_taken_over_long_before_its_lease_ends(
 
 async def test_what_a_dead_process_had_is_free_for_who_looks_later(tmp_path: Path) -> None:
     async with Flows(tmp_path / "flows.db") as flows:
-        await Board(flows).post("slow", id="one")
+        await JobQueue(flows).enqueue("slow", id="one")
     async with worker(tmp_path / "flows.db", lease=3600) as process:
         process.kill()
         await process.wait()
     async with Flows(tmp_path / "flows.db") as flows:
-        job = await Board(flows).get("one")
+        job = await JobQueue(flows).get("one")
         assert job.state is JobState.UNCLAIMED
         assert "was gone before it was done" in job.error
 
 
 async def test_what_a_living_process_has_is_left_to_it(tmp_path: Path) -> None:
     async with Flows(tmp_path / "flows.db") as flows:
-        board = Board(flows)
-        await board.post("slow", id="one")
+        queue = JobQueue(flows)
+        await queue.enqueue("slow", id="one")
         async with worker(tmp_path / "flows.db", lease=3600):
-            assert await board.claim() is None
-            board.store.doubt()
-            assert (await board.get("one")).state is JobState.CLAIMED
+            assert await queue.claim() is None
+            queue.store.doubt()
+            assert (await queue.get("one")).state is JobState.CLAIMED
             assert await flows.recover(SLOW) == []
 
 
 async def test_who_was_stopped_for_too_long_has_lost_the_job_and_gives_up_its_flow(tmp_path: Path) -> None:
     async with Flows(tmp_path / "flows.db") as flows, asyncio.timeout(LIMIT):
-        board = Board(flows)
-        job = await board.post("slow", id="one")
+        queue = JobQueue(flows)
+        job = await queue.enqueue("slow", id="one")
         async with worker(tmp_path / "flows.db", lease=2.0) as process:
             await stop(process, tmp_path / "flows.db")
-            async with working(board):
+            async with working(queue):
                 assert await job == "SUCCESS"
             before = await flows.store.load("one")
             process.send_signal(signal.SIGCONT)
             assert await said(process) == "cancelled"
         after = await flows.store.load("one")
         assert after == before
-        assert (await board.get("one")).attempts >= 2
+        assert (await queue.get("one")).attempts >= 2
 
 
-async def test_a_conductor_elsewhere_hears_of_a_job_when_it_is_posted(tmp_path: Path) -> None:
+async def test_a_worker_elsewhere_hears_of_a_job_when_it_is_posted(tmp_path: Path) -> None:
     """With a lease of an hour it would look by itself in twenty minutes."""
     async with Flows(tmp_path / "flows.db") as flows:
-        board = Board(flows)
-        await board.post("slow", id="one")
+        queue = JobQueue(flows)
+        await queue.enqueue("slow", id="one")
         async with worker(tmp_path / "flows.db", lease=3600) as process:
-            await board.post("slow", id="two")
+            await queue.enqueue("slow", id="two")
             assert await said(process) == "working"
-            assert (await board.get("two")).state is JobState.CLAIMED
+            assert (await queue.get("two")).state is JobState.CLAIMED
 
 
 @pytest.mark.timeout(600)

@@ -14,12 +14,12 @@ import pytest
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import (
     Batch,
-    Board,
     Change,
     Claim,
     ClaimLost,
     FlowRow,
     Flows,
+    JobQueue,
     JobRow,
     MemoryStore,
     OutboxRow,
@@ -199,7 +199,7 @@ def mortal() -> Any:
     server.close()
 
 
-async def test_flows_and_conductors_live_through_the_end_of_the_server(mortal: postgres.Postgres) -> None:
+async def test_flows_and_workers_live_through_the_end_of_the_server(mortal: postgres.Postgres) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def first() -> int:
@@ -208,12 +208,12 @@ async def test_flows_and_conductors_live_through_the_end_of_the_server(mortal: p
         return 1
 
     flow = linear("f", task(first, name="a"), task(lambda a: a + 1, name="b"))
-    async with Flows(mortal.url()) as flows, working(flows, flow) as board:
+    async with Flows(mortal.url()) as flows, working(flows, flow) as queue:
         run = flows.start(flow, id="run")
         await begun.wait()
         mortal.kill()
         go_on.set()
-        posting = asyncio.create_task(board.post("f", id="job"))
+        posting = asyncio.create_task(queue.enqueue("f", id="job"))
         await asyncio.to_thread(mortal.start)
         async with asyncio.timeout(LIMIT):
             assert await run == {"a": 1, "b": 2}
@@ -239,24 +239,24 @@ async def test_who_is_cut_off_is_heard_and_seen_again() -> None:
 
 
 @asynccontextmanager
-async def working(flows: Flows, *items: Flow, lease: float = 30.0) -> AsyncIterator[Board]:
-    board = Board(flows)
-    work = asyncio.create_task(board.work({item.name: item for item in items}, lease=lease))
+async def working(flows: Flows, *items: Flow, lease: float = 30.0) -> AsyncIterator[JobQueue]:
+    queue = JobQueue(flows)
+    work = asyncio.create_task(queue.work({item.name: item for item in items}, lease=lease))
     try:
-        yield board
+        yield queue
     finally:
         work.cancel()
         with suppress(asyncio.CancelledError):
             await work
 
 
-async def test_a_conductor_elsewhere_hears_of_a_job_and_who_waits_of_its_end() -> None:
+async def test_a_worker_elsewhere_hears_of_a_job_and_who_waits_of_its_end() -> None:
     """With a lease of an hour it would look by itself in twenty minutes."""
     url, one = postgres.server().cleared(), linear("one", task(lambda: 1, name="a"))
-    async with Flows(url) as flows, Flows(url) as others, working(flows, one, lease=3600.0) as board:
-        await until(lambda: board.flows.owners.losses == 0)
+    async with Flows(url) as flows, Flows(url) as others, working(flows, one, lease=3600.0) as queue:
+        await until(lambda: queue.flows.owners.losses == 0)
         async with asyncio.timeout(LIMIT):
-            assert await (await Board(others).post("one")) == "SUCCESS"
+            assert await (await JobQueue(others).enqueue("one")) == "SUCCESS"
 
 
 async def test_what_another_runs_is_left_to_him_until_he_is_gone_and_can_be_suspended_from_here() -> None:
@@ -315,7 +315,7 @@ async def test_all_go_by_the_clock_of_the_store() -> None:
             return 5e9
 
     async with Flows(store=Ahead()) as flows:
-        assert (await Board(flows).post("f")).row.posted == 5e9
+        assert (await JobQueue(flows).enqueue("f")).row.posted == 5e9
     async with PostgresStore(postgres.server().cleared()) as store:
         ((there,),) = postgres.server().execute("SELECT extract(epoch FROM clock_timestamp())::float8")
         assert abs(store.time() - there) < LIMIT
@@ -352,24 +352,24 @@ class Wound:
 async def test_a_step_of_the_servers_clock_takes_no_job_from_its_owner(seconds: float) -> None:
     wound = Wound()
     async with Flows(wound.url) as flows:
-        board = Board(flows, max_attempts=1)
-        job = await board.claim(await board.post("one", id="a"), lease=30.0)
+        queue = JobQueue(flows, max_attempts=1)
+        job = await queue.claim(await queue.enqueue("one", id="a"), lease=30.0)
         before = flows.store.time() - time.monotonic()
         for _ in range(2):
             wound.step(seconds)
             # It knows nothing of the time before, and the other has not looked since.
             async with Flows(wound.url) as later:
-                assert (await Board(later).get("a")).state == "CLAIMED"
+                assert (await JobQueue(later).get("a")).state == "CLAIMED"
                 assert abs(later.store.time() - flows.store.time()) < LIMIT
         assert abs(flows.store.time() - time.monotonic() - before) < LIMIT
-        await board.extend(job, 30.0)
-        await board.consume(job)
+        await queue.extend(job, 30.0)
+        await queue.complete(job)
 
 
 async def test_a_delayed_job_is_due_although_the_servers_clock_goes_back() -> None:
     wound, one = Wound(), linear("one", task(lambda: 1, name="a"))
     async with Flows(wound.url) as flows:
-        job = await Board(flows).post("one", after=0.2)
+        job = await JobQueue(flows).enqueue("one", after=0.2)
         wound.step(-HOUR)
         async with Flows(wound.url) as others, working(others, one), asyncio.timeout(LIMIT):
             assert await job == "SUCCESS"
@@ -453,10 +453,10 @@ async def test_a_claim_that_expires_waits_for_the_commit_that_is_under_way() -> 
 async def test_statements_that_wait_go_to_the_server_in_few_transactions() -> None:
     server = postgres.server()
     async with Flows(url := server.cleared()) as flows:
-        board = Board(flows)
-        posting = [board.post("grow", id=f"j{number}") for number in range(200)]
+        queue = JobQueue(flows)
+        posting = [queue.enqueue("grow", id=f"j{number}") for number in range(200)]
         # One that fails is its own affair.
-        posted = await asyncio.gather(board.post("grow", id="bad\0"), *posting, return_exceptions=True)
+        posted = await asyncio.gather(queue.enqueue("grow", id="bad\0"), *posting, return_exceptions=True)
     assert [isinstance(each, FlowError) for each in posted] == [True] + [False] * 200
     with psycopg.connect(url) as db:
         ((jobs, transactions),) = db.execute("SELECT count(*), count(DISTINCT xmin::text) FROM lifecycle_jobs")
@@ -466,10 +466,10 @@ async def test_statements_that_wait_go_to_the_server_in_few_transactions() -> No
 
 async def test_the_jobs_of_each_flow_have_an_order_of_their_own_in_the_index() -> None:
     async with Flows(url := postgres.server().cleared()) as flows:
-        board = Board(flows)
+        queue = JobQueue(flows)
         for flow in ("a", "b", "a", "c"):
-            await board.post(flow)
-        claimed = [await board.claim(flows=["c", "b"]) for _ in range(3)]
+            await queue.enqueue(flow)
+        claimed = [await queue.claim(flows=["c", "b"]) for _ in range(3)]
         assert [job and job.flow for job in claimed] == ["b", "c", None]
     with psycopg.connect(url) as db:
         ((index,),) = db.execute(

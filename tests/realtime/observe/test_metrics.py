@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 from lifecycle import Event, Router, Spec, Supervisor, lifetime, on_shutdown, run, shutdown
 from lifecycle.errors import PoolBusy, RemoteError
-from lifecycle.flows import Board, Flows, linear, task
+from lifecycle.flows import Flows, JobQueue, linear, task
 from lifecycle.observe import OpenTelemetryMetrics, PrometheusMetrics
 from lifecycle.sources import Inbox, ProbeServer, WebhookSource
 from lifecycle.testing import running
@@ -150,7 +150,7 @@ def nothing() -> None: ...
 
 
 async def test_what_is_on_disk_and_waits_is_seen(tmp_path: Path) -> None:
-    """Of an inbox and of a board; counted beside the loop, so a moment late."""
+    """Of an inbox and of a queue; counted beside the loop, so a moment late."""
     router, release = Router(), asyncio.Event()
     hook = WebhookSource(port=0, inbox=Inbox(tmp_path / "hooks.db"))
 
@@ -160,11 +160,11 @@ async def test_what_is_on_disk_and_waits_is_seen(tmp_path: Path) -> None:
 
     router.add_source(hook)
     async with lifetime(), PrometheusMetrics() as metrics, running(router), Flows(tmp_path / "flows.db") as flows:
-        await Board(flows).post("nobody")
+        await JobQueue(flows).enqueue("nobody")
         for _ in range(3):
             assert (await ask(hook.url + "/a", "POST"))[0] == 202
-        working = asyncio.create_task(Board(flows).work({"other": linear("other", task(nothing))}))
-        await until(lambda: _depths(metrics) >= {("lifecycle_inbox_letters", 3), ("lifecycle_board_jobs", 1)})
+        working = asyncio.create_task(JobQueue(flows).work({"other": linear("other", task(nothing))}))
+        await until(lambda: _depths(metrics) >= {("lifecycle_inbox_letters", 3), ("lifecycle_queue_jobs", 1)})
         release.set()
         working.cancel()
         await asyncio.wait({working})
@@ -173,7 +173,7 @@ async def test_what_is_on_disk_and_waits_is_seen(tmp_path: Path) -> None:
 def _depths(metrics: PrometheusMetrics) -> set[tuple[str, float]]:
     """Each gauge, over all states."""
     families = {family.name: family.samples for family in plain(metrics.expose()[0].decode())}
-    names = ("lifecycle_inbox_letters", "lifecycle_board_jobs")
+    names = ("lifecycle_inbox_letters", "lifecycle_queue_jobs")
     return {(name, sum(sample.value for sample in families[name])) for name in names}
 
 

@@ -1,4 +1,4 @@
-"""`Board`: where jobs are posted, claimed and finished, by this process or by others that have the same store."""
+"""`JobQueue`: where jobs are posted, claimed and finished, by this process or by others that have the same store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.patterns import Item
     from lifecycle.flows.sessions import Flows
 
-__all__ = ["Board", "BoardState"]
+__all__ = ["JobQueue", "JobQueueState"]
 
 #: Seconds after which who waits for the end of a job looks even if nobody rang.
 _LOOK = 5.0
@@ -38,32 +38,32 @@ _BACKOFF = Backoff(initial=1.0, maximum=300.0)
 
 
 @dataclass(frozen=True, slots=True)
-class BoardState:
-    """What can be seen of a `Board`."""
+class JobQueueState:
+    """What can be seen of a `JobQueue`."""
 
     #: Where its jobs are kept.
     name: str
     #: How many jobs are in each state, but for those that are complete; empty before the first count.
     depths: dict[str, int]
-    kind: str = "board"
+    kind: str = "queue"
 
 
-class Board:
+class JobQueue:
     """Jobs in the store of ``flows``, each done by a flow whose name it was posted with.
 
-    A job belongs to who claims it until it is consumed, trashed or abandoned, the claim runs out, or, on one machine,
-    the process dies. One that is abandoned comes back after a while, and one that was claimed ``max_attempts`` times
-    in vain is trashed; a job that is complete stays, with its outcome, until `purge`.
+    A job belongs to who claims it until it is completed, discarded or released, the claim runs out, or, on one machine,
+    the process dies. One that failed comes back after a while, and one that was claimed ``max_attempts`` times
+    in vain is discarded; a job that is complete stays, with its outcome, until `purge`.
 
     Args:
         flows: To be entered before anything is asked.
         max_attempts: Of the jobs that are posted here.
-        backoff: How long an abandoned job has to wait.
+        backoff: How long a job that failed has to wait.
     """
 
     def __init__(self, flows: Flows, *, max_attempts: int = 10, backoff: Backoff = _BACKOFF) -> None:
         if max_attempts < 1:
-            raise ValueError(f"Board(max_attempts={max_attempts!r}) could do nothing; give 1 or more")
+            raise ValueError(f"JobQueue(max_attempts={max_attempts!r}) could do nothing; give 1 or more")
         #: Who carries out what is claimed.
         self.flows = flows
         self._store = flows.store.jobs(flows.owners)
@@ -73,7 +73,7 @@ class Board:
         self.tally: Final = Tally(self._store.counts, lambda: hooks.component_changed.announce(self, component=self))
 
     def __repr__(self) -> str:
-        return f"<Board in {self.flows.store!r}>"
+        return f"<JobQueue in {self.flows.store!r}>"
 
     @property
     def store(self) -> JobStore:
@@ -90,14 +90,14 @@ class Board:
         """What tells the time that all go by who have the store open, in seconds since the epoch."""
         return clock_of(self.flows.store)
 
-    def state(self) -> BoardState:
+    def state(self) -> JobQueueState:
         """What can be seen of it now; how many jobs there are was counted a second ago or less, while this works."""
         self.tally.renew()
-        return BoardState(repr(self.flows.store), dict(self.tally.figures))
+        return JobQueueState(repr(self.flows.store), dict(self.tally.figures))
 
     # -- for who has work -------------------------------------------------------------------------------------------
 
-    async def post(
+    async def enqueue(
         self,
         flow: str,
         /,
@@ -116,9 +116,9 @@ class Board:
             FlowError: for a value that cannot be kept, or an id that is that of a job of another flow.
         """
         if not isinstance(flow, str):
-            raise TypeError(f"post({flow!r}) is not the name of a flow; give the name that `work` knows it by")
+            raise TypeError(f"enqueue({flow!r}) is not the name of a flow; give the name that `work` knows it by")
         if not 0 <= after < math.inf:
-            raise ValueError(f"post(after={after!r}) is no time to wait; give 0 or more seconds")
+            raise ValueError(f"enqueue(after={after!r}) is no time to wait; give 0 or more seconds")
         now = self.now()
         row = JobRow(
             id_for(id),
@@ -207,7 +207,7 @@ class Board:
         It is ours for ``lease`` seconds, or until this process ends; see `extend`.
 
         Args:
-            job: As `post` or `jobs` gave it.
+            job: As `enqueue` or `jobs` gave it.
             who: In whose name; the default is this process.
             flows: The names of those that are of interest; None: all.
             lease: Seconds.
@@ -228,7 +228,7 @@ class Board:
         """
         await self._claims.extend(job, lease)
 
-    async def consume(self, job: Job, who: str | None = None, *, outcome: str = "SUCCESS", error: str = "") -> None:
+    async def complete(self, job: Job, who: str | None = None, *, outcome: str = "SUCCESS", error: str = "") -> None:
         """Complete a job that was claimed: it is done, and this has become of it.
 
         Raises:
@@ -237,8 +237,8 @@ class Board:
         """
         await self._claims.let_go(job, who, lambda row: ended(row, outcome, error, now=self.now()))
 
-    async def trash(self, job: Job, who: str | None = None, *, error: str = "") -> None:
-        """Complete a job that was claimed: it cannot be done; it is kept, and its outcome is ``trashed``.
+    async def discard(self, job: Job, who: str | None = None, *, error: str = "") -> None:
+        """Complete a job that was claimed: it cannot be done; it is kept, and its outcome is ``discarded``.
 
         Raises:
             InvalidState: where it is not claimed.
@@ -246,21 +246,27 @@ class Board:
         """
         await self._claims.let_go(job, who, lambda row: ended(row, DISCARDED, error or row.error, now=self.now()))
 
-    async def abandon(self, job: Job, who: str | None = None, *, error: str = "", after: float | None = None) -> None:
-        """Give up a job that was claimed: it comes back after a while, unless it was tried too often.
+    async def release(self, job: Job, who: str | None = None, *, error: str = "", after: float | None = None) -> None:
+        """Give up a job that was claimed.
+
+        Without ``error`` and ``after``, it is as if it had not been claimed: it is due at once, and the attempt does
+        not count. With one of them the attempt counts: the job is due after a while, and one that was claimed too often
+        is discarded.
 
         Args:
             job: As `claim` gave it.
             who: In whose name it was claimed.
             error: Why.
-            after: Seconds; None: by the board's backoff and how often it was claimed.
+            after: Seconds; None with an error: by the queue's backoff and how often it was claimed.
 
         Raises:
             InvalidState: where it is not claimed.
-            ClaimLost: where somebody else has claimed it.
+            ClaimLost: where another process has claimed it.
         """
 
         def change(row: JobRow) -> JobRow:
+            if not error and after is None:
+                return freed(row, row.error)._replace(attempts=row.attempts - 1)
             if row.attempts >= row.max_attempts:
                 return ended(row, DISCARDED, error, now=self.now())
             wait = self._backoff.delay(row.attempts - 1) if after is None else after
@@ -268,17 +274,8 @@ class Board:
 
         await self._claims.let_go(job, who, change)
 
-    async def give_back(self, job: Job, who: str | None = None) -> None:
-        """Undo a claim: as if it had not been made.
-
-        Raises:
-            InvalidState: where it is not claimed.
-            ClaimLost: where somebody else has claimed it.
-        """
-        await self._claims.let_go(job, who, lambda row: freed(row, row.error)._replace(attempts=row.attempts - 1))
-
     async def work(self, flows: Mapping[str, Item], *, concurrency: int = 8, lease: float = 30.0) -> None:
         """Claim jobs of those flows and carry them out, ``concurrency`` at a time, until cancelled."""
-        from lifecycle.flows.jobs.conductors import Conductor
+        from lifecycle.flows.jobs.workers import Worker
 
-        await Conductor(self, flows, concurrency=concurrency, lease=lease).run()
+        await Worker(self, flows, concurrency=concurrency, lease=lease).run()

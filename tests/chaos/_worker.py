@@ -1,4 +1,4 @@
-"""One conductor of `tests.chaos.jobs`: works until SIGTERM, and writes down what it claims and completes."""
+"""One worker of `tests.chaos.jobs`: works until SIGTERM, and writes down what it claims and completes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle.errors import JournalError
-from lifecycle.flows import Board, Flows, JobState, current_task, linear, task
+from lifecycle.flows import Flows, JobQueue, JobState, current_task, linear, task
 
 if TYPE_CHECKING:
     from lifecycle.states import Machine, Transition
@@ -51,7 +51,7 @@ async def main(directory: str, where: str, life: str) -> None:
     hooks.state_changed.connect(write)
     async with AsyncExitStack() as stack:
         flows = await _entered(stack, where)
-        work = asyncio.create_task(Board(flows).work({"deploy": DEPLOY}, concurrency=40, lease=LEASE))
+        work = asyncio.create_task(JobQueue(flows).work({"deploy": DEPLOY}, concurrency=40, lease=LEASE))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
         print("up", flush=True)
         with suppress(asyncio.CancelledError):

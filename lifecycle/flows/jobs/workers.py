@@ -1,4 +1,4 @@
-"""`Conductor`: claims jobs and carries them out, until it is cancelled; then it gives back what it has.
+"""`Worker`: claims jobs and carries them out, until it is cancelled; then it gives back what it has.
 
 One task looks for jobs while there is a free seat; each job has a task of its own; and the claims are kept by a third,
 whatever the jobs are at.
@@ -27,14 +27,14 @@ from lifecycle.flows.requests import RESUMED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lifecycle.flows.jobs.boards import Board
     from lifecycle.flows.jobs.jobs import Job
     from lifecycle.flows.jobs.leases import Lease
+    from lifecycle.flows.jobs.queues import JobQueue
     from lifecycle.flows.patterns import Item
     from lifecycle.flows.records import Snapshot
     from lifecycle.flows.runs import Run
 
-__all__ = ["Conductor"]
+__all__ = ["Worker"]
 
 _log = logging.getLogger("lifecycle.flows")
 
@@ -44,10 +44,10 @@ _TROUBLE = Backoff(initial=0.1, maximum=30.0)
 _HOPELESS = (MissingDependencies, AmbiguousDependency)
 
 
-class Conductor:
+class Worker:
     """Carries out jobs of ``flows``, which are known by the names that they were posted with."""
 
-    def __init__(self, board: Board, flows: Mapping[str, Item], *, concurrency: int, lease: float) -> None:
+    def __init__(self, queue: JobQueue, flows: Mapping[str, Item], *, concurrency: int, lease: float) -> None:
         if concurrency < 1:
             raise ValueError(f"work(concurrency={concurrency!r}) could do nothing; give 1 or more")
         if not flows:
@@ -59,14 +59,14 @@ class Conductor:
                 raise ValueError(
                     f"work({{{name!r}: ...}}) names a flow that is called {plan.name!r}; give it its own name"
                 )
-        self._board, self._lease = board, lease
+        self._queue, self._lease = queue, lease
         self._seats = concurrency
         # The jobs that take one of them.
         self._seated: set[Lease] = set()
         # Set when a job has ended that took one of them.
         self._seat = asyncio.Event()
-        self._claims = Claims(board)
-        self._leases = Leases(board, lease)
+        self._claims = Claims(queue)
+        self._leases = Leases(queue, lease)
         # Set when there may be something to claim.
         self._news = asyncio.Event()
         # The tasks that carry out a job, by its id.
@@ -80,19 +80,19 @@ class Conductor:
         Raises:
             FlowError: once the flows are left.
         """
-        owners = self._board.flows.owners
-        tally = self._board.tally
+        owners = self._queue.flows.owners
+        tally = self._queue.tally
         jobs = {JOBS_TO_CLAIM, *map(jobs_of, self._plans)}
         silences = [owners.listen(news, self._news.set) for news in (*jobs, GONE, RESUMED)]
         silences += [owners.listen(news, tally.renew) for news in jobs]
         tally.open()
-        hooks.component_opened.announce(self._board, component=self._board)
+        hooks.component_opened.announce(self._queue, component=self._queue)
         looking = asyncio.create_task(self._look(), name="look for jobs")
         keeping = asyncio.create_task(self._leases.keep(), name="keep claims")
         try:
             ended, _ = await asyncio.wait([looking, keeping], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            hooks.component_closed.announce(self._board, component=self._board)
+            hooks.component_closed.announce(self._queue, component=self._queue)
             for silence in silences:
                 silence()
             try:
@@ -110,7 +110,7 @@ class Conductor:
         self._news.set()
         self._seat.set()
         try:
-            async with asyncio.timeout(self._board.flows.stop_timeout + LAST_WORDS):
+            async with asyncio.timeout(self._queue.flows.stop_timeout + LAST_WORDS):
                 while left := [*self._working.values(), *([] if looking.done() else [looking])]:
                     await asyncio.wait(left)
         except TimeoutError:
@@ -150,7 +150,7 @@ class Conductor:
         jobs = await self._claims.some(self._plans, self._lease, free)
         if self._is_suspended():
             # They were on their way.
-            await asyncio.gather(*[self._board.give_back(job) for job, _ in jobs])
+            await asyncio.gather(*[self._queue.release(job) for job, _ in jobs])
             return
         for job, snapshot in jobs:
             self._begin(job, snapshot)
@@ -158,17 +158,17 @@ class Conductor:
             await self._wait()
 
     def _is_suspended(self) -> bool:
-        return self._board.flows.suspended
+        return self._queue.flows.suspended
 
     async def _wait(self) -> None:
         """Wait until there may be a job: somebody rings, one is due, or a claim ends."""
-        now = self._board.now()
-        then = await self._board.store.next(now=now)
+        now = self._queue.now()
+        then = await self._queue.store.next(now=now)
         wait = self._lease / 3 if then is None else min(self._lease / 3, max(0.0, then - now))
         await wait_within(wait, self._news)
         if not self._news.is_set():
             # Perhaps somebody cannot ring, or has died unheard.
-            self._board.store.doubt()
+            self._queue.store.doubt()
 
     def _free_seat(self, lease: Lease) -> None:
         """Let another job begin in the place of this one."""
@@ -177,7 +177,7 @@ class Conductor:
             self._seat.set()
 
     def _begin(self, job: Job, snapshot: Snapshot | None) -> None:
-        self._board.tally.renew()
+        self._queue.tally.renew()
         before = self._working.get(job.id)
         lease = self._leases.add(job)
         self._seated.add(lease)
@@ -187,7 +187,7 @@ class Conductor:
 
     def _done(self, lease: Lease, task: asyncio.Task[None]) -> None:
         self._leases.remove(lease)
-        self._board.tally.renew()
+        self._queue.tally.renew()
         if self._working.get(lease.job.id) is task:
             del self._working[lease.job.id]
         self._free_seat(lease)
@@ -203,7 +203,7 @@ class Conductor:
                 # We had it and lost it: nobody does it twice at once.
                 await asyncio.wait([before])
             if self._stopping.done():
-                await self._board.give_back(job)
+                await self._queue.release(job)
                 return
             run = await self._adopt(job, snapshot)
             if run is not None:
@@ -214,16 +214,16 @@ class Conductor:
             _log.warning("job %s is left as it is, and comes back when its claim ends: %s", job.id, error)
 
     async def _adopt(self, job: Job, snapshot: Snapshot | None) -> Run | None:
-        """The run of its flow; None where there can be none, and then the job is trashed."""
-        board, row = self._board, job.row
+        """The run of its flow; None where there can be none, and then the job is discarded."""
+        queue, row = self._queue, job.row
         try:
             if snapshot is None:
-                snapshot = await board.store.adopt(row, flow_of(row), now=board.now())
-            return board.flows.adopt(self._plans[row.flow], snapshot)
+                snapshot = await queue.store.adopt(row, flow_of(row), now=queue.now())
+            return queue.flows.adopt(self._plans[row.flow], snapshot)
         except (ClaimLost, JournalError):
             raise
         except Exception as error:  # noqa: BLE001  # a codec may raise anything; it is kept with the job
-            await board.trash(job, error=error_text(error))
+            await queue.discard(job, error=error_text(error))
             return None
 
     async def _see_through(self, lease: Lease, run: Run) -> None:
@@ -235,29 +235,29 @@ class Conductor:
             if lease.lost.done():
                 raise lost_job(lease.job.row)
             if not ending.done():
-                await run.suspend(cancel_after=self._board.flows.stop_timeout)
+                await run.suspend(cancel_after=self._queue.flows.stop_timeout)
             await self._finish(lease, run, await ending if run.ended or run.stopped else None)
         finally:
             if not run.ended:
-                await self._board.flows.leave(run, lost_job(lease.job.row))
+                await self._queue.flows.leave(run, lost_job(lease.job.row))
             await ending
 
     async def _finish(self, lease: Lease, run: Run, error: BaseException | None) -> None:
-        """Say on the board what has become of it."""
+        """Say on the queue what has become of it."""
         job = lease.job
         text = "" if error is None else error_text(error)
         if run.ended:
             # The next job need not wait until this is written.
             self._free_seat(lease)
-            await self._board.consume(job, outcome=run.state, error=text)
+            await self._queue.complete(job, outcome=run.state, error=text)
         elif error is None:
-            await self._board.give_back(job)
+            await self._queue.release(job)
         elif isinstance(error, _HOPELESS):
-            await self._board.trash(job, error=text)
+            await self._queue.discard(job, error=text)
         elif isinstance(error, ClaimLost):
             raise error
         else:
-            await self._board.abandon(job, error=text)
+            await self._queue.release(job, error=text)
 
 
 async def _ending(run: Run) -> BaseException | None:
