@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+DEMO   := $(VENV)/.demo
 # What draws diagrams in most places is of this line.
 MERMAID := 11.17.2
 # What the page of a Dashboard is drawn with; it ships with us, as its licences allow.
@@ -19,7 +20,13 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable . --group dev
 	touch $@
 
-demo: $(STAMP)  ## the hot reloader with a prompt and a webhook, on examples/site
+# What users install: with the tools of developers the first start would take minutes.
+$(DEMO): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -e $(STAMP) || $(BIN)/python -m pip install --quiet --editable ".[cli,watch]"
+	touch $@
+
+demo: $(DEMO)  ## the hot reloader with a prompt and a webhook, on examples/site
 	@$(BIN)/python -m examples.demo
 
 test: $(STAMP) lint  ## the suite, lint and types

@@ -34,12 +34,11 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
-    from lifecycle.bridges.bridge import Settings
     from lifecycle.bridges.connection import Connection
     from lifecycle.bridges.dedupe import DedupeCache, Failures, Key
     from lifecycle.bridges.events import BusEvent
     from lifecycle.bridges.publisher import Letter, Publisher
-    from lifecycle.bridges.streams import Subscriptions
+    from lifecycle.bridges.streams import Settings, Subscriptions
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.types import Emit
 

@@ -17,8 +17,8 @@ from lifecycle.bridges.streams import replicated
 from lifecycle.errors import UnfitServer
 
 if TYPE_CHECKING:
-    from lifecycle.bridges.bridge import Settings
     from lifecycle.bridges.connection import Connection
+    from lifecycle.bridges.streams import Settings
 
 __all__ = ["BUCKET", "DedupeCache", "Failures", "Key", "PastAttempts"]
 

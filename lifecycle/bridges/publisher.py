@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
-    from lifecycle.bridges.bridge import Settings
     from lifecycle.bridges.connection import Connection
+    from lifecycle.bridges.streams import Settings
 
 __all__ = [
     "LONGEST_REASON",
