@@ -38,9 +38,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # myst-parser brings it, without stubs
 
 from lifecycle.cli.commandline import parse
-from lifecycle.cli.up.processes import in_order
-from lifecycle.cli.up.procfile import parse_procfile
-from lifecycle.cli.up.tables import KEYS, read_processes
+from lifecycle.cli.up.processes import KEYS, in_order, parse_procfile, read_processes
 from lifecycle.cli.watch.options import OPTIONS
 from lifecycle.cli.watch.settings import watch_settings
 from lifecycle.cli.watch.tables import read_table

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lifecycle.cli.ctl.verbs import add_ctl
+from lifecycle.cli.ctl.commands import add_ctl
 from lifecycle.cli.failures import CliError, UsageError
 from lifecycle.cli.parsers import CommandParser, typed
 from lifecycle.cli.stores.commandline import add_flows, add_inbox
@@ -211,7 +211,7 @@ def _watch(parsed: Parsed) -> int:
 
 
 def _up(parsed: Parsed) -> int:
-    from lifecycle.cli.up.running import up
+    from lifecycle.cli.up.run import up
 
     if parsed.command:
         raise UsageError(f"lifecycle up takes no command; write {' '.join(parsed.command)!r} into a Procfile")

@@ -15,7 +15,7 @@ from lifecycle.cli import main
 from lifecycle.cli.commandline import parse
 from lifecycle.cli.logs import MachineVoice, configured, failure_shown, heard, voice_of
 from lifecycle.cli.messages import Voice
-from lifecycle.cli.up.screens import Screen
+from lifecycle.cli.up.screen import Screen
 from lifecycle.cli.watch.settings import watch_settings
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
-"""`lifecycle ctl`: ask a running program over its control socket, and tell it what to do.
+"""`lifecycle ctl`: query and control a running program over its control socket.
 
-`verbs` says what can be typed and which module carries it out: `programs`, `states`, `tails` and `queries` show
-something, `actions`, `progress` and `attaching` tell the program to do something. `clients` asks (with `exchanges` and
-`streams`), `printing` says how it is shown. Nothing heavy is imported here: `lifecycle ctl ps` is to be there at once.
+`commands` parses the command line and imports the module that carries a command out: `queries`, `status`, `actions` or
+`attach`. They send requests with `client` and print with `printing`. Nothing heavy is imported at the top, so that
+`lifecycle ctl ps` starts at once.
 """
 
 from __future__ import annotations

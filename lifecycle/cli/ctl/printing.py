@@ -9,12 +9,13 @@ import json
 import re
 import shutil
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.cli.failures import CliError
-from lifecycle.cli.listing import columns, harmless
+from lifecycle.cli.listing import columns, harmless, short
 from lifecycle.cli.messages import at_terminal, colourful, give, painted, put
 
 if TYPE_CHECKING:
@@ -23,7 +24,19 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["Sheet", "coloured", "console", "live", "show", "show_json", "show_output", "show_text", "width"]
+__all__ = [
+    "Sheet",
+    "clock",
+    "coloured",
+    "console",
+    "entry_line",
+    "live",
+    "show",
+    "show_json",
+    "show_output",
+    "show_text",
+    "width",
+]
 
 _GREEN, _RED, _YELLOW, _DIM = "32", "31", "33", "2"
 
@@ -38,6 +51,10 @@ _COLOURS: Final = {
 _COLOUR: Final = re.compile("(\x1b\\[[0-9;]{0,40}m)")
 _STYLES: Final = {_GREEN: "green", _RED: "red", _YELLOW: "yellow", _DIM: "dim"}
 
+
+#: Characters of the longest word for what became of one.
+_WIDTH: Final = 10
+_TOPIC: Final = 24
 
 #: A column of so many characters is not cut before others are: a word of state, a number.
 _KEPT: Final = 10
@@ -140,3 +157,47 @@ def live(screen: Console) -> Generator[Callable[[Sheet], None]]:
 
     with Live(console=screen, auto_refresh=False, vertical_overflow="ellipsis") as drawing:
         yield lambda sheet: drawing.update(sheet.rich(), refresh=True)
+
+
+# -- events ------------------------------------------------------------------------------------------------------
+
+
+def entry_line(entry: dict[str, Any], *, depth: int = 0, whole: bool = False, width: int | None = None) -> str:
+    """One event, in one line; ``depth`` indents the topic.
+
+    A long text is cut unless the ``whole`` is wanted; what is wider than ``width`` characters is cut as well.
+    """
+    what = str(entry["what"])
+    topic = "  " * depth + harmless(entry["topic"])
+    begun = f"{clock(entry['time'])} #{entry['id']:<5} "
+    rest = " ".join([f"{topic:<{_TOPIC}}", *_details(entry, whole=whole)]).rstrip()
+    if width is not None:
+        rest = short(rest, max(1, width - len(begun) - _WIDTH - 1))
+    return f"{begun}{coloured(f'{what:<{_WIDTH}}', what)} {rest}"
+
+
+def clock(at: float) -> str:
+    """The time of day, with thousandths."""
+    return f"{time.strftime('%H:%M:%S', time.localtime(at))}.{int(at % 1 * 1000):03}"
+
+
+def _details(entry: dict[str, Any], *, whole: bool) -> list[str]:
+    """What else there is to say: who had it, how long that took, what went wrong."""
+    parts: list[str] = []
+    if entry.get("into") is not None:
+        parts.append(f"into #{entry['into']}")
+    if entry.get("handler"):
+        parts.append(harmless(entry["handler"]))
+    if entry.get("merged"):
+        parts.append(f"with {entry['merged']} merged")
+    if entry.get("attempt", 1) > 1:
+        parts.append(f"attempt {entry['attempt']}")
+    if entry.get("duration") is not None:
+        parts.append(_seconds(entry["duration"]))
+    if text := harmless(entry.get("error") or entry.get("summary") or ""):
+        parts.append(text if whole else short(text))
+    return parts
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.1f} s"

@@ -1,25 +1,55 @@
-"""What is asked once: routes, commands, `explain`, `trace`, and the texts that the program makes itself."""
+"""One-time queries of `lifecycle ctl`: ps, routes, commands, explain, diagram and dump; events with tail and trace."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+import time
+from contextlib import ExitStack
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from lifecycle.cli.ctl.clients import choose
-from lifecycle.cli.ctl.entries import entry_line
-from lifecycle.cli.ctl.printing import Sheet, show, show_json, show_text
-from lifecycle.cli.failures import DONE
+from lifecycle.cli.ctl.client import Exchange, GoneError, NoProgramError, choose, decoded
+from lifecycle.cli.ctl.printing import Sheet, entry_line, show, show_json, show_text, width
+from lifecycle.cli.failures import DONE, FAILED, CliError
+from lifecycle.cli.listing import ago
 from lifecycle.cli.messages import give, voice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
-    from lifecycle.cli.ctl.verbs import Request
+    from lifecycle.cli.ctl.client import Stream
+    from lifecycle.cli.ctl.commands import Request
+    from lifecycle.observe.sockets import Program
 
-__all__ = ["commands", "diagram", "dump", "explain", "routes", "show_commands", "trace"]
+__all__ = [
+    "Held",
+    "commands",
+    "diagram",
+    "dump",
+    "explain",
+    "ps",
+    "routes",
+    "show_commands",
+    "tail",
+    "trace",
+]
 
+#: What becomes of an event is not known yet.
+UNDER_WAY: Final = frozenset({"queued", "held", "running"})
 _COUNTS = ("handled", "failed", "dropped", "held")
+
+#: Seconds after which those that have not answered are shown as that.
+_PS_TIMEOUT: Final = 5.0
+#: Bytes of an answer: a description of a program has some hundred.
+_LARGEST_DESCRIPTION: Final = 64 * 1024
+#: No program started later, in seconds since 1970.
+_LATEST_START: Final = 1e11
+
+#: How many that have passed already are shown first.
+_RECENT: Final = 10
+#: Seconds after which an event that has not come to its end is shown all the same.
+_SLOW: Final = 1.0
 
 
 def routes(request: Request) -> int:
@@ -94,3 +124,122 @@ def _tell(request: Request, answer: Any, people: Callable[[Any], None]) -> int:
     else:
         people(answer)
     return DONE
+
+
+def ps(request: Request) -> int:
+    """List them."""
+    from lifecycle.observe.sockets import find
+
+    programs = find(request.program)
+    if request.program is not None and not programs:
+        raise NoProgramError(f"no program called {request.program!r} runs here")
+    answers = _asked(programs)
+    if request.json:
+        show_json([{**answer, "name": each.name, "path": str(each.path)} for each, answer in answers])
+    elif answers:
+        show(Sheet(("name", "pid", "since"), [_program_row(each, answer) for each, answer in answers]))
+    else:
+        voice().say("no program runs here that could be asked")
+    return DONE
+
+
+def _asked(programs: list[Program]) -> list[tuple[Program, dict[str, Any]]]:
+    """What each says of itself; all are asked before the first answer is waited for."""
+    until = monotonic() + _PS_TIMEOUT
+    with ExitStack() as open_ones:
+        exchanges: list[tuple[Program, Exchange]] = []
+        for program in programs:
+            try:
+                exchange = Exchange(program, "/api/program", timeout=_PS_TIMEOUT)
+            except GoneError:
+                continue  # it has ended meanwhile
+            exchanges.append((program, open_ones.enter_context(exchange)))
+        return [(program, _description(exchange, until)) for program, exchange in exchanges]
+
+
+def _description(exchange: Exchange, until: float) -> dict[str, Any]:
+    exchange.wait_for(max(0.0, until - monotonic()))
+    try:
+        answer: Any = decoded(exchange.body(until=until, most=_LARGEST_DESCRIPTION))
+    except CliError as error:
+        return {"error": str(error)}
+    if not isinstance(answer, dict):
+        return {"error": "it answered what is no description of a program"}
+    fields: dict[str, Any] = answer  # pyright: ignore[reportUnknownVariableType]  # of JSON
+    return {name: value for name, value in fields.items() if not isinstance(value, (dict, list))}
+
+
+def _program_row(program: Program, answer: dict[str, Any]) -> tuple[str, ...]:
+    pid = program.pid or answer.get("pid")
+    if "error" in answer:
+        return program.name, str(pid or ""), "no answer"
+    since = answer.get("started_at")
+    return program.name, str(pid), ago(since) if isinstance(since, (int, float)) and 0 < since < _LATEST_START else ""
+
+
+def tail(request: Request) -> int:
+    """Show events until Ctrl+C, until nobody reads any more, or until the program has ended (a failure)."""
+    client = choose(request.program)
+    pattern = request.given["pattern"]
+    # First the stream, so that nothing falls between the two.
+    with client.stream("/api/events/stream", sys.stdout, pattern=pattern) as stream:
+        past = client.get("/api/events", pattern=pattern, limit=_RECENT)
+        if request.json:
+            lines = (show_json(message, line=True) for message in _all(stream, past))
+        else:
+            lines = (give(sys.stdout, f"{_line(message)}\n") for message in _settled(stream, past))
+        if not all(lines) or stream.unread:
+            return DONE
+    voice().warn(f"{client.name} has ended")
+    return FAILED
+
+
+def _line(message: Any) -> str:
+    return (
+        f"({message['dropped']} events are not shown)" if "dropped" in message else entry_line(message, width=width())
+    )
+
+
+def _all(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
+    """Each change of each event."""
+    yield from past
+    yield from (message for message in stream if message not in past)
+
+
+def _settled(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
+    """Each event once, when it has come to its end; and before that if it takes its time."""
+    held = Held()
+    yield from held.sift(past)
+    while not stream.ended:
+        yield from held.sift([message for message in stream.take(held.left()) if message not in past])
+        yield from held.due()
+
+
+class Held:
+    """Events that are under way, and will soon have ended."""
+
+    def __init__(self) -> None:
+        # By id, those that changed last at the end.
+        self._entries: dict[int, tuple[float, Any]] = {}
+
+    def sift(self, messages: Sequence[Any]) -> Iterator[Any]:
+        """Those that can be shown now; the others are kept."""
+        for message in messages:
+            self._entries.pop(message.get("id"), None)
+            if message.get("what") in UNDER_WAY:
+                self._entries[message["id"]] = time.monotonic() + _SLOW, message
+            else:
+                yield message
+
+    def due(self) -> Iterator[Any]:
+        """Those that have been waited for long enough."""
+        while self._entries and not self.left():
+            _, message = self._entries.pop(next(iter(self._entries)))
+            yield message
+
+    def left(self) -> float | None:
+        """Seconds until one is due; None where none is kept."""
+        if not self._entries:
+            return None
+        at, _ = next(iter(self._entries.values()))
+        return max(0.0, at - time.monotonic())

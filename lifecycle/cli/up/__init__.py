@@ -1,7 +1,6 @@
 """`lifecycle up`: the processes of a Procfile, or of tables in a TOML file, kept by a supervisor.
 
-`files` finds and reads what is to be run (`procfile`, `tables`), as records (`processes`). `running` puts them under a
-supervisor, `screens` shows what they write, `narration` what happens to them, and `outcomes` how it ended.
+`processes` reads what to run, `run` starts and stops it, and `screen` prints.
 """
 
 from __future__ import annotations

@@ -1,14 +1,19 @@
-"""What is to be run: one frozen record a process, however it was written down, and the order of their starts."""
+"""What `lifecycle up` runs: one frozen record per process, read from a Procfile or from TOML tables, in start order."""
 
 from __future__ import annotations
 
+import os
+import re
 import signal as signals
 from dataclasses import KW_ONLY, dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from lifecycle.cli.config import did_you_mean
+from lifecycle.cli import values
+from lifecycle.cli.config import did_you_mean, load_table, read_text, shown, texts
 from lifecycle.cli.failures import ConfigError, UsageError
+from lifecycle.cli.options import Option, read_value
+from lifecycle.cli.variables import read_env
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +22,32 @@ if TYPE_CHECKING:
 
     from lifecycle.cli.values import Policy
 
-__all__ = ["Process", "in_order", "selected"]
+__all__ = [
+    "KEYS",
+    "Process",
+    "environment",
+    "find_file",
+    "in_order",
+    "parse_procfile",
+    "read_file",
+    "read_processes",
+    "selected",
+]
+
+#: What a process can be called, here and in tables: it is shown, and is the name of a file.
+NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+_PROCFILE_LINE = re.compile(rf"(?P<name>{NAME.pattern})[ \t]*:[ \t]*(?P<command>.*\S)[ \t]*")
+#: From the port of one process to that of the next, as in foreman.
+_PORT_STEP = 100
+
+#: Looked for in this order, each with the table that it must have; a Procfile has none.
+_FILES: Final = {"Procfile": (), "lifecycle.toml": ("up",), "pyproject.toml": ("tool", "lifecycle", "up")}
+_EXAMPLE: Final = "such as 'web: python app.py'"
+
+#: The PORT of the first process where nobody says another, as foreman has it.
+_FIRST_PORT: Final = "5000"
+_HIGHEST_PORT: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +134,214 @@ def selected(processes: Sequence[Process], names: Sequence[str], file: Path) -> 
         if name not in known:
             raise UsageError(f"there is no process {name!r} in {file}; {did_you_mean(name, known)}")
     return tuple(each for each in processes if not names or each.name in names)
+
+
+def read_procfile(file: Path) -> tuple[Process, ...]:
+    """The processes of ``file``, one a line.
+
+    Raises:
+        ConfigError: for a file that cannot be read, naming the line where that is the reason.
+    """
+    return parse_procfile(read_text(file), file)
+
+
+def parse_procfile(text: str, file: Path) -> tuple[Process, ...]:
+    """The processes of ``text``, which run beside ``file``.
+
+    Raises:
+        ConfigError: naming the line.
+    """
+    found: dict[str, Process] = {}
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, command = _parse_line(line.strip(), f"{file}:{number}")
+        if name in found:
+            raise ConfigError(f"{file}:{number}: {name} is there already, in line {lines[name]}; give it another name")
+        found[name] = Process(name, command, cwd=file.parent, port=_PORT_STEP * len(found))
+        lines[name] = number
+    return tuple(found.values())
+
+
+def _parse_line(line: str, where: str) -> tuple[str, str]:
+    read = _PROCFILE_LINE.fullmatch(line)
+    if read is None or "\0" in line:
+        raise ConfigError(f"{where}: {line!r} is no process; write NAME: COMMAND, such as 'web: python app.py'")
+    return read["name"], read["command"]
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError("give a whole number, 0 for no limit")
+    return int(text)
+
+
+KEYS: Final = (
+    Option("env-file", "F", "KEY=VALUE lines for this process, besides those of .env", values.path),
+    Option("ready", "WHEN", "when it counts as started, such as port:8000", values.ready),
+    Option("start-timeout", "S", "how long it has for that (30)", values.interval, number=True),
+    Option("after", "NAME", "start when these have started; a job has to succeed", lambda text: (text,), many=True),
+    Option("restart", "POLICY", "start it again never, on-failure or always", values.policy),
+    Option(
+        "backoff",
+        "S",
+        "wait S seconds before the first restart, twice as long each time (0.1)",
+        values.seconds,
+        number=True,
+    ),
+    Option("max-restarts", "N", "give it up after N restarts within a minute (0: never)", _count, number=True),
+    Option("watch", "PATH", "restart it when these files change", lambda text: (values.path(text),), many=True),
+    Option("stop-signal", "SIG", "ask it to stop with this signal (TERM)", values.signal),
+    Option("stop-timeout", "S", "kill it S seconds after the stop signal (10)", values.seconds, number=True),
+)
+
+
+def read_processes(table: Mapping[str, Any], file: Path, title: str) -> tuple[Process, ...]:
+    """The processes of ``table``, which is called ``title`` in ``file``.
+
+    Raises:
+        ConfigError: naming file, table, key, what was given and what is accepted.
+    """
+    found: list[Process] = []
+    for name, value in table.items():
+        try:
+            found.append(_process(name, value, file.parent))
+        except ValueError as error:
+            raise ConfigError(f"{file}: [{title}.{name}] {error}") from None
+    return tuple(found)
+
+
+def _process(name: str, value: Any, base: Path) -> Process:
+    if not NAME.fullmatch(name):
+        raise ValueError("is no name for a process; give letters, digits, - and _")
+    keys = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {"command": value}
+    if "command" not in keys:
+        raise ValueError('has no command; give one, such as command = "python app.py"')
+    return Process(name, **_fields(keys, base))
+
+
+def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    """What the keys say, as the record has it; paths are from ``base`` on."""
+    found: dict[str, Any] = {"cwd": base}
+    for key, value in keys.items():
+        match key:
+            case "command":
+                found[key] = _command(value)
+            case "cwd":
+                found[key] = _directory(value, base)
+            case "env":
+                found[key] = _variables(value)
+            case _:
+                option = _option(key)
+                if option.field in found:
+                    raise ValueError(f"{key} says the same as another key; keep one of them")
+                found[option.field] = read_value(option, value)
+    if "env_file" in found:
+        found["env_file"] = base / found["env_file"]
+    return {**found, "watch": tuple(_watched(path, base) for path in found.get("watch", ()))}
+
+
+def _option(key: str) -> Option:
+    for option in KEYS:
+        # Also with the underscores that it has in Python.
+        if key in (option.name, option.field):
+            return option
+    known = ["command", "cwd", "env", *(option.name for option in KEYS)]
+    raise ValueError(f"{key} is not known; {did_you_mean(key.replace('_', '-'), known)}")
+
+
+def _command(value: Any) -> str | tuple[str, ...]:
+    words = texts("command", value)
+    if not all(word.strip() for word in words[:1]) or not words or any("\0" in word for word in words):
+        raise ValueError(
+            f"command = {shown(value)} is empty or has a NUL; give a line for the shell, or a list of words"
+        )
+    return words[0] if isinstance(value, str) else tuple(words)
+
+
+def _directory(value: Any, base: Path) -> Path:
+    [text] = texts("cwd", value) if isinstance(value, str) else [""]
+    if not text:
+        raise ValueError(f"cwd = {shown(value)} is no path; give the directory that it runs in")
+    if not (base / text).is_dir():
+        raise ValueError(f"cwd = {shown(value)}: there is no directory {base / text}; make it, or correct the path")
+    return base / text
+
+
+def _watched(path: Path, base: Path) -> Path:
+    if not (base / path).exists():
+        raise ValueError(f'watch = "{path}": there is no {base / path}; make it, or correct the path')
+    return base / path
+
+
+def _variables(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError(f'env = {shown(value)} is no table; give one such as {{ PORT = "8000" }}')  # noqa: TRY004  # what readers raise
+    return {key: _env_value(key, each) for key, each in cast("dict[str, Any]", value).items()}
+
+
+def _env_value(key: str, value: Any) -> str:
+    values.variable(key)
+    if isinstance(value, bool) or not isinstance(value, str | int) or "\0" in str(value):
+        raise ValueError(f"env: {key} = {shown(value)} is no text; give one in quotes")
+    return str(value)
+
+
+def find_file(here: Path) -> Path:
+    """The first file that says what to run, in ``here`` or the nearest directory above it.
+
+    Raises:
+        ConfigError: naming what was looked for, or for one that cannot be read.
+    """
+    for directory in (here, *here.parents):
+        for name, table in _FILES.items():
+            file = directory / name
+            if file.is_file() and (not table or load_table(file, *table) is not None):
+                return file
+    raise ConfigError(
+        f"nothing says what to run: there is no Procfile, no lifecycle.toml with [up.NAME] and no pyproject.toml with "
+        f"[tool.lifecycle.up.NAME] in {here} or above it; write a Procfile with lines {_EXAMPLE}, or give -f FILE"
+    )
+
+
+def read_file(file: Path) -> tuple[Process, ...]:
+    """The processes that ``file`` has, in the order of their starts; one that ends in ``.toml`` has tables.
+
+    Raises:
+        ConfigError: for a file that is missing or wrong, or has none.
+    """
+    if not file.exists():
+        raise ConfigError(f"{file}: no such file")
+    names = _FILES["pyproject.toml" if file.name == "pyproject.toml" else "lifecycle.toml"]
+    if file.suffix != ".toml":
+        found, example = read_procfile(file), f"lines {_EXAMPLE}"
+    else:
+        title = ".".join(names)
+        found, example = read_processes(load_table(file, *names) or {}, file, title), f"tables [{title}.NAME]"
+    if not found:
+        raise ConfigError(f"{file} names no process; write {example}")
+    return in_order(found, file)
+
+
+def environment(process: Process, shared: Path) -> dict[str, str]:
+    """All of it for ``process``, read anew; ``shared`` is the ``.env`` file of all, which may be missing.
+
+    Raises:
+        ConfigError: for a file that cannot be read, or a PORT that is none.
+    """
+    files = {
+        **(read_env(shared) if shared.is_file() else {}),
+        **(read_env(process.env_file) if process.env_file else {}),
+    }
+    # Output goes through a pipe, and Python shall not keep it back.
+    found = {"PYTHONUNBUFFERED": "1", **files, **os.environ}
+    if process.port is not None:
+        found["PORT"] = _port(found.get("PORT") or _FIRST_PORT, process.port)
+    return {**found, **process.env}
+
+
+def _port(first: str, more: int) -> str:
+    if not (first.isascii() and first.isdecimal()) or int(first) + more > _HIGHEST_PORT:
+        raise ConfigError(f"PORT={first!r} is no first port for the processes; give one such as {_FIRST_PORT}")
+    return str(int(first) + more)

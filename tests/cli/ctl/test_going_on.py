@@ -12,12 +12,11 @@ import pytest
 from rich.console import Console
 
 from lifecycle.cli import main
-from lifecycle.cli.ctl import bars, progress, tails
-from lifecycle.cli.ctl.bars import bar
-from lifecycle.cli.ctl.progress import Left, Renewal
-from lifecycle.cli.ctl.streams import Messages
-from lifecycle.cli.ctl.tails import Held
-from lifecycle.cli.ctl.trees import Tree
+from lifecycle.cli.ctl import actions, queries
+from lifecycle.cli.ctl.actions import Left, Renewal, bar
+from lifecycle.cli.ctl.client import Messages
+from lifecycle.cli.ctl.queries import Held
+from lifecycle.cli.ctl.status import Tree
 from tests.cli.ctl.speakers import answer, speaker
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def test_an_event_that_takes_its_time_is_shown_before_its_end(monkeypatch: pytes
     assert list(held.sift([entry(1, "queued")])) == []
     assert 0 < (held.left() or 0) <= 1
     assert list(held.due()) == []
-    monkeypatch.setattr(tails, "_SLOW", 0.0)
+    monkeypatch.setattr(queries, "_SLOW", 0.0)
     assert list(held.sift([entry(2, "running"), entry(1, "running")])) == []
     assert [each["id"] for each in held.due()] == [2, 1]
     assert list(held.sift([entry(1, "handled")])) == [entry(1, "handled")]
@@ -100,7 +99,7 @@ def test_a_process_that_does_not_end_is_not_waited_for_indefinitely(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     """The process that listens is this test."""
-    monkeypatch.setattr(progress, "_PATIENCE", 0.01)
+    monkeypatch.setattr(actions, "_EXIT_TIMEOUT", 0.01)
     life = {"id": "lifetime", "kind": "lifetime", "parent": None, "name": "lifetime", "stopping": False}
     done = {"outcome": "handled", "delivery": None, "error": None, "answer": None}
     stopping = answer(json.dumps({"lifetime": {"stopping": True}}))
@@ -167,7 +166,7 @@ def test_of_a_name_that_nobody_has_there_is_nothing_to_tell() -> None:
 def test_a_bar_is_drawn_only_for_what_there_is_to_do_and_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = io.StringIO()
     screen = Console(file=drawn, force_terminal=True, width=60)
-    monkeypatch.setattr(bars, "console", lambda *, errors: screen)
+    monkeypatch.setattr(actions, "console", lambda *, errors: screen)
     with bar("restarting nobody") as draw:
         draw(0, 0, "")
     assert "nobody" not in drawn.getvalue()

@@ -11,11 +11,8 @@ from typing import Any
 import pytest
 
 from lifecycle.cli.ctl import printing
-from lifecycle.cli.ctl.details import details, is_shown
-from lifecycle.cli.ctl.entries import entry_line
-from lifecycle.cli.ctl.printing import Sheet, console, show, show_output
-from lifecycle.cli.ctl.states import sheet
-from lifecycle.cli.ctl.trees import Tree
+from lifecycle.cli.ctl.printing import Sheet, console, entry_line, show, show_output
+from lifecycle.cli.ctl.status import Tree, details, is_shown, sheet
 from lifecycle.observe import nodes as nodes_of
 from lifecycle.observe import snapshot
 from lifecycle.workers import Spec, Supervisor, TaskWorker

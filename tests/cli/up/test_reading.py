@@ -12,10 +12,7 @@ import pytest
 from lifecycle.cli import main
 from lifecycle.cli.commandline import parse
 from lifecycle.cli.failures import CliError, ConfigError, UsageError
-from lifecycle.cli.up.environments import environment
-from lifecycle.cli.up.files import find_file, read_file
-from lifecycle.cli.up.processes import Process, selected
-from lifecycle.cli.up.procfile import parse_procfile
+from lifecycle.cli.up.processes import Process, environment, find_file, parse_procfile, read_file, selected
 
 if TYPE_CHECKING:
     from collections.abc import Callable

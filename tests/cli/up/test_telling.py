@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.cli.failures import UsageError
-from lifecycle.cli.up.outcomes import Outcome, exit_status, how, summary
-from lifecycle.cli.up.screens import Screen
+from lifecycle.cli.up.screen import Outcome, Screen, exit_status, how, summary
 from lifecycle.workers import Exit, WorkerState
 from lifecycle.workers.model import Status
 

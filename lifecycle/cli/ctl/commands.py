@@ -64,16 +64,16 @@ def _command(told: str, *takes: tuple[str, dict[str, Any]]) -> Verb:
 
 
 VERBS: Final = {
-    "ps": Verb("the programs that can be asked", "programs", "ps", _JSON),
+    "ps": Verb("the programs that can be asked", "queries", "ps", _JSON),
     "status": Verb(
         "what lives in the program, and how it does",
-        "states",
+        "status",
         "status",
         (*_JSON, ("--watch", {"action": "store_true", "help": "go on, and show what changes"})),
     ),
     "tail": Verb(
         "the events as they come, and what became of each",
-        "tails",
+        "queries",
         "tail",
         (*_one("pattern", "only these topics, such as 'file/**'", nargs="?", default="**"), *_JSON),
     ),
@@ -113,15 +113,15 @@ VERBS: Final = {
     "reload": _command("read the configuration again"),
     "restart": Verb(
         "start a worker anew, or the members of a pool one after the other",
-        "progress",
+        "actions",
         "restart",
         (*_one("name", "its name, or the path to it", nargs="?"), *_JSON),
     ),
     "hold": _command("let nothing of a source in", *_one("name", "the source", nargs="?")),
     "release": _command("let it in again", *_one("name", "the source", nargs="?")),
-    "stop": Verb("end the program, and wait until it has ended", "progress", "stop", _JSON),
-    "terminate": Verb("suspend, so that state is saved, and end", "progress", "stop", _JSON),
-    "attach": Verb("a prompt of the program; Ctrl+D leaves it running", "attaching", "attach"),
+    "stop": Verb("end the program, and wait until it has ended", "actions", "stop", _JSON),
+    "terminate": Verb("suspend, so that state is saved, and end", "actions", "stop", _JSON),
+    "attach": Verb("a prompt of the program; Ctrl+D leaves it running", "attach", "attach"),
 }
 
 _EPILOG: Final = """\

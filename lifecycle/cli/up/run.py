@@ -1,4 +1,4 @@
-"""`lifecycle up` from its command line to its exit status: a supervisor, and who listens to it."""
+"""`lifecycle up` from its command line to its exit status."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.cli.failures import FAILED
 from lifecycle.cli.logs import heard
-from lifecycle.cli.up.changes import watching
-from lifecycle.cli.up.environments import environment
-from lifecycle.cli.up.files import find_file, read_file
-from lifecycle.cli.up.narration import Narrator
-from lifecycle.cli.up.outcomes import Outcome, exit_status, summary
-from lifecycle.cli.up.processes import selected
-from lifecycle.cli.up.screens import Screen
+from lifecycle.cli.up.processes import environment, find_file, read_file, selected
+from lifecycle.cli.up.screen import Narrator, Outcome, Screen, exit_status, summary
+from lifecycle.cli.watch.gitignore import available
+from lifecycle.cli.watch.rules import PathRules, absolute, own_output
+from lifecycle.cli.watch.settings import Settings
+from lifecycle.cli.watch.words import changed
+from lifecycle.control import Debounce, Router, merge_files
 from lifecycle.errors import InvalidTransition, SourceFailed, WorkerFailed
 from lifecycle.workers import ProcessWorker, Spec, Supervisor
 from lifecycle.workers.model import AT_WORK, FINAL, Status
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from lifecycle.cli.messages import Voice
     from lifecycle.cli.up.processes import Process
     from lifecycle.cli.values import LogFormat
-    from lifecycle.events import StatusEvent
+    from lifecycle.control import FileBatch
+    from lifecycle.events import Change, StatusEvent
     from lifecycle.workers import WorkerState
 
 __all__ = ["up"]
@@ -38,6 +39,10 @@ __all__ = ["up"]
 _NAME: Final = "lifecycle up"
 #: Seconds that each process may take besides its stop time-out, before we are ended by force.
 _MARGIN: Final = 2.0
+
+#: Act once it was quiet for so long, or after the other time where it never is.
+_QUIET: Final = 0.1
+_LONGEST_WAIT: Final = 2.0
 
 
 def up(
@@ -324,3 +329,48 @@ def _shut_down() -> None:
     from lifecycle.runtime import shutdown
 
     shutdown()
+
+
+def watching(
+    processes: Sequence[Process],
+    restart: Callable[[Sequence[str]], None],
+    voice: Voice,
+    *,
+    logs: Sequence[int] = (),
+) -> Router | None:
+    """A router that has processes restarted by ``restart``, which does not wait; None if no process watches files."""
+    watches = [_Watch(each, logs) for each in processes if each.watch]
+    if not watches:
+        return None
+    from lifecycle.sources import FileWatchSource
+
+    async def files(batch: FileBatch) -> None:
+        concerned: list[str] = []
+        for watch in watches:
+            if changes := watch.of_interest(batch):
+                voice.say(f"{changed(changes, watch.rules.name)}; restarting {watch.name}")
+                concerned.append(watch.name)
+        restart(concerned)
+
+    router = Router("up")
+    router.handle("file/*", files, debounce=Debounce(_QUIET, max_wait=_LONGEST_WAIT, merge=merge_files))
+    router.add_source(FileWatchSource(*(path for watch in watches for path in watch.paths)))
+    return router
+
+
+class _Watch:
+    """What one process watches."""
+
+    def __init__(self, process: Process, logs: Sequence[int]) -> None:
+        self.name = process.name
+        self.paths = tuple(absolute(path, Path.cwd()) for path in process.watch)
+        settings = Settings(command=process.argv, paths=self.paths)
+        self.rules = PathRules(settings, Path.cwd(), git=available(), outputs=own_output(*logs))
+
+    def of_interest(self, batch: FileBatch) -> dict[Path, Change]:
+        """The changes that this one wants to know."""
+        return {
+            path: change
+            for path, change in batch.changes.items()
+            if any(path.is_relative_to(root) for root in self.paths) and self.rules.action(path) != "ignore"
+        }

@@ -11,8 +11,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle.cli.ctl.clients import choose
-from lifecycle.cli.ctl.exchanges import decoded
+from lifecycle.cli.ctl.client import choose, decoded
 from lifecycle.cli.ctl.printing import show_output, show_text
 from lifecycle.cli.ctl.queries import show_commands
 from lifecycle.cli.failures import DONE, FAILED, CliError
@@ -25,10 +24,8 @@ from lifecycle.runtime import current, run, shutdown
 from lifecycle.sources import PromptSource, SignalSource
 
 if TYPE_CHECKING:
-    from lifecycle.cli.ctl.clients import Client
-    from lifecycle.cli.ctl.exchanges import Exchange
-    from lifecycle.cli.ctl.streams import Stream
-    from lifecycle.cli.ctl.verbs import Request
+    from lifecycle.cli.ctl.client import Client, Exchange, Stream
+    from lifecycle.cli.ctl.commands import Request
     from lifecycle.events import Topical
 
 __all__ = ["attach"]
