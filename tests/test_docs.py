@@ -37,11 +37,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # myst-parser brings it, without stubs
 
-from lifecycle.cli.commandline import parse
+from lifecycle.cli.app import parse
 from lifecycle.cli.up.processes import KEYS, in_order, parse_procfile, read_processes
-from lifecycle.cli.watch.options import OPTIONS
-from lifecycle.cli.watch.settings import watch_settings
-from lifecycle.cli.watch.tables import read_table
+from lifecycle.cli.watch.settings import OPTIONS, read_table, watch_settings
 from lifecycle.testing import VirtualLoop
 from tests.programs import Running, connect, free_port, post
 

@@ -25,8 +25,8 @@ def main(argv: Sequence[str] | None = None, *, beside: Iterable[AnyMain] = ()) -
 
     The status is 0 for done, 1 for a failure, 2 for usage, 3 for bad configuration, 4 for no such program.
     """
-    from lifecycle.cli.commandline import parse
-    from lifecycle.cli.failures import DONE, CliError
+    from lifecycle.cli.app import parse
+    from lifecycle.cli.output import DONE, CliError
 
     parsed = parse(sys.argv[1:] if argv is None else argv)
     parsed.beside = tuple(beside)

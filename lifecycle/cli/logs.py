@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.cli.messages import PREFIX, Voice, brief, put, voice
+from lifecycle.cli.output import PREFIX, Voice, brief, put, voice
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from lifecycle.cli.values import LogFormat
+    from lifecycle.cli.options import LogFormat
 
 __all__ = ["MachineVoice", "configured", "failure_shown", "heard", "json_line", "voice_of"]
 

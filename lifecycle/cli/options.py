@@ -1,72 +1,337 @@
-"""What an option is, on a command line and as a key of a configuration file; a key is an option's long name."""
+"""Options and keys: the values that they take, and how these are read from a command line or a TOML file."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from signal import Signals
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
-from lifecycle.cli import values
-from lifecycle.cli.config import shown, texts
+from lifecycle._net import is_loopback
+from lifecycle.cli.files import did_you_mean, shown, texts
 
-__all__ = ["LOG_FORMAT", "Flag", "Option", "read_value"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lifecycle.cli.paths import Glob
+
+__all__ = [
+    "LOG_FORMAT",
+    "Action",
+    "Address",
+    "Busy",
+    "LogFormat",
+    "Option",
+    "Policy",
+    "Rule",
+    "address",
+    "busy",
+    "count",
+    "extensions",
+    "find_option",
+    "globs",
+    "interval",
+    "log_format",
+    "option",
+    "options_of",
+    "path",
+    "policy",
+    "port",
+    "read_value",
+    "ready",
+    "rules",
+    "seconds",
+    "signal",
+    "store",
+    "variable",
+]
+
+#: What to do while the command still runs: stop it, wait for its end, or let the change go.
+Busy: TypeAlias = Literal["restart", "queue", "drop"]
+
+#: When a command that ended is started again without a change.
+Policy: TypeAlias = Literal["never", "on_failure", "always"]
+
+#: What a changed file leads to.
+Action: TypeAlias = Literal["restart", "reload", "ignore"]
+
+#: How the commands say what they say: for people, or as JSON.
+LogFormat: TypeAlias = Literal["text", "json"]
 
 _Read: TypeAlias = Callable[[str], Any]
 
 
+class Address(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self.host)
+
+
+class Rule(NamedTuple):
+    """The action for paths that match a glob."""
+
+    glob: Glob
+    action: Action
+
+    def at(self, base: Path) -> Rule:
+        """The same, with a glob that starts at ``base``."""
+        return self._replace(glob=self.glob.at(base))
+
+
+_BUSY: dict[str, Busy] = {each: each for each in get_args(Busy)}
+_POLICIES: dict[str, Policy] = {each.replace("_", "-"): each for each in get_args(Policy)}
+_LOG_FORMATS: dict[str, LogFormat] = {each: each for each in get_args(LogFormat)}
+_HIGHEST_PORT = 65535
+_ACTIONS: dict[str, Action] = {each: each for each in get_args(Action)}
+
+
+def seconds(text: str) -> float:
+    """A time, zero or more."""
+    value = _number(text)
+    if not 0 <= value < math.inf:
+        raise ValueError("give seconds, such as 0.5")
+    return value
+
+
+def interval(text: str) -> float:
+    """A time above zero."""
+    value = _number(text)
+    if not 0 < value < math.inf:
+        raise ValueError("give seconds above zero, such as 0.5")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def count(text: str) -> int:
+    """A whole number, zero or more."""
+    if not text.isdecimal():
+        raise ValueError("give a whole number, 0 for no limit")
+    return int(text)
+
+
+def signal(text: str) -> Signals:
+    """A signal by name, with or without SIG, or by number."""
+    name = text.upper()
+    try:
+        if name.isdecimal():
+            return Signals(int(name))
+        return Signals[name if name.startswith("SIG") else f"SIG{name}"]
+    except (KeyError, ValueError):
+        raise ValueError("give a signal, such as HUP, SIGUSR1 or 10") from None
+
+
+def address(text: str) -> Address:
+    """``HOST:PORT``; an IPv6 host in brackets."""
+    host, colon, number = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", number) or (":" in host and not bracketed):
+        raise ValueError("give HOST:PORT, such as 127.0.0.1:9000 or [::1]:9000")
+    return Address(host[1:-1] if bracketed else host, port(number))
+
+
+def port(text: str) -> int:
+    """A port of TCP; 0 is any that is free."""
+    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > _HIGHEST_PORT:
+        raise ValueError("give a port from 0 (any that is free) to 65535")
+    return int(text)
+
+
+def busy(text: str) -> Busy:
+    """One of the policies."""
+    if text not in _BUSY:
+        raise ValueError("give restart, queue or drop")
+    return _BUSY[text]
+
+
+def log_format(text: str) -> LogFormat:
+    """How to say what is said."""
+    if text not in _LOG_FORMATS:
+        raise ValueError("give text or json")
+    return _LOG_FORMATS[text]
+
+
+def policy(text: str) -> Policy:
+    """When to start again what has ended."""
+    # A Spec spells it with an underscore.
+    found = _POLICIES.get(text.replace("_", "-"))
+    if found is None:
+        raise ValueError("give never, on-failure or always")
+    return found
+
+
+def ready(text: str) -> str:
+    """A condition that a process can wait for."""
+    from lifecycle.workers.readiness import wanted
+
+    try:
+        wanted(text)
+    except ValueError as error:
+        # What was given to what, the caller says.
+        raise ValueError(str(error).removeprefix(f"ready={text!r} is ")) from None
+    return text
+
+
+def rules(text: str) -> tuple[Rule, ...]:
+    """One ``GLOB=ACTION``; the glob may hold ``=`` itself."""
+    pattern, _, action = text.rpartition("=")
+    if not pattern or action not in _ACTIONS:
+        raise ValueError("give GLOB=restart, GLOB=reload or GLOB=ignore, such as '*.html=reload'")
+    return tuple(Rule(glob, _ACTIONS[action]) for glob in globs(pattern))
+
+
+def globs(text: str) -> tuple[Glob, ...]:
+    """One glob for paths."""
+    from lifecycle.cli.paths import Glob
+
+    return (Glob(text),)
+
+
+def extensions(text: str) -> tuple[str, ...]:
+    """Endings of file names, separated by commas, with or without the dot."""
+    found = tuple(each.strip().removeprefix(".") for each in text.split(","))
+    if not all(found) or any("/" in each or "*" in each for each in found):
+        raise ValueError("give endings separated by commas, such as py,toml")
+    return found
+
+
+def variable(text: str) -> str:
+    """The name of a variable of the environment."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+        raise ValueError("give the name of a variable of the environment, such as WEBHOOK_SECRET (not the secret)")
+    return text
+
+
+def path(text: str) -> Path:
+    """A path; whether it exists is looked at when it is used."""
+    if not text or "\0" in text:
+        raise ValueError("give a path")
+    return Path(text)
+
+
+def store(text: str) -> Path | str:
+    """A path, or the URL of a server, which is looked at when it is used: what is wrong with it may be its password."""
+    return text if "://" in text else path(text)
+
+
+# -- options of a command line, which are keys of a file too -------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option with a value; where ``many`` may be given, one text reads as a tuple and they are joined."""
+    """An option of a command line, and the key of the same name in a configuration file.
+
+    A flag exists as ``--NAME`` and as ``--no-NAME``, so that a file can be overruled. If ``many`` values may be given,
+    one text reads as a tuple, and the tuples are joined.
+    """
 
     name: str
-    metavar: str
     help: str
+    #: The name of its value in the help; None: it is a flag.
+    metavar: str | None = None
     read: _Read = str
-    #: What a configuration file may give: texts, or numbers.
+    #: Whether a configuration file gives a number; otherwise it gives a text.
     number: bool = False
     many: bool = False
+    default: Any = None
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it takes no value."""
+        return self.metavar is None
 
     @property
     def field(self) -> str:
-        """Where the settings keep it."""
-        return self.name.replace("-", "_")
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """An option without a value. ``--NAME`` and ``--no-NAME`` both exist, so that a file can be overruled."""
-
-    name: str
-    help: str
-    #: What it is without being given; the help shows the form that changes it.
-    default: bool = False
-
-    @property
-    def field(self) -> str:
-        """Where the settings keep it."""
+        """The name of the settings' field."""
         return self.name.replace("-", "_")
 
     @property
     def shown(self) -> str:
-        """The form that changes the default."""
-        return f"no-{self.name}" if self.default else self.name
+        """The form that the help shows: of a flag, the one that changes the default."""
+        return f"no-{self.name}" if self.default is True else self.name
+
+    @property
+    def described(self) -> str:
+        """The help, with the default if there is one."""
+        match self.default:
+            case Signals() as default:
+                shown = default.name.removeprefix("SIG")
+            case float() as default:
+                shown = f"{default:g}"
+            case str() as default:
+                shown = default
+            case _:
+                return self.help
+        return f"{self.help} [default: {shown}]"
 
 
-#: Most commands have it.
+def option(
+    metavar: str | None,
+    help: str,  # noqa: A002  # as argparse calls it
+    read: _Read = str,
+    *,
+    default: Any = None,
+    number: bool = False,
+    many: bool = False,
+) -> Any:
+    """Declare a field of a settings dataclass that is an option too; see `Option`. Without ``metavar`` it is a flag."""
+    default = () if many else default
+    # The name is the field's.
+    return field(default=default, metadata={"option": Option("", help, metavar, read, number, many, default)})
+
+
+#: Of most commands.
 LOG_FORMAT = Option(
-    "log-format", "FORMAT", "how to say what there is to say: text, or json, an object a line", values.log_format
+    "log-format", "format messages as text, or as json, one object per line", "FORMAT", log_format, default="text"
 )
 
 
+def options_of(settings: type) -> tuple[Option, ...]:
+    """The options that the fields of a settings dataclass declare, in their order."""
+    return tuple(
+        replace(each.metadata["option"], name=each.name.replace("_", "-"))
+        for each in fields(settings)
+        if "option" in each.metadata
+    )
+
+
+def find_option(key: str, known: Iterable[Option], *others: str) -> tuple[Option, bool]:
+    """The option that ``key`` of a file names, with dashes or underscores, and whether it is the negation of a flag.
+
+    Raises:
+        ValueError: if there is none; the message suggests one, which may be one of ``others``.
+    """
+    name = key.replace("_", "-")
+    for each in known:
+        if name == each.name:
+            return each, False
+        if each.is_flag and name == f"no-{each.name}":
+            return each, True
+    raise ValueError(f"{key} is not known; {did_you_mean(name, [*others, *(each.shown for each in known)])}")
+
+
 def read_value(option: Option, value: Any) -> Any:
-    """What ``value``, as a file gives it, means for ``option``.
+    """The setting that ``value`` of a configuration file means for ``option``.
 
     Raises:
         ValueError: naming the option, what was given and what is accepted.
     """
     if option.many:
-        parts = (part for text in texts(option.name, value) for part in _parse(option, text))
-        return tuple(parts)
+        return tuple(part for text in texts(option.name, value) for part in _parse(option, text))
     if option.number:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{option.name} = {shown(value)} is no number; give one without quotes, such as 5")

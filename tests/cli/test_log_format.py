@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.cli import main
-from lifecycle.cli.commandline import parse
+from lifecycle.cli.app import parse
 from lifecycle.cli.logs import MachineVoice, configured, failure_shown, heard, voice_of
-from lifecycle.cli.messages import Voice
+from lifecycle.cli.output import Voice
 from lifecycle.cli.up.screen import Screen
 from lifecycle.cli.watch.settings import watch_settings
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from lifecycle.cli import main
-from lifecycle.cli.commandline import parse
-from lifecycle.cli.messages import Voice, colourful
+from lifecycle.cli.app import parse
+from lifecycle.cli.output import Voice, colourful
 from lifecycle.flows import Flows, linear, task
 
 ROOT = Path(__file__).parents[2]
@@ -151,7 +151,7 @@ def test_help_needs_no_terminals() -> None:
     code = """
 import sys
 sys.modules["termios"] = sys.modules["pty"] = sys.modules["fcntl"] = None
-import lifecycle.cli.watch.children, lifecycle.cli.watch.running, lifecycle.cli.watch.generations
+import lifecycle.cli.watch.launcher, lifecycle.cli.watch.run, lifecycle.cli.watch.runner
 lifecycle.cli.main(["watch", "--help"])
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lifecycle.cli.commandline import parse
-from lifecycle.cli.failures import ConfigError, UsageError
-from lifecycle.cli.globs import Glob
-from lifecycle.cli.values import Address, Rule
-from lifecycle.cli.watch.settings import Settings, watch_settings
-from lifecycle.cli.watch.tables import find_table
+from lifecycle.cli.app import parse
+from lifecycle.cli.options import Address, Rule
+from lifecycle.cli.output import ConfigError, UsageError
+from lifecycle.cli.paths import Glob
+from lifecycle.cli.watch.settings import Settings, find_table, watch_settings
 
 
 def settings(*argv: str, here: Path | None = None) -> Settings:

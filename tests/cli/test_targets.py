@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.cli.failures import UsageError
-from lifecycle.cli.targets import load
+from lifecycle.cli.output import UsageError
+from lifecycle.cli.run import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from dotenv import dotenv_values
 
-from lifecycle.cli.failures import ConfigError
-from lifecycle.cli.variables import parse_env, read_env
+from lifecycle.cli.files import parse_env, read_env
+from lifecycle.cli.output import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path

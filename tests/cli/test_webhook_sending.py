@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.cli import main
-from lifecycle.cli.commandline import parse
-from lifecycle.cli.webhook_sending import SCHEMES
+from lifecycle.cli.app import parse
+from lifecycle.cli.webhook import SCHEMES
 
 if TYPE_CHECKING:
     from pathlib import Path

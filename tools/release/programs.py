@@ -110,9 +110,9 @@ print("works")
 """,
     "watch": """
 from pathlib import Path
-from lifecycle.cli.messages import Voice
-from lifecycle.cli.watch.gitignore import available
-from lifecycle.cli.watch.running import _honours_git
+from lifecycle.cli.output import Voice
+from lifecycle.cli.paths import available
+from lifecycle.cli.watch.run import _honours_git
 from lifecycle.cli.watch.settings import Settings
 Path(".gitignore").write_text("*.log")
 if _honours_git(Settings(command=("true",), paths=(Path(),), gitignore=True), Voice()):

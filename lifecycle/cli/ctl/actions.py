@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lifecycle.cli.ctl.client import GoneError, SilentError, choose, decoded
 from lifecycle.cli.ctl.printing import console, show_json, show_text
 from lifecycle.cli.ctl.status import Tree
-from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
-from lifecycle.cli.listing import harmless, several
-from lifecycle.cli.messages import voice
+from lifecycle.cli.output import DONE, FAILED, CliError, UsageError, harmless, several, voice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

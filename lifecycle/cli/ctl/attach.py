@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lifecycle.cli.ctl.client import choose, decoded
 from lifecycle.cli.ctl.printing import show_output, show_text
 from lifecycle.cli.ctl.queries import show_commands
-from lifecycle.cli.failures import DONE, FAILED, CliError
-from lifecycle.cli.listing import harmless
-from lifecycle.cli.messages import voice
+from lifecycle.cli.output import DONE, FAILED, CliError, harmless, voice
 from lifecycle.control import Command, Router
 from lifecycle.control.commands import Commands
 from lifecycle.events import LineEvent

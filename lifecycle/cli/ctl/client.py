@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from lifecycle.cli.failures import CliError, UsageError
-from lifecycle.cli.listing import harmless
+from lifecycle.cli.output import CliError, UsageError, harmless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle._util import error_text
-from lifecycle.cli.failures import CliError, UsageError
-from lifecycle.cli.listing import harmless
-from lifecycle.cli.parsers import CommandParser
+from lifecycle.cli.output import CliError, UsageError, harmless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -154,16 +152,18 @@ def add_ctl(commands: Any) -> None:
 class _Words(argparse.Action):
     """Reads the command and what follows it."""
 
-    def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: str | None = None) -> None:
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, _option: str | None = None
+    ) -> None:
         if values:
-            namespace.request = _request(namespace.program, tuple(values))
+            namespace.request = _request(type(parser), namespace.program, tuple(values))
 
 
-def _request(program: str | None, words: Sequence[str]) -> Request:
+def _request(parsers: type[argparse.ArgumentParser], program: str | None, words: Sequence[str]) -> Request:
     verb = VERBS.get(words[0])
     if verb is None:
         return Request(program, "", tuple(words))
-    parser = CommandParser(prog=f"lifecycle ctl {words[0]}", description=_sentence(verb.told), allow_abbrev=False)
+    parser = parsers(prog=f"lifecycle ctl {words[0]}", description=_sentence(verb.told), allow_abbrev=False)
     for name, how in verb.takes:
         parser.add_argument(name, **how)
     given = vars(parser.parse_args(words[1:]))

@@ -14,9 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle.cli.failures import CliError
-from lifecycle.cli.listing import columns, harmless, short
-from lifecycle.cli.messages import at_terminal, colourful, give, painted, put
+from lifecycle.cli.output import CliError, at_terminal, colourful, columns, give, harmless, painted, put, short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence

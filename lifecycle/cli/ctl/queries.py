@@ -11,9 +11,7 @@ from urllib.parse import quote
 
 from lifecycle.cli.ctl.client import Exchange, GoneError, NoProgramError, choose, decoded
 from lifecycle.cli.ctl.printing import Sheet, entry_line, show, show_json, show_text, width
-from lifecycle.cli.failures import DONE, FAILED, CliError
-from lifecycle.cli.listing import ago
-from lifecycle.cli.messages import give, voice
+from lifecycle.cli.output import DONE, FAILED, CliError, ago, give, voice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

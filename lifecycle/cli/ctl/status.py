@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lifecycle.cli.ctl.client import choose
 from lifecycle.cli.ctl.printing import Sheet, clock, console, live, show, show_json
-from lifecycle.cli.failures import DONE, FAILED
-from lifecycle.cli.listing import ago, harmless, several, short
-from lifecycle.cli.messages import give, voice
+from lifecycle.cli.output import DONE, FAILED, ago, give, harmless, several, short, voice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.ctl.client import Client, Stream
     from lifecycle.cli.ctl.commands import Request
 
-__all__ = ["Tree", "details", "is_shown", "sheet", "status"]
+__all__ = ["Node", "Tree", "details", "is_shown", "sheet", "status"]
 
 _HEADING: Final = ("name", "kind", "status", "")
 #: Seconds after which a table at a terminal is drawn again without news.

@@ -9,18 +9,17 @@ from dataclasses import KW_ONLY, dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from lifecycle.cli import values
-from lifecycle.cli.config import did_you_mean, load_table, read_text, shown, texts
-from lifecycle.cli.failures import ConfigError, UsageError
-from lifecycle.cli.options import Option, read_value
-from lifecycle.cli.variables import read_env
+from lifecycle.cli import options
+from lifecycle.cli.files import did_you_mean, load_table, read_env, read_text, shown, texts
+from lifecycle.cli.options import find_option, option, options_of, read_value
+from lifecycle.cli.output import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
     from signal import Signals
 
-    from lifecycle.cli.values import Policy
+    from lifecycle.cli.options import Policy
 
 __all__ = [
     "KEYS",
@@ -60,26 +59,34 @@ class Process:
     _: KW_ONLY
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: KEY=VALUE lines besides those that all share.
-    env_file: Path | None = None
     #: What is added to the first port to make its PORT; None: it gets none.
     port: int | None = None
-    #: When it counts as started, as `ProcessWorker` has it.
-    ready: str | None = None
-    start_timeout: float = 30.0
-    #: Those that have to be up before it starts; a job has to have succeeded.
-    after: tuple[str, ...] = ()
+    env_file: Path | None = option("F", "KEY=VALUE lines for this process, besides those of .env", options.path)
+    #: As in `ProcessWorker`.
+    ready: str | None = option("WHEN", "when it counts as started, such as port:8000", options.ready)
+    start_timeout: float = option("S", "how long it has for that", options.interval, default=30.0, number=True)
+    after: tuple[str, ...] = option(
+        "NAME", "start when these have started; a job has to succeed", lambda text: (text,), many=True
+    )
     #: None: its end is the end of all, unless it is watched.
-    restart: Policy | None = None
-    #: The first wait before a restart; it doubles.
-    backoff: float = 0.1
-    #: More within a minute, and it is given up; 0: no limit.
-    max_restarts: int = 0
-    #: Files and directories whose changes restart it.
-    watch: tuple[Path, ...] = ()
-    stop_signal: Signals = signals.SIGTERM
-    #: From the stop signal to the kill.
-    stop_timeout: float = 10.0
+    restart: Policy | None = option("POLICY", "start it again never, on-failure or always", options.policy)
+    backoff: float = option(
+        "S",
+        "wait S seconds before the first restart, twice as long each time",
+        options.seconds,
+        default=0.1,
+        number=True,
+    )
+    max_restarts: int = option(
+        "N", "give it up after N restarts within a minute; 0: never", options.count, default=0, number=True
+    )
+    watch: tuple[Path, ...] = option(
+        "PATH", "restart it when these files change", lambda text: (options.path(text),), many=True
+    )
+    stop_signal: Signals = option("SIG", "ask it to stop with this signal", options.signal, default=signals.SIGTERM)
+    stop_timeout: float = option(
+        "S", "kill it S seconds after the stop signal", options.seconds, default=10.0, number=True
+    )
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -99,6 +106,10 @@ class Process:
     def comes_back(self, *, failed: bool) -> bool:
         """Whether its policy starts it again once it has ended, unless it is given up."""
         return self.restart == "always" or (self.restart == "on_failure" and failed)
+
+
+#: What a table can have besides ``command``, ``cwd`` and ``env``.
+KEYS: Final = options_of(Process)
 
 
 def in_order(processes: Sequence[Process], file: Path) -> tuple[Process, ...]:
@@ -171,32 +182,6 @@ def _parse_line(line: str, where: str) -> tuple[str, str]:
     return read["name"], read["command"]
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError("give a whole number, 0 for no limit")
-    return int(text)
-
-
-KEYS: Final = (
-    Option("env-file", "F", "KEY=VALUE lines for this process, besides those of .env", values.path),
-    Option("ready", "WHEN", "when it counts as started, such as port:8000", values.ready),
-    Option("start-timeout", "S", "how long it has for that (30)", values.interval, number=True),
-    Option("after", "NAME", "start when these have started; a job has to succeed", lambda text: (text,), many=True),
-    Option("restart", "POLICY", "start it again never, on-failure or always", values.policy),
-    Option(
-        "backoff",
-        "S",
-        "wait S seconds before the first restart, twice as long each time (0.1)",
-        values.seconds,
-        number=True,
-    ),
-    Option("max-restarts", "N", "give it up after N restarts within a minute (0: never)", _count, number=True),
-    Option("watch", "PATH", "restart it when these files change", lambda text: (values.path(text),), many=True),
-    Option("stop-signal", "SIG", "ask it to stop with this signal (TERM)", values.signal),
-    Option("stop-timeout", "S", "kill it S seconds after the stop signal (10)", values.seconds, number=True),
-)
-
-
 def read_processes(table: Mapping[str, Any], file: Path, title: str) -> tuple[Process, ...]:
     """The processes of ``table``, which is called ``title`` in ``file``.
 
@@ -233,22 +218,13 @@ def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
             case "env":
                 found[key] = _variables(value)
             case _:
-                option = _option(key)
-                if option.field in found:
+                known, _ = find_option(key, KEYS, "command", "cwd", "env")
+                if known.field in found:
                     raise ValueError(f"{key} says the same as another key; keep one of them")
-                found[option.field] = read_value(option, value)
+                found[known.field] = read_value(known, value)
     if "env_file" in found:
         found["env_file"] = base / found["env_file"]
     return {**found, "watch": tuple(_watched(path, base) for path in found.get("watch", ()))}
-
-
-def _option(key: str) -> Option:
-    for option in KEYS:
-        # Also with the underscores that it has in Python.
-        if key in (option.name, option.field):
-            return option
-    known = ["command", "cwd", "env", *(option.name for option in KEYS)]
-    raise ValueError(f"{key} is not known; {did_you_mean(key.replace('_', '-'), known)}")
 
 
 def _command(value: Any) -> str | tuple[str, ...]:
@@ -282,7 +258,7 @@ def _variables(value: Any) -> dict[str, str]:
 
 
 def _env_value(key: str, value: Any) -> str:
-    values.variable(key)
+    options.variable(key)
     if isinstance(value, bool) or not isinstance(value, str | int) or "\0" in str(value):
         raise ValueError(f"env: {key} = {shown(value)} is no text; give one in quotes")
     return str(value)

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
-from lifecycle.cli.failures import FAILED
 from lifecycle.cli.logs import heard
+from lifecycle.cli.output import FAILED
+from lifecycle.cli.paths import PathRules, absolute, available, own_output
 from lifecycle.cli.up.processes import environment, find_file, read_file, selected
 from lifecycle.cli.up.screen import Narrator, Outcome, Screen, exit_status, summary
-from lifecycle.cli.watch.gitignore import available
-from lifecycle.cli.watch.rules import PathRules, absolute, own_output
+from lifecycle.cli.watch.runner import changed
 from lifecycle.cli.watch.settings import Settings
-from lifecycle.cli.watch.words import changed
 from lifecycle.control import Debounce, Router, merge_files
 from lifecycle.errors import InvalidTransition, SourceFailed, WorkerFailed
 from lifecycle.workers import ProcessWorker, Spec, Supervisor
@@ -26,9 +25,9 @@ from lifecycle.workers.model import AT_WORK, FINAL, Status
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-    from lifecycle.cli.messages import Voice
+    from lifecycle.cli.options import LogFormat
+    from lifecycle.cli.output import Voice
     from lifecycle.cli.up.processes import Process
-    from lifecycle.cli.values import LogFormat
     from lifecycle.control import FileBatch
     from lifecycle.events import Change, StatusEvent
     from lifecycle.workers import WorkerState
@@ -219,7 +218,7 @@ class _Program:
 
     def run(self) -> int:
         """Until all have ended, one that is essential has, or we are asked to stop."""
-        from lifecycle.cli.steered import Steered, named_after
+        from lifecycle.cli.run import Steered, named_after
         from lifecycle.runtime import run
 
         steered = Steered(named_after("up", self._directory), self._screen.voice)

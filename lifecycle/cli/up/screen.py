@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Final, cast
 
-from lifecycle.cli.failures import DONE, FAILED, UsageError
-from lifecycle.cli.listing import columns, several
 from lifecycle.cli.logs import json_line, voice_of
-from lifecycle.cli.messages import brief, colourful, painted, put, signal_name
+from lifecycle.cli.output import DONE, FAILED, UsageError, brief, colourful, columns, painted, put, several, signal_name
 from lifecycle.workers.model import FINAL, Status
 
 if TYPE_CHECKING:
@@ -20,9 +18,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import BinaryIO, Self
 
-    from lifecycle.cli.messages import Voice
+    from lifecycle.cli.options import LogFormat
+    from lifecycle.cli.output import Voice
     from lifecycle.cli.up.processes import Process
-    from lifecycle.cli.values import LogFormat
     from lifecycle.events import StatusEvent
     from lifecycle.workers import Exit, WorkerState
     from lifecycle.workers.stdio import Output

@@ -1,23 +1,30 @@
-"""What `lifecycle watch` was asked to do, as one frozen record, however it was asked."""
+"""The settings of `lifecycle watch`, their options, and their keys in pyproject.toml."""
 
 from __future__ import annotations
 
 import shlex
 import signal as signals
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from lifecycle.cli.failures import UsageError
+from lifecycle.cli import options
+from lifecycle.cli.files import load_table, shown, texts
+from lifecycle.cli.options import Rule, find_option, option, options_of, read_value
+from lifecycle.cli.output import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from signal import Signals
 
-    from lifecycle.cli.globs import Glob
-    from lifecycle.cli.values import Action, Address, Busy, LogFormat, Policy, Rule
+    from lifecycle.cli.options import Action, Address, Busy, LogFormat, Policy
+    from lifecycle.cli.paths import Glob
 
-__all__ = ["Settings", "watch_settings"]
+__all__ = ["OPTIONS", "Settings", "find_table", "read_table", "watch_settings"]
+
+_NAMES = ("tool", "lifecycle", "watch")
+_TABLE = f"[{'.'.join(_NAMES)}]"
+_FILE = "pyproject.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,55 +39,60 @@ class Settings:
     command: tuple[str, ...]
     #: Files and directories to watch.
     paths: tuple[Path, ...] = (Path(),)
-    #: Endings of file names that count, without the dot; none and no ``include``: all.
-    ext: tuple[str, ...] = ()
-    #: Globs that count besides ``ext``.
-    include: tuple[Glob, ...] = ()
-    #: Globs that never count.
-    ignore: tuple[Glob, ...] = ()
-    #: Whether what git ignores does not count.
-    gitignore: bool = True
-    #: What a path leads to; the first that matches wins.
-    on: tuple[Rule, ...] = ()
-    #: How long the system's notifications are gathered.
-    step: float = 0.05
-    #: How long it must be quiet before anything happens.
-    wait: float = 0.1
-    busy: Busy = "restart"
-    restart: Policy = "never"
-    #: When the command counts as started, as `ProcessWorker` has it; None: at once.
-    ready: str | None = None
-    #: How long it has for that.
-    start_timeout: float = 30.0
-    #: Whether the first start waits for the first change.
-    postpone: bool = False
-    #: Look every so often instead of being told; None: be told.
-    poll: float | None = None
-    #: Whether the screen is cleared before each start.
-    clear: bool = False
-    #: KEY=VALUE lines for the command's environment, read anew at each start.
-    env_file: Path | None = None
-    #: Whether the command is one line for ``$SHELL -c``.
-    shell: bool = False
-    #: Sent at a change instead of restarting.
-    signal: Signals | None = None
-    stop_signal: Signals = signals.SIGTERM
-    #: From the stop signal to the kill.
-    stop_timeout: float = 10.0
-    #: Whether the old run goes on until the new one is ready.
-    keep_old: bool = False
-    #: Where to listen for the command, in its stead.
-    socket: Address | None = None
-    #: The port that tells browsers to reload; None: nothing does.
-    live: int | None = None
-    webhook: Address | None = None
-    #: The variable of the environment that holds the webhook's secret.
-    secret_env: str | None = None
-    #: Whether there is a prompt at a terminal.
-    prompt: bool = True
-    #: Whether changed Python files are compiled before the old process is stopped.
-    check: bool = True
-    log_format: LogFormat = "text"
+    #: Without the dots; none, and no ``include``: all files count.
+    ext: tuple[str, ...] = option("py,toml", "watch only files with these endings", options.extensions, many=True)
+    include: tuple[Glob, ...] = option("GLOB", "watch these paths too, besides --ext", options.globs, many=True)
+    ignore: tuple[Glob, ...] = option("GLOB", "never react to these paths", options.globs, many=True)
+    gitignore: bool = option(None, "react to paths that git ignores, too", default=True)
+    on: tuple[Rule, ...] = option(
+        "GLOB=ACTION", "restart, reload or ignore for these paths; the first match wins", options.rules, many=True
+    )
+    step: float = option(
+        "S", "collect the system's notifications for S seconds", options.interval, default=0.05, number=True
+    )
+    wait: float = option("S", "act after S seconds without a change", options.seconds, default=0.1, number=True)
+    busy: Busy = option(
+        "POLICY", "while the command runs: restart it, queue the change, or drop it", options.busy, default="restart"
+    )
+    restart: Policy = option(
+        "POLICY", "start it again when it ends: never, on-failure, always", options.policy, default="never"
+    )
+    #: As in `ProcessWorker`; None: as soon as it is started.
+    ready: str | None = option("WHEN", "when it counts as started, such as port:8000", options.ready)
+    start_timeout: float = option(
+        "S", "stop it if it is not ready after S seconds", options.interval, default=30.0, number=True
+    )
+    postpone: bool = option(None, "wait for the first change before the first start", default=False)
+    poll: float | None = option(
+        "S", "look every S seconds, if the system does not notify (NFS, Docker, WSL)", options.interval, number=True
+    )
+    clear: bool = option(None, "clear the screen before each start", default=False)
+    #: Read again at each start.
+    env_file: Path | None = option("F", "read KEY=VALUE lines for the command's environment", options.path)
+    shell: bool = option(None, "run the command as one line for $SHELL -c", default=False)
+    signal: Signals | None = option("SIG", "send this signal at a change, instead of restarting", options.signal)
+    stop_signal: Signals = option(
+        "SIG", "ask the command to stop with this signal", options.signal, default=signals.SIGTERM
+    )
+    stop_timeout: float = option(
+        "S", "kill it S seconds after the stop signal", options.seconds, default=10.0, number=True
+    )
+    keep_old: bool = option(
+        None, "stop the old run only when the new one is ready; if it will not be, the old one stays", default=False
+    )
+    socket: Address | None = option(
+        "HOST:PORT", "listen there once, and hand the socket to each run (as systemd does)", options.address
+    )
+    live: int | None = option(
+        "PORT", "reload pages in browsers when it is ready; the tag for them is shown", options.port, number=True
+    )
+    webhook: Address | None = option("HOST:PORT", "restart on a POST too", options.address)
+    secret_env: str | None = option(
+        "NAME", "the variable with the secret that signs the POSTs (as GitHub does)", options.variable
+    )
+    prompt: bool = option(None, "leave the terminal to the command (for pdb)", default=True)
+    check: bool = option(None, "restart even if a changed Python file has a syntax error", default=True)
+    log_format: LogFormat = field(default="text", metadata={"option": options.LOG_FORMAT})
 
     def __post_init__(self) -> None:
         if self.socket and self.ready == f"port:{self.socket.port}":
@@ -122,13 +134,17 @@ class Settings:
         return self.signal or signals.SIGHUP
 
 
+#: In the order of the help.
+OPTIONS: Final = options_of(Settings)
+
+
 def watch_settings(typed: Mapping[str, Any], configured: Mapping[str, Any]) -> Settings:
     """The settings of `watch`; what was typed wins over what a file says.
 
     Raises:
         UsageError: without a command, or for settings that do not go together.
     """
-    known = {field.name for field in fields(Settings)}
+    known = {each.name for each in fields(Settings)}
     given = {**configured, **{name: value for name, value in typed.items() if name in known and not _absent(value)}}
     if not given.get("command"):
         raise UsageError("no command to run; end the line with one: lifecycle watch -- python app.py")
@@ -140,3 +156,83 @@ def watch_settings(typed: Mapping[str, Any], configured: Mapping[str, Any]) -> S
 def _absent(value: object) -> bool:
     """What argparse leaves where nothing was typed."""
     return value is None or (isinstance(value, list | tuple) and not value)
+
+
+def find_table(here: Path) -> dict[str, Any]:
+    """What the nearest ``pyproject.toml`` with our table says, as fields of the settings; nothing without one.
+
+    Raises:
+        ConfigError: for a file that cannot be read, or a key or value that is wrong.
+    """
+    for directory in (here, *here.parents):
+        table = load_table(directory / _FILE, *_NAMES)
+        if table is not None:
+            return read_table(table, directory / _FILE)
+    return {}
+
+
+def read_table(table: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """The fields of the settings that ``table`` gives.
+
+    Raises:
+        ConfigError: naming file, key, what was given and what is accepted.
+    """
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        try:
+            name, read = _read(key, value, file.parent)
+        except ValueError as error:
+            raise ConfigError(f"{file}: {_TABLE} {error}") from None
+        if name in found:
+            raise ConfigError(f"{file}: {_TABLE} {key} says the same as another key; keep one of them")
+        found[name] = read
+    return found
+
+
+def _read(key: str, value: Any, base: Path) -> tuple[str, Any]:
+    """The field that ``key`` fills, and what it fills it with; `ValueError` says what is wrong."""
+    if key == "command":
+        return key, _command(value)
+    if key == "paths":
+        return key, _paths(value, base)
+    found, negated = find_option(key, OPTIONS, "command", "paths")
+    if found.is_flag:
+        return found.field, _flag(key, value) is not negated
+    return found.field, _from(base, read_value(found, value))
+
+
+def _from(base: Path, read: Any) -> Any:
+    """Paths and globs start at ``base``."""
+    from lifecycle.cli.paths import Glob  # with the router, which the help does not need
+
+    match read:
+        case Path():
+            return base / read
+        case tuple():
+            return tuple(each.at(base) if isinstance(each, Glob | Rule) else each for each in cast("Any", read))
+        case _:
+            return read
+
+
+def _flag(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} = {shown(value)} is neither true nor false; give one of them")  # noqa: TRY004  # readers raise ValueError
+    return value
+
+
+def _paths(value: Any, base: Path) -> tuple[Path, ...]:
+    found = tuple(base / options.path(each) for each in texts("paths", value))
+    if not found:
+        raise ValueError('paths = [] leaves nothing to watch; name one, such as "src", or leave the key out')
+    return found
+
+
+def _command(value: Any) -> tuple[str, ...] | str:
+    """A list of arguments, or one text, which is split later: a shell would want it whole."""
+    if not isinstance(value, str):
+        return tuple(texts("command", value))
+    try:
+        shlex.split(value)
+    except ValueError as error:
+        raise ValueError(f"command = {shown(value)} cannot be split: {error}; close the quote") from None
+    return value

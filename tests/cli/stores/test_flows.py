@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.cli import main
-from lifecycle.cli.failures import FAILED, USAGE
+from lifecycle.cli.output import FAILED, USAGE
 from lifecycle.flows import FailedDelivery, Flows, JobQueue, linear, send, task
 from lifecycle.journal import Journal
 from tests import postgres

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.cli import main
-from lifecycle.cli.failures import FAILED, USAGE
+from lifecycle.cli.output import FAILED, USAGE
 from lifecycle.events import WebhookEvent
 from lifecycle.journal import QUEUES, FileLock
 from lifecycle.journal.databases import Database

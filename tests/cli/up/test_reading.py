@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.cli import main
-from lifecycle.cli.commandline import parse
-from lifecycle.cli.failures import CliError, ConfigError, UsageError
+from lifecycle.cli.app import parse
+from lifecycle.cli.output import CliError, ConfigError, UsageError
 from lifecycle.cli.up.processes import Process, environment, find_file, parse_procfile, read_file, selected
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.cli.failures import UsageError
+from lifecycle.cli.output import UsageError
 from lifecycle.cli.up.screen import Outcome, Screen, exit_status, how, summary
 from lifecycle.workers import Exit, WorkerState
 from lifecycle.workers.model import Status

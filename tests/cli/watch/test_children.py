@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lifecycle.cli.watch.children import changes_env
-from lifecycle.cli.watch.terminals import AboveThePrompt
-from lifecycle.cli.watch.words import changed
+from lifecycle.cli.watch.launcher import changes_env
+from lifecycle.cli.watch.runner import changed
+from lifecycle.cli.watch.terminal import AboveThePrompt
 
 
 def test_changes_are_a_json_list() -> None:

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lifecycle.cli.watch import contents
-from lifecycle.cli.watch.contents import Contents
+from lifecycle.cli.watch import session
+from lifecycle.cli.watch.session import Contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,7 @@ async def test_a_file_that_cannot_be_read_counts(tmp_path: Path) -> None:
 
 
 async def test_of_a_large_file_the_time_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "_LARGEST", 3)
+    monkeypatch.setattr(session, "_LARGEST", 3)
     path = tmp_path / "large"
     path.write_text("1234")
     known = made_long_ago()
@@ -126,7 +126,7 @@ async def test_large_files_are_not_read_and_a_new_size_counts(tmp_path: Path) ->
 
 
 async def test_at_the_start_only_so_much_is_read_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "_READ", 10)
+    monkeypatch.setattr(session, "_READ", 10)
     paths = [tmp_path / name for name in "abcd"]
     for path in paths:
         path.write_text("1234")
@@ -157,8 +157,8 @@ async def test_only_what_counts_is_read(tmp_path: Path) -> None:
 
 
 async def test_it_never_remembers_more_than_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "_MOST", 3)
-    monkeypatch.setattr(contents, "_BATCH", 2)
+    monkeypatch.setattr(session, "_MOST", 3)
+    monkeypatch.setattr(session, "_BATCH", 2)
     paths = [tmp_path / name for name in "abcde"]
     for path in paths:
         path.write_text(path.name)

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.cli.failures import UsageError
 from lifecycle.cli.logs import heard
-from lifecycle.cli.messages import Voice
-from lifecycle.cli.watch.generations import Generations
+from lifecycle.cli.output import UsageError, Voice
+from lifecycle.cli.watch.runner import Generations
 from lifecycle.cli.watch.settings import Settings
 from lifecycle.errors import StopTree, WorkerFailed
 from lifecycle.workers import BaseWorker, End, Status

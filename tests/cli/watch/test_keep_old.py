@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.cli.failures import UsageError
 from lifecycle.cli.logs import heard
+from lifecycle.cli.output import UsageError
 from lifecycle.cli.watch.settings import Settings
 from lifecycle.errors import StopTree
 from lifecycle.workers import Status

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lifecycle.cli.failures import UsageError
-from lifecycle.cli.watch.programs import arguments, find_program, interpreter
+from lifecycle.cli.output import UsageError
+from lifecycle.cli.watch.launcher import arguments, find_program, interpreter
 
 ENV = {"PATH": os.environ["PATH"]}
 

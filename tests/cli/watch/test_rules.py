@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from lifecycle.cli import values
-from lifecycle.cli.globs import Glob
-from lifecycle.cli.values import Rule
-from lifecycle.cli.watch.rules import PathRules
+from lifecycle.cli import options
+from lifecycle.cli.options import Rule
+from lifecycle.cli.paths import Glob, PathRules
 from lifecycle.cli.watch.settings import Settings
 
 
 def rules(here: Path, **given: Any) -> PathRules:
-    on = tuple(rule for each in given.pop("on", ()) for rule in values.rules(each))
+    on = tuple(rule for each in given.pop("on", ()) for rule in options.rules(each))
     given |= {key: tuple(map(Glob, given.get(key, ()))) for key in ("include", "ignore")}
     return PathRules(Settings(command=("true",), on=on, **given), here)
 
@@ -86,7 +85,7 @@ def test_the_first_rule_wins_and_beats_the_lists(tmp_path: Path, path: str, acti
 
 
 def test_with_a_signal_a_change_reloads_unless_a_rule_restarts(tmp_path: Path) -> None:
-    seen = rules(tmp_path, signal=values.signal("usr1"), on=("*.toml=restart",))
+    seen = rules(tmp_path, signal=options.signal("usr1"), on=("*.toml=restart",))
     assert seen.action(tmp_path / "a.py") == "reload"
     assert seen.action(tmp_path / "a.toml") == "restart"
 
@@ -194,7 +193,7 @@ def test_what_our_own_output_goes_to_never_counts(tmp_path: Path) -> None:
     log, other = tmp_path / "log", tmp_path / "other"
     log.touch()
     other.touch()
-    settings = Settings(command=("true",), on=values.rules("log=restart"))
+    settings = Settings(command=("true",), on=options.rules("log=restart"))
     status = log.stat()
     decided = PathRules(settings, tmp_path, outputs=[(status.st_dev, status.st_ino)])
     assert (decided.action(log), decided.action(other)) == ("ignore", "restart")

@@ -7,9 +7,9 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.cli import values
-from lifecycle.cli.messages import Voice
-from lifecycle.cli.watch.rules import PathRules
+from lifecycle.cli import options
+from lifecycle.cli.output import Voice
+from lifecycle.cli.paths import PathRules
 from lifecycle.cli.watch.session import Session
 from lifecycle.cli.watch.settings import Settings
 from lifecycle.control import FileBatch, ReloadEvent, WebhookEvent
@@ -44,7 +44,7 @@ class FakeGenerations:
 
 class Rig:
     def __init__(self, here: Path, **given: Any) -> None:
-        on = tuple(rule for each in given.pop("on", ()) for rule in values.rules(each))
+        on = tuple(rule for each in given.pop("on", ()) for rule in options.rules(each))
         settings = Settings(command=("true",), on=on, **given)
         self.here = here
         self.said = io.StringIO()

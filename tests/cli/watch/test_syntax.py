@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.cli.watch.syntax import broken_files
+from lifecycle.cli.watch.session import broken_files
 
 if TYPE_CHECKING:
     from pathlib import Path

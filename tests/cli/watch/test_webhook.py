@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lifecycle.cli.values import Address
-from lifecycle.cli.watch.webhook import SpokenWebhook
+from lifecycle.cli.options import Address
+from lifecycle.cli.watch.run import SpokenWebhook
 
 
 @pytest.mark.parametrize(("secret_env", "hinted"), [(None, True), ("SECRET", False)], ids=["anybody", "signed"])

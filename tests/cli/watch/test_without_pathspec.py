@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.cli.messages import Voice
-from lifecycle.cli.watch.running import _honours_git
+from lifecycle.cli.output import Voice
+from lifecycle.cli.watch.run import _honours_git
 from lifecycle.cli.watch.settings import Settings
 
 if TYPE_CHECKING:

@@ -1,29 +1,80 @@
-"""What the commands say to a person: one prefix, colour only where it is wanted.
-
-Messages go to standard error, so that the output of the command that is run stays as it is.
-"""
+"""Exit statuses, errors, and what the commands print."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sys
+import time
 from dataclasses import dataclass
 from signal import Signals
 from typing import TYPE_CHECKING, TextIO
 
-from lifecycle.cli.failures import CliError
+from lifecycle.errors import LifecycleError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["PREFIX", "Voice", "at_terminal", "brief", "colourful", "give", "painted", "put", "signal_name", "voice"]
+__all__ = [
+    "DONE",
+    "FAILED",
+    "PREFIX",
+    "USAGE",
+    "CliError",
+    "ConfigError",
+    "UsageError",
+    "Voice",
+    "ago",
+    "at_terminal",
+    "brief",
+    "colourful",
+    "columns",
+    "give",
+    "harmless",
+    "moment",
+    "painted",
+    "put",
+    "several",
+    "short",
+    "signal_name",
+    "voice",
+]
+
+#: Done, or stopped on request.
+DONE = 0
+#: A failure, or ended by force.
+FAILED = 1
+#: The command line asks for something that cannot be.
+USAGE = 2
+#: A configuration file, or what it leads to, is wrong.
+CONFIGURATION = 3
 
 #: Before each line, where nobody speaks for us by another name.
 PREFIX = "[lifecycle]"
 #: What keeps a file from growing.
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 _DIM, _RED, _GREEN, _YELLOW = "2", "31", "32", "33"
+
+#: Characters of an error or a value in a list.
+_SHORT = 80
+
+
+class CliError(LifecycleError):
+    """Something that ends a command with a message and no traceback."""
+
+    status = FAILED
+
+
+class UsageError(CliError):
+    """The command line is wrong; the message says what to give instead."""
+
+    status = USAGE
+
+
+class ConfigError(CliError):
+    """A file, a key of it, or a variable of the environment is wrong; the message names it."""
+
+    status = CONFIGURATION
 
 
 def put(stream: TextIO | None, text: str) -> bool:
@@ -150,3 +201,39 @@ class Voice:
 def voice(prefix: str = PREFIX) -> Voice:
     """Who speaks to a person on standard error."""
     return Voice(colourful(sys.stderr), prefix=prefix)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """``rows``, one below the other, each cell as wide as the widest of its column."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def harmless(text: str, kept: str = "") -> str:
+    """``text`` with whatever a terminal might obey written out, but for the characters ``kept``."""
+    return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
+
+
+def short(text: str, longest: int = _SHORT) -> str:
+    """``text``, or its beginning and an ellipsis."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def several(count: int, noun: str) -> str:
+    """``1 restart``, ``2 restarts``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def ago(since: float) -> str:
+    """How long ago that was."""
+    seconds = max(0, int(time.time() - since))
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def moment(at: float) -> str:
+    """When that was, as the clock on the wall has it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

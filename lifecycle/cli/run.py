@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from lifecycle.cli.failures import DONE, FAILED, UsageError
 from lifecycle.cli.logs import configured, failure_shown, voice_of
+from lifecycle.cli.output import DONE, FAILED, UsageError
+from lifecycle.runtime.mains import Auxiliary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AsyncExitStack
     from types import ModuleType
 
-    from lifecycle.cli.messages import Voice
-    from lifecycle.cli.values import LogFormat
+    from lifecycle.cli.options import LogFormat
+    from lifecycle.cli.output import Voice
 
-__all__ = ["find", "load", "run_target"]
+__all__ = ["Steered", "find", "load", "named_after", "run_target"]
 
 #: What a shell adds to the number of the signal that a process died of.
 _SIGNALLED = 128
@@ -39,7 +43,6 @@ def run_target(target: str, *, factory: bool, log_format: LogFormat | None = Non
 
 
 def _run(target: str, mains: tuple[Any, ...], voice: Voice) -> int:
-    from lifecycle.cli.steered import Steered
     from lifecycle.runtime import run
 
     try:
@@ -140,3 +143,27 @@ def _own_code(mains: tuple[Any, ...]) -> int | None:
         if isinstance(state, WorkerState) and state.exit_code and state.status in (Status.FINISHED, Status.FAILED):
             return state.exit_code if state.exit_code > 0 else _SIGNALLED - state.exit_code
     return None
+
+
+class Steered(Auxiliary):
+    """A main for `run`: a `ControlSocket` called ``name``; one that cannot be opened is said, and nothing else."""
+
+    def __init__(self, name: str, voice: Voice) -> None:
+        super().__init__()
+        self.name = name
+        self._voice = voice
+
+    async def _open(self, held: AsyncExitStack) -> None:
+        if not hasattr(socket, "AF_UNIX"):
+            return
+        from lifecycle.observe.control import ControlSocket
+
+        try:
+            await held.enter_async_context(ControlSocket(self.name))
+        except OSError as error:
+            self._voice.warn(f"lifecycle ctl will not find this program: {error.strerror or error}")
+
+
+def named_after(command: str, directory: Path) -> str:
+    """A name for what ``command`` runs in ``directory``, of characters that need no quotes."""
+    return f"{command}-{re.sub('[^A-Za-z0-9._-]+', '_', directory.name) or 'root'}"

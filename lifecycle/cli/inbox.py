@@ -13,10 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._masking import HIDDEN, is_secret, masked
-from lifecycle.cli.failures import DONE, CliError, UsageError
-from lifecycle.cli.listing import ago, columns, harmless, moment, several, short
-from lifecycle.cli.messages import give, voice
-from lifecycle.cli.stores.files import check_file
+from lifecycle.cli.files import check_file
+from lifecycle.cli.output import DONE, CliError, UsageError, ago, columns, give, harmless, moment, several, short, voice
 from lifecycle.errors import JournalError
 from lifecycle.journal import QUEUES, FileLock
 from lifecycle.journal.databases import Database

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import SplitResult, quote, urlsplit
 
 from lifecycle._util import reason_of
-from lifecycle.cli.failures import DONE, FAILED, CliError, UsageError
-from lifecycle.cli.messages import give
-from lifecycle.cli.variables import secret_in
+from lifecycle.cli.files import secret_in
+from lifecycle.cli.output import DONE, FAILED, CliError, UsageError, give
 from lifecycle.sources.signatures import GitHub, GitLab, Hmac, Slack, StandardWebhooks, Stripe
 
 if TYPE_CHECKING:

@@ -1,36 +1,39 @@
-"""How the command is started: its environment, and the streams that fit where we run ourselves."""
+"""How the command becomes a process: its program, environment, streams, and the socket that it inherits."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import re
 import shlex
+import shutil
 import signal
+import socket
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from lifecycle.cli.messages import at_terminal, put
-from lifecycle.cli.variables import read_env
-from lifecycle.cli.watch.programs import arguments
+from lifecycle.cli.files import read_env
+from lifecycle.cli.output import CliError, UsageError, at_terminal, put
 from lifecycle.errors import StopTree
 from lifecycle.workers import ProcessWorker, Status
 from lifecycle.workers.model import FINAL
 from lifecycle.workers.stdio import Pipes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
-    from pathlib import Path
+    from collections.abc import Awaitable, Generator, Mapping, Sequence
 
+    from lifecycle.cli.options import Address
     from lifecycle.cli.watch.settings import Settings
-    from lifecycle.cli.watch.sockets import Handover
-    from lifecycle.cli.watch.terminals import Foreground, OwnTerminal
+    from lifecycle.cli.watch.terminal import Foreground, OwnTerminal
     from lifecycle.events import Change
     from lifecycle.workers.model import End
     from lifecycle.workers.stdio import Stdio
 
-__all__ = ["Children", "Manner", "changes_env", "manner"]
+__all__ = ["Children", "Handover", "arguments", "changes_env", "find_program", "handover", "interpreter", "manner"]
 
 #: ``pty``: a terminal of the child's own, beside a prompt. ``foreground``: our terminal itself. ``pipes``: none.
 Manner: TypeAlias = Literal["pty", "foreground", "pipes"]
@@ -39,6 +42,17 @@ Manner: TypeAlias = Literal["pty", "foreground", "pipes"]
 _ROOM = 96 * 1024
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
 _INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
+
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[dt]?(?:\.exe)?")
+#: How pip starts a script whose interpreter has a path too long for ``#!``.
+_LONG_SHEBANG = re.compile(rb"'''exec' (.+) \"\$0\"")
+
+#: Who waits to be accepted; the system may allow less (net.core.somaxconn).
+_QUEUE: Final = 4096
+_FIRST: Final = 3
+#: Shells know only descriptors of one digit.
+_LAST: Final = 9
+_HAND_OVER: Final = 'LISTEN_FDS=1 LISTEN_PID=$$; export LISTEN_FDS LISTEN_PID; exec "$@"'
 
 
 def manner(*, prompt: bool) -> Manner:
@@ -162,7 +176,7 @@ class Children:
             return self._foreground
         if self._how == "pipes":
             return _PassedOn(_pass_on, logging.getLogger("lifecycle.cli"))
-        from lifecycle.cli.watch.terminals import OwnTerminal
+        from lifecycle.cli.watch.terminal import OwnTerminal
 
         self._terminals = [*self._terminals[-1:], OwnTerminal()]
         return self._terminals[-1]
@@ -192,3 +206,134 @@ class _PassedOn(Pipes):
 def _pass_on(line: str, stream: Literal["stdout", "stderr"]) -> None:
     """A line of the command's, to where it belongs."""
     put(sys.stdout if stream == "stdout" else sys.stderr, line + "\n")
+
+
+def arguments(command: Sequence[str], *, shell: bool, env: Mapping[str, str]) -> tuple[str, ...]:
+    """What is executed: the program with its full path, and the arguments as given.
+
+    With ``shell`` the words become one line for ``$SHELL``, as `ssh` does it.
+
+    Raises:
+        UsageError: for a program that is not there or cannot be executed; the message says which.
+    """
+    if shell:
+        return find_program(env.get("SHELL") or "/bin/sh", env), "-c", " ".join(command)
+    return find_program(command[0], env), *command[1:]
+
+
+def find_program(name: str, env: Mapping[str, str]) -> str:
+    """The path of the program ``name``, looked up as a shell does.
+
+    Raises:
+        UsageError: for a program that is not there or cannot be executed; the message says which.
+    """
+    found = shutil.which(name, path=env.get("PATH", os.defpath))
+    if found is not None:
+        return found if "/" not in name else name
+    raise UsageError(_why_not(name))
+
+
+def interpreter(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
+    """The Python that runs ``argv``, where that can be known without running it.
+
+    It can where the program is a Python, or a script whose first line names one (uvicorn, flask, gunicorn).
+    Behind ``uv run``, ``poetry run`` or a shell it cannot: None.
+    """
+    program = Path(argv[0])
+    if _PYTHON.fullmatch(program.name):
+        return argv[0]
+    words = _shebang(program)
+    if words and Path(words[0]).name == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    if not words or not _PYTHON.fullmatch(Path(words[0]).name):
+        return None
+    return shutil.which(words[0], path=env.get("PATH", os.defpath))
+
+
+def _shebang(program: Path) -> list[str]:
+    """The words of the first line that say who reads the rest; none for anything else."""
+    try:
+        with program.open("rb") as stream:
+            first, second = stream.readline(4096), stream.readline(4096)
+    except OSError:
+        return []
+    if not first.startswith(b"#!"):
+        return []
+    line = first[2:]
+    if long := _LONG_SHEBANG.match(second):
+        line = long[1]
+    try:
+        return shlex.split(os.fsdecode(line))
+    except ValueError:
+        return []
+
+
+def _why_not(name: str) -> str:
+    """Why a program cannot be executed, and what to do."""
+    if "/" not in name:
+        here = f"; for the one in this directory: ./{name}" if Path(name).is_file() else "; is it installed?"
+        return f"{name!r}: command not found on PATH{here}"
+    path = Path(name)
+    if not path.exists():
+        return f"{name!r}: no such file"
+    if path.is_dir():
+        return f"{name!r}: is a directory, not a program"
+    run = f", or run it with python {name}" if path.suffix == ".py" else ""
+    return f"{name!r}: is not executable; chmod +x {shlex.quote(name)}{run}"
+
+
+class Handover:
+    """Of the socket ``listening`` to one run after the other."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+
+    def __str__(self) -> str:
+        host, port, *_ = self._listening.getsockname()
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def inherit(self) -> tuple[int]:
+        """The descriptor that the command has to inherit."""
+        return (self._listening.fileno(),)
+
+    def wrapped(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """What becomes ``argv``, with the socket where that looks for it."""
+        number = self._listening.fileno()
+        move = f"exec {_FIRST}<&{number} {number}<&-; " if number != _FIRST else ""
+        return ("/bin/sh", "-c", move + _HAND_OVER, "sh", *argv)
+
+
+@contextmanager
+def handover(address: Address | None) -> Generator[Handover | None]:
+    """Listen at ``address``, if there is one.
+
+    Raises:
+        CliError: if that cannot be; the message says why.
+    """
+    if address is None:
+        yield None
+        return
+    with _listen(address) as listening:
+        if listening.fileno() > _LAST:
+            raise CliError(
+                f"--socket needs one of the descriptors {_FIRST} to {_LAST}, and whoever started this left all of them "
+                f"open; close one, such as with {_LAST}<&- at the end of the line"
+            )
+        yield Handover(listening)
+
+
+def _listen(address: Address) -> socket.socket:
+    try:
+        family, _, _, _, where = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(where[:2], family=family, backlog=_QUEUE)
+    except OSError as error:
+        raise CliError(
+            f"--socket {address.host}:{address.port}: {_reason(error)}; give an address of this machine and a "
+            "port that is free (0: any)"
+        ) from error
+
+
+def _reason(error: OSError) -> str:
+    """Without the address, which Python puts behind it."""
+    return (error.strerror or str(error)).partition(" (")[0]

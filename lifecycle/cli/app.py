@@ -1,4 +1,4 @@
-"""The command lines: what can be typed, and who carries it out."""
+"""The command lines: what can be typed, and which module carries it out."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lifecycle.cli.ctl.commands import add_ctl
-from lifecycle.cli.failures import CliError, UsageError
-from lifecycle.cli.parsers import CommandParser, typed
-from lifecycle.cli.stores.commandline import add_flows, add_inbox
+from lifecycle.cli.output import CliError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lifecycle.cli.options import Option
 
-__all__ = ["Parsed", "parse"]
+__all__ = ["CommandParser", "parse"]
 
 _EPILOG = """\
 examples:
@@ -97,9 +96,8 @@ def _parser(first: str = "") -> argparse.ArgumentParser:
 
 def _add_watch(commands: Any) -> None:
     """The options of the table, and the paths."""
-    from lifecycle.cli import values
-    from lifecycle.cli.options import Option
-    from lifecycle.cli.watch.options import OPTIONS
+    from lifecycle.cli import options
+    from lifecycle.cli.watch.settings import OPTIONS
 
     parser = commands.add_parser(
         "watch",
@@ -113,32 +111,30 @@ def _add_watch(commands: Any) -> None:
     parser.add_argument(
         "paths",
         nargs="*",
-        type=typed(values.path),
+        type=typed(options.path),
         action=_Collect,
         metavar="PATH",
         help="files and directories to watch",
     )
     for option in OPTIONS:
-        if isinstance(option, Option):
-            parser.add_argument(f"--{option.name}", **_with_value(option))
-        else:
-            _add_flag(parser, option)
+        _add_option(parser, option)
 
 
-def _with_value(option: Any) -> dict[str, Any]:
+def _add_option(parser: argparse.ArgumentParser, option: Option) -> None:
+    """Add an option with a value, or both forms of a flag, of which the help shows the one that changes the default."""
+    if option.is_flag:
+        for name, value in ((option.name, True), (f"no-{option.name}", False)):
+            shown = option.help if name == option.shown else argparse.SUPPRESS
+            parser.add_argument(f"--{name}", dest=option.field, action="store_const", const=value, help=shown)
+        return
     action = _Collect if option.many else "store"
-    return {"metavar": option.metavar, "help": option.help, "type": typed(option.read), "action": action}
-
-
-def _add_flag(parser: argparse.ArgumentParser, flag: Any) -> None:
-    """Both forms; the help shows the one that changes something."""
-    for name, value in ((flag.name, True), (f"no-{flag.name}", False)):
-        shown = flag.help if name == flag.shown else argparse.SUPPRESS
-        parser.add_argument(f"--{name}", dest=flag.field, action="store_const", const=value, help=shown)
+    parser.add_argument(
+        f"--{option.name}", metavar=option.metavar, help=option.described, type=typed(option.read), action=action
+    )
 
 
 def _add_up(commands: Any) -> None:
-    from lifecycle.cli import values
+    from lifecycle.cli import options
 
     parser = commands.add_parser(
         "up",
@@ -151,10 +147,10 @@ def _add_up(commands: Any) -> None:
     parser.set_defaults(main=_up)
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these processes")
     parser.add_argument(
-        "-f", "--file", type=typed(values.path), metavar="FILE", help="a Procfile, or what ends in .toml"
+        "-f", "--file", type=typed(options.path), metavar="FILE", help="a Procfile, or what ends in .toml"
     )
     parser.add_argument(
-        "--log-dir", type=typed(values.path), metavar="DIR", help="write the lines of each to DIR/NAME.log as well"
+        "--log-dir", type=typed(options.path), metavar="DIR", help="write the lines of each to DIR/NAME.log as well"
     )
     _add_log_format(parser)
 
@@ -173,14 +169,14 @@ def _add_run(commands: Any) -> None:
 
 
 def _add_log_format(parser: argparse.ArgumentParser) -> None:
-    """The option that `watch` has in its table."""
+    """Add the option that `watch` declares with its settings."""
     from lifecycle.cli.options import LOG_FORMAT
 
-    parser.add_argument(f"--{LOG_FORMAT.name}", **_with_value(LOG_FORMAT))
+    _add_option(parser, LOG_FORMAT)
 
 
 def _add_webhook(commands: Any) -> None:
-    from lifecycle.cli import values
+    from lifecycle.cli import options
 
     described = "try a webhook out, as its sender would"
     parser = commands.add_parser("webhook", help=described, description=described, allow_abbrev=False)
@@ -195,7 +191,7 @@ def _add_webhook(commands: Any) -> None:
     parser.add_argument("url", metavar="URL", help="such as http://127.0.0.1:9000/deploy")
     parser.add_argument("--scheme", required=True, choices=_SCHEMES, help="how the receiver verifies")
     parser.add_argument(
-        "--secret-env", required=True, type=typed(values.variable), metavar="NAME", help="the variable with the secret"
+        "--secret-env", required=True, type=typed(options.variable), metavar="NAME", help="the variable with the secret"
     )
     parser.add_argument(
         "--data", default="", metavar="TEXT", help="the body; @FILE is what a file holds, @- is standard input"
@@ -205,7 +201,7 @@ def _add_webhook(commands: Any) -> None:
 
 
 def _watch(parsed: Parsed) -> int:
-    from lifecycle.cli.watch.running import watch
+    from lifecycle.cli.watch.run import watch
 
     return watch(vars(parsed))
 
@@ -219,7 +215,7 @@ def _up(parsed: Parsed) -> int:
 
 
 def _run(parsed: Parsed) -> int:
-    from lifecycle.cli.targets import run_target
+    from lifecycle.cli.run import run_target
 
     if parsed.command:
         raise UsageError(f"lifecycle run takes no command; {' '.join(parsed.command)!r} would be for lifecycle watch")
@@ -227,7 +223,7 @@ def _run(parsed: Parsed) -> int:
 
 
 def _webhook_send(parsed: Parsed) -> int:
-    from lifecycle.cli.webhook_sending import send
+    from lifecycle.cli.webhook import send
 
     if parsed.command:
         raise UsageError(f"lifecycle webhook send takes no command; give {' '.join(parsed.command)!r} as --data")
@@ -249,7 +245,7 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         from importlib.metadata import PackageNotFoundError, version
 
-        from lifecycle.cli.messages import give, voice
+        from lifecycle.cli.output import give, voice
 
         try:
             found = version("lifecycle-control")
@@ -261,3 +257,124 @@ class _Version(argparse.Action):
             voice().bad(str(error))
             parser.exit(error.status)
         parser.exit(0)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Takes names on both sides of an option, and answers itself for options that it does not know."""
+
+    #: Whether it does the former.
+    intermixes: bool = True
+    #: The long options.
+    _known: tuple[str, ...] = ()
+
+    def add_argument(self, *names: str, **how: Any) -> argparse.Action:  # pyright: ignore[reportIncompatibleMethodOverride]  # argparse has no better names
+        """As in argparse."""
+        self._known += tuple(name for name in names if name.startswith("--"))
+        return super().add_argument(*names, **how)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # its overloads
+        """As in argparse, but for what is unknown."""
+        if not self.intermixes:
+            return super().parse_known_args(args, namespace)
+        self.intermixes = False  # what follows comes back here
+        parsed, unknown = self.parse_known_intermixed_args(args, namespace)
+        if unknown:
+            self.error(f"unknown: {' '.join(unknown)}{self._meant(unknown[0])}")
+        return parsed, unknown
+
+    def _meant(self, unknown: str) -> str:
+        import difflib
+
+        close = difflib.get_close_matches(unknown.partition("=")[0], self._known, 1)
+        return f"; did you mean {close[0]}?" if close else ""
+
+
+def typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A reader whose `ValueError` argparse shows as it is."""
+
+    def typed(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+    return typed
+
+
+def add_inbox(commands: Any) -> None:
+    """Add `lifecycle inbox` to ``commands``."""
+    parser, verbs = _group(commands, "inbox", "look into the inbox of a webhook source, and at its dead letters")
+    for verb, told in (
+        ("list", "what waits, is being delivered, or is dead"),
+        ("show", "all that is known of some letters"),
+        ("replay", "deliver some again, now and with new attempts"),
+        ("drop", "remove some"),
+    ):
+        each = _verb(verbs, verb, told, file_of="Inbox")
+        if verb != "list":
+            each.add_argument("letters", nargs="+", metavar="ID", help="their numbers, or: dead, for all dead letters")
+    parser.set_defaults(main=_inbox, letters=())
+
+
+def add_flows(commands: Any) -> None:
+    """Add `lifecycle flows` to ``commands``."""
+    described = "look into a file of flows, and ask for them what its programs can be asked"
+    parser, verbs = _group(commands, "flows", described)
+    for verb, told in (
+        ("list", "the flows, their states, and who runs them"),
+        ("show", "all that is known of some flows"),
+        ("diagram", "one flow with its tasks, as text for Mermaid"),
+        ("suspend", "have who runs them begin nothing more"),
+        ("resume", "have who suspended them go on"),
+        ("retry", "begin anew with what failed, when its program starts"),
+        ("dead", "list the dead letters: jobs and sent events that were given up"),
+        ("replay", "deliver sent events that are dead letters again"),
+        ("drop", "remove sent events that are dead letters"),
+    ):
+        each = _verb(verbs, verb, told, file_of="Flows", servers=True)
+        if verb in ("replay", "drop"):
+            each.add_argument("ids", nargs="+", metavar="ID", help="their ids, or: dead, for all of them")
+        elif verb != "dead":
+            each.add_argument("ids", nargs="*", metavar="ID", help="only these flows")
+        if verb in ("list", "show", "dead"):
+            each.add_argument("--json", action="store_true", help="for programs")
+        if verb == "diagram":
+            each.add_argument("--flow", metavar="MODULE:ATTRIBUTE", help="how it is built, such as app:deploy")
+    parser.set_defaults(main=_flows, ids=(), json=False, flow=None)
+
+
+def _group(commands: Any, name: str, described: str) -> tuple[Any, Any]:
+    """Add a command that consists of others, and what these are added to."""
+    parser = commands.add_parser(name, help=described, description=described, allow_abbrev=False)
+    parser.intermixes = False  # argparse cannot, where commands follow
+    return parser, parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="verb")
+
+
+def _verb(verbs: Any, verb: str, told: str, *, file_of: str, servers: bool = False) -> Any:
+    """Add one of them, which begins with the file that a ``file_of`` writes; ``servers`` are taken too."""
+    from lifecycle.cli import options
+
+    each = verbs.add_parser(verb, help=told, description=told, allow_abbrev=False)
+    place = "file, or the URL of the server," if servers else "file"
+    kind = options.store if servers else options.path
+    each.add_argument("file", type=typed(kind), metavar="FILE", help=f"the {place} that {file_of}(…) was given")
+    return each
+
+
+def _inbox(parsed: argparse.Namespace) -> int:
+    from lifecycle.cli.inbox import inbox
+
+    _take_no_command(parsed, "inbox")
+    return inbox(parsed.verb, parsed.file, parsed.letters)
+
+
+def _flows(parsed: argparse.Namespace) -> int:
+    from lifecycle.cli.flows import flows
+
+    _take_no_command(parsed, "flows")
+    return flows(parsed.verb, parsed.file, parsed.ids, json=parsed.json, flow=parsed.flow)
+
+
+def _take_no_command(parsed: argparse.Namespace, name: str) -> None:
+    if parsed.command:
+        raise UsageError(f"lifecycle {name} takes no command after --")

@@ -1,36 +1,42 @@
-"""One run of the command after the other, never two at once, and the last change always leads to one.
-
-Here is decided when another run begins, and said what becomes of it. `runs` has them, with ``--keep-old`` two for a
-moment; who makes their workers is `children`'s matter, what leads to a restart is `session`'s.
-"""
+"""Runs of the command: one after the other, never two at once, and the last change always leads to one."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from lifecycle.cli.messages import brief
-from lifecycle.cli.watch.runs import Runs
-from lifecycle.cli.watch.words import described, how
+from lifecycle.backoff import Backoff
+from lifecycle.cli.output import brief, signal_name
 from lifecycle.control import FileBatch, merge_files
 from lifecycle.errors import InvalidTransition, StopTree, WorkerFailed
-from lifecycle.workers.model import Status
+from lifecycle.workers.model import FINAL, Status
+from lifecycle.workers.specs import Spec
+from lifecycle.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
     from signal import Signals
 
-    from lifecycle.cli.messages import Voice
+    from lifecycle.cli.output import Voice
     from lifecycle.cli.watch.settings import Settings
     from lifecycle.events import Change, StatusEvent
     from lifecycle.workers.model import WorkerState
     from lifecycle.workers.protocols import Worker
 
-__all__ = ["Generations", "Launcher"]
+__all__ = ["Generations", "changed"]
 
 _ALIVE: Final = (Status.STARTING, Status.RUNNING, Status.SUSPENDED)
+
+#: It waits from 0.1 to 13 seconds, half a minute in all; then it is a matter of the next change.
+_BACKOFF: Final = Backoff(max_restarts=8, within=60.0)
+
+#: Names that a message shows; the others are counted.
+_SHOWN: Final = 3
+
+_AT_REST: Final = {Status.CREATED: "waiting for the first change", Status.PENDING: "waiting to be started again"}
 
 
 class Launcher(Protocol):
@@ -237,3 +243,127 @@ class Generations:
             return
         then = "" if self._queued or self._coming or self._runs.has_beside else "; waiting for a change"
         (self._voice.bad if state.status is Status.FAILED else self._voice.good)(f"{how(state)}{then}")
+
+
+class Runs:
+    """Starts and ends runs, whose workers ``make`` makes."""
+
+    def __init__(self, settings: Settings, make: Callable[[], Worker]) -> None:
+        self._settings = settings
+        self._make = make
+        self._number = 0
+        self._current = self._new_spec()
+        # One that starts beside it and shall take its place.
+        self._beside: Spec | None = None
+        # The name of the one that did so last, until the old has ended.
+        self._successor: str | None = None
+        self.supervisor: Final = Supervisor("lifecycle watch")
+
+    @property
+    def state(self) -> WorkerState | None:
+        """Of the one that counts; None before the first."""
+        return self._state_of(self._current)
+
+    @property
+    def status(self) -> Status:
+        """Of the one that counts."""
+        state = self.state
+        return Status.CREATED if state is None else state.status
+
+    @property
+    def has_beside(self) -> bool:
+        """Whether one starts beside it."""
+        return self._beside is not None
+
+    def is_current(self, name: str) -> bool:
+        """Whether that is the one that counts."""
+        return name == self._current.name
+
+    def is_successor(self, name: str) -> bool:
+        """Whether it takes, or has taken, the place of one that has not ended."""
+        return name == self._successor
+
+    async def renew(self) -> None:
+        """Return when the old run has ended, and the new one has begun or has to wait for the resume."""
+        # What becomes of it is told of the child; and where all ends, so does this.
+        with suppress(WorkerFailed, InvalidTransition):
+            if self._current.name in self.supervisor:
+                await self.supervisor.restart(self._current.name)
+            else:
+                await self.supervisor.add(self._current)
+
+    async def replace(self) -> bool:
+        """Start one beside the old, which is asked to end when it is ready; False if another has overtaken it.
+
+        Raises:
+            WorkerFailed: when it will not be; the old goes on.
+        """
+        spec = self._beside = self._new_spec()
+        self._successor = spec.name
+        try:
+            await self.supervisor.add(spec)
+        except WorkerFailed:
+            if self._beside is not spec:
+                return False
+            self._beside = None
+            raise
+        if self._beside is spec:
+            await self._switch(spec)
+            return True
+        return False
+
+    async def give_up_beside(self) -> None:
+        """One that is about to take the place of the old is overtaken."""
+        overtaken, self._beside = self._beside, None
+        if overtaken is not None:
+            with suppress(KeyError, InvalidTransition):
+                await self.supervisor.remove(overtaken.name)
+
+    async def _switch(self, spec: Spec) -> None:
+        """Now it is ``spec`` that counts, if it has not ended as soon as it had begun."""
+        self._beside = None
+        state = self._state_of(spec)
+        if state is not None and state.status in FINAL:
+            await self.supervisor.remove(spec.name)
+            raise WorkerFailed(how(state))
+        old, self._current = self._current, spec
+        await self.supervisor.remove(old.name)
+        if self._successor == spec.name:
+            self._successor = None
+
+    def _state_of(self, spec: Spec) -> WorkerState | None:
+        return next((each for each in self.supervisor.workers() if each.name == spec.name), None)
+
+    def _new_spec(self) -> Spec:
+        self._number += 1
+        name = self._settings.command[0] + (f" #{self._number}" if self._number > 1 else "")
+        return Spec(name, self._make, restart=self._settings.restart, backoff=_BACKOFF)
+
+
+def changed(changes: Mapping[Path, Change], name: Callable[[Path], str]) -> str:
+    """``changed: app.py, new.py (added) (+3)``."""
+    shown = [
+        name(path) + ("" if change == "modified" else f" ({change})") for path, change in list(changes.items())[:_SHOWN]
+    ]
+    more = len(changes) - len(shown)
+    return f"changed: {', '.join(shown)}" + (f" (+{more})" if more else "")
+
+
+def described(state: WorkerState | None, *, held: bool) -> str:
+    """How the command does; ``held``: it is not to be started before it is resumed."""
+    status = Status.CREATED if state is None else state.status
+    if state is None or status in (*FINAL, Status.PENDING):
+        return "suspended; nothing runs" if held else _AT_REST.get(status, "waiting for a change")
+    since = f" for {time.time() - state.started_at:.0f} s" if state.started_at else ""
+    times = f"{state.restarts + 1} times" if state.restarts else "once"
+    return f"{status}{since}, pid {state.pid}, started {times}"
+
+
+def how(state: WorkerState) -> str:
+    """How a run ended."""
+    if state.started_at is None or state.exit_code is None:
+        return brief(str(state.error))
+    after = f"after {state.updated_at - state.started_at:.1f} s"
+    if state.exit_code < 0:
+        return f"killed by {signal_name(-state.exit_code)} {after}"
+    return f"exited with status {state.exit_code} {after}"

@@ -11,7 +11,7 @@ import termios
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from lifecycle.cli.messages import put
+from lifecycle.cli.output import put
 from lifecycle.workers.stdio import Inherited
 from lifecycle.workers.terminals import Terminal
 

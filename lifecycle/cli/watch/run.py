@@ -10,32 +10,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._steering.answers import reply
-from lifecycle.cli.failures import DONE, FAILED, ConfigError, UsageError
+from lifecycle.cli.files import secret_in
 from lifecycle.cli.logs import heard, voice_of
-from lifecycle.cli.watch.children import Children, manner
-from lifecycle.cli.watch.generations import Generations
-from lifecycle.cli.watch.gitignore import available, has_rules
+from lifecycle.cli.output import DONE, FAILED, ConfigError, UsageError
+from lifecycle.cli.paths import PathRules, available, has_rules, own_output
+from lifecycle.cli.watch.launcher import Children, handover, interpreter, manner
 from lifecycle.cli.watch.live import LiveReload
-from lifecycle.cli.watch.programs import interpreter
-from lifecycle.cli.watch.rules import PathRules, own_output
+from lifecycle.cli.watch.runner import Generations
 from lifecycle.cli.watch.session import Session
-from lifecycle.cli.watch.settings import watch_settings
-from lifecycle.cli.watch.sockets import handover
-from lifecycle.cli.watch.tables import find_table
+from lifecycle.cli.watch.settings import find_table, watch_settings
 from lifecycle.control import Debounce, Router, merge_files
 from lifecycle.errors import SourceFailed
 from lifecycle.handlers import SuspendHandler
+from lifecycle.sources import WebhookSource
+from lifecycle.sources.signatures import GitHub
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Mapping
+    from collections.abc import AsyncIterable, Callable, Mapping
+    from typing import Self
 
-    from lifecycle.cli.messages import Voice
+    from lifecycle.cli.options import Address
+    from lifecycle.cli.output import Voice
+    from lifecycle.cli.watch.launcher import Handover
     from lifecycle.cli.watch.settings import Settings
-    from lifecycle.cli.watch.sockets import Handover
-    from lifecycle.cli.watch.terminals import Foreground
+    from lifecycle.cli.watch.terminal import Foreground
     from lifecycle.runtime.mains import AnyMain
 
-__all__ = ["watch"]
+__all__ = ["SpokenWebhook", "watch"]
 
 #: A stream of changes that never pauses is acted on after so many seconds.
 _LONGEST_WAIT = 2.0
@@ -80,7 +81,7 @@ class _Program:
     generations: Generations
 
     def run(self, *beside: AnyMain) -> int:
-        from lifecycle.cli.steered import Steered, named_after
+        from lifecycle.cli.run import Steered, named_after
         from lifecycle.runtime import run
 
         try:
@@ -100,8 +101,6 @@ class _Program:
             self.router.handle("command/status", self._tell_status, lane="command", replace=True)
         _add_files(self.router, settings, session, rules)
         if settings.webhook is not None:
-            from lifecycle.cli.watch.webhook import SpokenWebhook
-
             self.router.handle("webhook/**", session.webhook)
             self.router.add_source(SpokenWebhook(settings.webhook, settings.secret_env, say=self.voice.say))
 
@@ -192,7 +191,7 @@ def _prompting(session: Session, suspender: SuspendHandler, *, at_terminal: bool
 
 def _foreground(settings: Settings) -> Foreground:
     """Our terminal, to be lent to the command."""
-    from lifecycle.cli.watch.terminals import Foreground
+    from lifecycle.cli.watch.terminal import Foreground
 
     if settings.ready and settings.ready.startswith("line:"):
         raise UsageError(
@@ -231,3 +230,23 @@ def _add_files(router: Router, settings: Settings, session: Session, rules: Path
         poll=settings.poll,
     )
     router.add_source(source)
+
+
+class SpokenWebhook(WebhookSource):
+    """Calls ``say`` with its address as soon as it listens, which may be any port; ``secret_env`` is a variable's name.
+
+    Raises:
+        ConfigError: when that variable holds no secret.
+    """
+
+    def __init__(self, address: Address, secret_env: str | None, *, say: Callable[[str], object]) -> None:
+        super().__init__(*address, verify=GitHub(secret_in(secret_env)) if secret_env else None)
+        self._say = say
+        self._open = (
+            "" if secret_env else "; any program or web page here may ask, signed or not: --secret-env NAME stops that"
+        )
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._say(f"webhook at {self.url}{self._open}")
+        return self

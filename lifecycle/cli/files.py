@@ -1,0 +1,167 @@
+"""Files and variables that the commands are given: TOML tables, .env files, databases, secrets."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import tomllib
+from typing import TYPE_CHECKING, Any, cast
+
+from lifecycle.cli.output import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from lifecycle.journal import Schema
+
+__all__ = [
+    "check_file",
+    "did_you_mean",
+    "load_table",
+    "parse_env",
+    "read_env",
+    "read_text",
+    "secret_in",
+    "shown",
+    "texts",
+]
+
+
+def read_text(file: Path) -> str:
+    """What ``file`` holds, without a mark of its encoding.
+
+    Raises:
+        ConfigError: for a file that cannot be read, or is no UTF-8.
+    """
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file}: is no text in UTF-8; save it so") from None
+
+
+def load_table(file: Path, *names: str) -> Mapping[str, Any] | None:
+    """The table ``[names…]`` of ``file``; None without the file, or without the table.
+
+    Raises:
+        ConfigError: for a file that cannot be read, naming the position, or for something else in the table's place.
+    """
+    try:
+        with file.open("rb") as stream:
+            table: Any = tomllib.load(stream)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: cannot be read: {error}") from None
+    for name in names:
+        table = cast("dict[str, Any]", table).get(name) if isinstance(table, dict) else None
+    if table is not None and not isinstance(table, dict):
+        name = ".".join(names)
+        raise ConfigError(f"{file}: {name} = {table!r} is no table; write [{name}] above the keys")
+    return cast("dict[str, Any] | None", table)
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """What to do about the unknown ``given``: the one of ``known`` that it is close to, else all of them."""
+    close = difflib.get_close_matches(given, known := sorted(known), n=1)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+
+
+def texts(key: str, value: Any) -> list[str]:
+    """One text, or a list of them, as a list.
+
+    Raises:
+        ValueError: naming the key and what was given.
+    """
+    found: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]  # TOML
+    if not all(isinstance(each, str) and each for each in found):
+        written = all(isinstance(each, str) for each in found)
+        wrong = "has an empty text" if written else "is neither a text nor a list of texts"
+        raise ValueError(f'{key} = {shown(value)} {wrong}; give one such as "a" or ["a", "b"]')
+    return found
+
+
+def shown(value: Any) -> str:
+    """As TOML would write the simple ones."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def read_env(file: Path) -> dict[str, str]:
+    """The variables that ``file`` sets.
+
+    Raises:
+        ConfigError: for a file that cannot be read, naming the line where that is the reason.
+    """
+    return parse_env(read_text(file), str(file))
+
+
+def parse_env(text: str, name: str) -> dict[str, str]:
+    """The variables that ``text`` sets; ``name`` is for the message.
+
+    Raises:
+        ConfigError: naming the line, where python-dotenv would leave it out.
+    """
+    # It takes longer to import than all that a command without such a file does.
+    from dotenv.main import DotEnv
+    from dotenv.parser import parse_stream
+
+    from lifecycle._masking import masked
+
+    for each in parse_stream(io.StringIO(text)):
+        written = each.original.string
+        if each.error or "\0" in written:
+            line = next(iter(written.strip().splitlines()), "")
+            raise ConfigError(f"{name}:{each.original.line}: {masked(line)!r} cannot be read; write KEY=VALUE")
+    # A variable that is set already wins, also where another refers to it.
+    found = DotEnv(None, stream=io.StringIO(text), override=False).dict()
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def secret_in(name: str) -> str:
+    """The secret that the variable ``name`` holds.
+
+    Raises:
+        ConfigError: when it holds none.
+    """
+    secret = os.environ.get(name)
+    if not secret:
+        raise ConfigError(f"the variable {name} (--secret-env) is {'empty' if secret == '' else 'not set'}; set it")
+    return secret
+
+
+def check_file(file: Path, schema: Schema, *, lacks: str, given_to: str) -> None:
+    """Refuse a file without ``schema``, so that nothing is made of one that has something else in it.
+
+    One that is damaged or out of reach is let through: then to open it tells what is wrong.
+
+    Args:
+        file: what the command was given.
+        schema: what a journal has that is meant.
+        lacks: what to say of a file that is not, such as "is no inbox".
+        given_to: who writes such files, such as "Inbox".
+
+    Raises:
+        UsageError: if it is not there, or is something else.
+    """
+    advice = f"give the path that {given_to}(…) was given"
+    if not file.is_file():
+        raise UsageError(f"there is no file {file}; {advice}")
+    if not _has(file, schema):
+        raise UsageError(f"{file} {lacks}; {advice}")
+
+
+def _has(file: Path, schema: Schema) -> bool:
+    import sqlite3
+    from contextlib import closing
+
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            found = db.execute("SELECT 1 FROM lifecycle_schemas WHERE name = ?", (schema.name,)).fetchone()
+    except sqlite3.Error as error:
+        return error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+    return found is not None
