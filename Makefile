@@ -12,7 +12,7 @@ LIT    := 3.3.3
 DAGRE  := 3.1.3
 VENDOR := lifecycle/observe/page/vendor
 
-.PHONY: demo test lint types chaos soak bench bench-check coverage mutants repeats shape release lock docs pictures page engines clean
+.PHONY: demo test lint types chaos soak bench bench-check coverage mutants repeats release lock docs pictures page engines clean
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -70,9 +70,6 @@ mutants: $(STAMP)  ## whether tests see it when patterns, states and the policy 
 
 repeats: $(STAMP)  ## the suite twenty times, the last two beside busy loops: what failed, and what is slow; RUNS=…
 	$(BIN)/python -m tools.repeats $(RUNS)
-
-shape: $(STAMP)  ## what style says of the code, measured
-	$(BIN)/python -m tools.shape
 
 docs: $(STAMP)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -b html docs docs/_build/html
