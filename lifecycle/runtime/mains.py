@@ -170,8 +170,8 @@ class WorkerMain(Main):
             self.task.cancel()
 
     async def _live(self) -> Any:
-        # A worker that is not a `BaseWorker` need not announce itself; see `BaseWorker.governed`.
-        if hasattr(self._worker, "governed"):
+        # A worker that is not a `BaseWorker` need not announce itself; see `BaseWorker.supervised`.
+        if hasattr(self._worker, "supervised"):
             return await self._run()
         hooks.component_opened.announce(self._worker, component=self._worker)
         try:

@@ -13,16 +13,12 @@ __all__, __getattr__, __dir__ = lazy_names(
     {
         "lifecycle.backoff": "Backoff Intensity",
         "lifecycle.errors": "DoNotRestart InvalidTransition RestartLimitReached StopTree WorkerFailed",
-        ".base": "BaseWorker",
+        ".base": "BaseWorker Handover Worker handover stop_and_wait",
         ".containers": "ContainerWorker",
-        ".gates": "Gate",
-        ".handovers": "Handover handover",
         ".model": "End Exit ProbeResult Status WorkerState",
         ".process": "ProcessWorker",
-        ".protocols": "Worker stop_and_wait",
         ".specs": "AutoShutdown OnLimit Restart Spec StopOrder Strategy",
         ".supervisor": "Supervisor",
-        ".tasks": "TaskWorker",
-        ".threads": "ThreadWorker",
+        ".tasks": "Gate TaskWorker ThreadWorker",
     },
 )

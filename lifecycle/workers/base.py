@@ -1,21 +1,28 @@
-"""What all workers have in common: one start, one end, and a stop that is legal at any time.
+"""The life of a worker: one start, one end, and a stop that is legal at any time.
 
-A kind of worker says how it comes up (`BaseWorker._launch`) and how it is asked to end (`BaseWorker._terminate`);
-the states and the life are kept here. Do not add policy (restarts, backoff): a supervisor has it.
+`Worker` is what a supervisor needs of any worker, and `BaseWorker` the usual way to write one. Restarts and backoff are
+policy, and belong to supervisors. At the end of the module: the settings that all kinds check, and the handover from
+one life of a child to the next.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
+import os
 import time
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from contextvars import ContextVar
+from numbers import Real
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, runtime_checkable
 
 from lifecycle import hooks
 from lifecycle._util import reason_of
 from lifecycle.errors import InvalidTransition, WorkerFailed
-from lifecycle.workers.endings import Ending, announce, ask, sooner
 from lifecycle.workers.model import (
     AT_WORK,
+    FAILURES,
     FINAL,
     UNSTARTED,
     Circumstances,
@@ -28,57 +35,112 @@ from lifecycle.workers.model import (
     as_failure,
     exit_of,
 )
-from lifecycle.workers.settings import check_env, check_name, check_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterator
     from types import TracebackType
     from typing import Self
 
     from lifecycle.workers.model import Exit
 
-__all__ = ["BaseWorker"]
+__all__ = [
+    "ATTEMPT",
+    "PREV_EXIT",
+    "RESUME_ID",
+    "BaseWorker",
+    "Handover",
+    "Worker",
+    "check_env",
+    "check_number",
+    "handover",
+    "previous_exit",
+    "set_handover",
+    "stop_and_wait",
+]
+
+_log = logging.getLogger("lifecycle.workers")
+
+
+@runtime_checkable
+class Worker(Protocol):
+    """Anything that starts, stops and ends like a worker; `BaseWorker` is one way to write it."""
+
+    @property
+    def status(self) -> Status:
+        """Its state."""
+        ...
+
+    async def start(self) -> None:
+        """Return when it runs; raise if it cannot. A stop meanwhile MUST end it."""
+        ...
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """Return when it has ended; legal and idempotent in every state, the shortest time-out counts."""
+        ...
+
+    async def wait(self) -> Exit:
+        """Wait for its end; for any number of waiters, at any time."""
+        ...
+
+    def state(self) -> WorkerState:
+        """Return what is known about it now."""
+        ...
+
+
+class _Stoppable(Protocol):
+    async def stop(self, timeout: float | None = None) -> None: ...
+
+    async def wait(self) -> Exit: ...
+
+
+async def stop_and_wait(worker: _Stoppable, timeout: float | None = None) -> Exit:
+    """Stop ``worker`` and return how it ended; ``timeout`` as in `BaseWorker.stop`."""
+    await worker.stop(timeout)
+    return await worker.wait()
 
 
 class BaseWorker:
-    """Something with a start and an end, honest about both.
+    """Something with one start and one end.
 
     A worker lives once: to run it again, make another. A subclass overrides `_launch` and `_terminate`, and
     `_until_ready` if it is not ready at once. ``async with worker`` starts it and stops it.
 
     Raises:
-        TypeError, ValueError: for a name that is no string or empty, for a time-out that is no number or negative.
+        TypeError: for a name that is not a string, or a time-out that is not a number.
+        ValueError: for an empty name, or a negative time-out.
     """
 
-    #: What `WorkerState.kind` says.
+    #: The value of `WorkerState.kind`.
     kind: ClassVar[str] = "worker"
-    #: Whether another worker answers for it, as a supervisor does for a child: then it is seen there.
-    governed: bool = False
-    #: The signal that `_terminate` sends first, where it sends one.
+    #: Whether it is shown as part of another worker, as a child is by its supervisor.
+    supervised: bool = False
+    #: The signal that `_terminate` sends first, if it sends one.
     _stop_signal: int | None = None
-    #: Seconds that it has to end once `_terminate` was told to force it; then it is abandoned.
+    #: Seconds that it has to end once `_terminate` was called to force it; then it is abandoned.
     _last_wait: ClassVar[float] = 1.0
 
     def __init__(self, name: str, *, stop_timeout: float = 10.0) -> None:
-        check_name(name)
-        check_seconds("stop_timeout", stop_timeout)
+        _check_name(name)
+        _check_seconds("stop_timeout", stop_timeout)
         self.name = name
-        #: Seconds that it has to end once it was asked.
+        #: Seconds that it has to end after a stop, before it is killed.
         self.stop_timeout = stop_timeout
         self._machine = StatusMachine(name)
         self._env: dict[str, str] = {}
         self._pid: int | None = None
         self._created_at = time.time()
         self._started_at: float | None = None
-        self._began: float | None = None  # by the loop's clock: when start() was called
-        # The start, while it goes on; the life; the timer while one that was asked to end may obey; for one that does
-        # not, or cannot be asked without waiting, what is done about it, and the task that does. None before its need.
+        self._start_called: float | None = None  # by the loop's clock
+        # The start, while it goes on; what completes with the end; the record of the end.
         self._starting: asyncio.Task[WorkerFailed | None] | None = None
         self._life: asyncio.Future[End | None] | None = None
-        self._overdue: asyncio.TimerHandle | None = None
-        self._ending: Ending | None = None
-        self._termination: asyncio.Task[None] | None = None
         self._exit: Exit | None = None
+        # How far a stop has come, and the timer and the future for the end of the grace period.
+        self._was_asked = self._grace_is_over = self._was_forced = self._was_abandoned = False
+        self._grace_timer: asyncio.TimerHandle | None = None
+        self._grace_over: asyncio.Future[None] | None = None
+        # The task that forces the end, or waits for a `_terminate` that is async. Most stops need none.
+        self._termination: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         pid = "" if self._pid is None else f", pid {self._pid}"
@@ -86,7 +148,7 @@ class BaseWorker:
 
     @property
     def status(self) -> Status:
-        """Where it is in its life."""
+        """Its state."""
         return self._machine.state
 
     @property
@@ -99,46 +161,45 @@ class BaseWorker:
     async def _launch(self) -> Awaitable[End | None]:
         """Start it, and return what completes when it has ended: with an `End`, with None, or by raising.
 
-        MUST leave nothing behind when it raises; a stop while it is at work cancels it.
+        MUST leave nothing behind when it raises. A stop during the launch cancels it.
         """
         raise NotImplementedError
 
     async def _until_ready(self) -> None:
-        """Return when it is fit for work; called after `_launch`, and cancelled by a stop.
+        """Return when it is ready for work; called after `_launch`, and cancelled by a stop.
 
         MUST raise `WorkerFailed` when it will not become ready, for instance because it has ended.
         """
 
-    async def _terminate(self, *, force: bool) -> None:
-        """Ask it to end, or with ``force`` make it end; MUST NOT wait for the end, which shows in its life."""
-        self._ask(force=force)
+    def _terminate(self, *, force: bool) -> Awaitable[None] | None:
+        """Ask it to end, or with ``force`` make it end; MUST NOT wait for the end, which completes its life.
 
-    def _ask(self, *, force: bool) -> None:
-        """Override this in place of `_terminate` where asking takes no waiting at all: the stop needs no task then."""
+        A plain method if that needs no waiting, and an async one otherwise.
+        """
         raise NotImplementedError
 
     def _children(self) -> tuple[WorkerState, ...]:
-        """The states of workers within it."""
+        """Return the states of workers within it."""
         return ()
 
-    def _whereabouts(self) -> str:
-        """Where it hangs, for the log entry that reports it abandoned."""
+    def _stack_text(self) -> str:
+        """Return where it hangs, for the log entry that reports it as abandoned."""
         return repr(self._life)
 
     # -- the life -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start it; returns when it is running and ready. Whoever is cancelled here has it stopped first.
+        """Start it, and return when it is running and ready. Cancelling the call stops it.
 
         Raises:
             InvalidTransition: if it was started or stopped before; the message names its state.
             WorkerFailed: if it could not start, or was stopped meanwhile; the cause says more.
         """
         self._machine.to(Status.STARTING)
-        self._began = asyncio.get_running_loop().time()
-        if not self.governed:
+        self._start_called = asyncio.get_running_loop().time()
+        if not self.supervised:
             hooks.component_opened.announce(self, component=self)
-        starting = self._starting = asyncio.create_task(self._come_up(), name=f"start of {self.name}")
+        starting = self._starting = asyncio.create_task(self._start_up(), name=f"start of {self.name}")
         try:
             await asyncio.wait({starting})
         except asyncio.CancelledError:
@@ -151,9 +212,9 @@ class BaseWorker:
             raise error
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Ask it to end and return when it has; legal in every state, any number of times, also all at once.
+        """Ask it to end and return when it has; legal in every state, any number of times, also concurrently.
 
-        All calls share one end. Cancelling a call gives up waiting, not the termination.
+        All calls share one end. Cancelling a call ends the wait, not the termination.
 
         Args:
             timeout: how many seconds it gets before it is killed; by default the worker's own ``stop_timeout``.
@@ -163,24 +224,22 @@ class BaseWorker:
         await self.wait()
 
     def ask_to_stop(self, timeout: float | None = None) -> None:
-        """Begin what `stop` waits for."""
+        """Begin a `stop`, without waiting for the end."""
         status = self._machine.state
         if status in FINAL:
             return
         if status in UNSTARTED:
             self._finish(End())
             return
-        grace = self.stop_timeout if timeout is None else timeout
         if status is not Status.STOPPING:
             self._machine.to(Status.STOPPING)
             if self._starting is not None:
-                # Here and now: a start that is about to go on must not find itself in a worker that stops.
+                # In this turn of the loop, so that the start cannot go on in a worker that stops.
                 self._starting.cancel()
-            if self._starting is not None or grace <= 0 or type(self)._terminate is not BaseWorker._terminate:  # noqa: SLF001  # our own
-                self._bring_to_end(grace)
-                return
-            ask(self.name, self._ask)
-        self._overdue = sooner(self._overdue, grace, self._bring_to_end)
+                self._begin_termination()
+            elif (asking := self._call_terminate(force=False)) is not None:
+                self._begin_termination(asking)
+        self._shorten_grace(self.stop_timeout if timeout is None else timeout)
 
     async def wait(self) -> Exit:
         """Wait until it has ended, however long that takes; for any number of waiters, at any time."""
@@ -201,10 +260,10 @@ class BaseWorker:
     # -- around it ----------------------------------------------------------------------------------------------
 
     def state(self) -> WorkerState:
-        """What there is to know about it now."""
-        return self.state_as(self.name)
+        """Return what is known about it now."""
+        return self._state_as(self.name)
 
-    def state_as(  # each is a field of the record
+    def _state_as(  # each is a field of the record
         self,
         name: str,
         *,
@@ -214,7 +273,7 @@ class BaseWorker:
         health: ProbeResult | None = None,
         changed_at: float = 0.0,
     ) -> WorkerState:
-        """Its state with what only its supervisor knows, which changed at ``changed_at``."""
+        """Return its state with the facts of its supervisor, which changed at ``changed_at``."""
         ended = self._exit
         return WorkerState(
             name=name,
@@ -229,93 +288,262 @@ class BaseWorker:
             created_at=self._created_at,
             started_at=self._started_at,
             updated_at=max(self._machine.moved_at or self._created_at, changed_at),
-            abandoned=self._ending is not None and self._ending.abandoned,
+            abandoned=self._was_abandoned,
             children=self._children(),
         )
 
     def on_change(self, listener: StatusListener) -> None:
-        """Have ``listener`` called with the old and the new status at every change, at once; it MUST NOT raise."""
+        """Call ``listener`` with the old and the new status at every change, at once; it MUST NOT raise."""
         self._machine.listen(listener)
 
     async def probe(self) -> ProbeResult:
-        """How it feels: well, as long as it runs. Override this where more can be known."""
+        """Return its health: good, as long as it runs. Override this if more can be known."""
         return ProbeResult(self.status in AT_WORK, "" if self.status in AT_WORK else f"is {self.status}")
 
     def set_env(self, name: str, value: str) -> None:
-        """Have ``name`` in its environment, over what it would have there.
+        """Set ``name`` in its environment, over the value that it would have there.
 
         Raises:
             InvalidTransition: once it was started.
-            ValueError: for what no environment can hold.
+            ValueError: for a name or a value that no environment can hold.
         """
         if self.status not in UNSTARTED:
             raise InvalidTransition(f"{self.name!r} is {self.status}; set {name!r} in its environment before start()")
         check_env(name, value)
         self._env[name] = value
 
-    # -- the parts of the life ------------------------------------------------------------------------------------
+    # -- from the start to the end --------------------------------------------------------------------------------
 
-    async def _come_up(self) -> WorkerFailed | None:
-        """The start, in a task of its own: cancelling who waits for it leaves nothing half started."""
+    async def _start_up(self) -> WorkerFailed | None:
+        """Start it, in a task of its own: cancelling the caller leaves nothing half started."""
         try:
             self._life = asyncio.ensure_future(await self._launch())
             await self._until_ready()
-        except Exception as error:  # noqa: BLE001  # handed to who called start()
-            return await self._fail_to_start(error)
+        except Exception as error:  # noqa: BLE001  # returned to the caller of start()
+            if self._life is not None:
+                self._shorten_grace(self.stop_timeout)
+                await self._end_life(self._life)
+            failure = as_failure(self.name, error)
+            self._finish(End.of(self._life), start_error=failure)
+            return failure
         self._machine.to(Status.RUNNING)
         self._started_at = time.time()
         hooks.worker_started.announce(self, worker=self)
-        self._life.add_done_callback(self._ended_by_itself)
+        self._life.add_done_callback(self._life_ended)
         return None
 
-    async def _fail_to_start(self, error: Exception) -> WorkerFailed:
-        if self._life is not None:
-            await self._demand_end(self.stop_timeout).of_life(self._life)
-        failed = as_failure(self.name, error)
-        self._finish(End.of(self._life), because=failed)
-        return failed
-
-    def _ended_by_itself(self, _: object) -> None:
-        # Where there is a termination at work, the end belongs to that.
+    def _life_ended(self, _: object) -> None:
+        # A termination that is at work finishes by itself.
         if self._termination is None and self._exit is None:
             self._finish(End.of(self._life))
 
-    def _demand_end(self, grace: float) -> Ending:
-        if self._ending is None:
-            asked = self._overdue is not None
-            self._ending = Ending(self.name, self._terminate, self._whereabouts, last_wait=self._last_wait, asked=asked)
-        self._ending.shorten(grace)
-        return self._ending
+    def _finish(self, end: End, *, start_error: WorkerFailed | None = None) -> None:
+        before = self._machine.state
+        if self._grace_timer is not None:
+            self._grace_timer.cancel()
+        how = Circumstances(
+            asked=before in UNSTARTED or before is Status.STOPPING,
+            forced=self._was_forced,
+            abandoned=self._was_abandoned,
+            sent=self._stop_signal,
+            start_error=start_error,
+        )
+        started = self._start_called
+        age = 0.0 if started is None else asyncio.get_running_loop().time() - started
+        ended = self._exit = exit_of(self.name, end, how, duration=age)
+        if not self._machine.can(ended.status):
+            self._machine.to(Status.RUNNING, "resumed from outside")
+        self._machine.to(ended.status)
+        if ended.status in FAILURES:
+            hook = hooks.worker_killed if ended.status is Status.KILLED else hooks.worker_failed
+            hook.announce(self, worker=self, exit=ended)
+        if started is not None and not self.supervised:
+            hooks.component_closed.announce(self, component=self)
 
-    def _bring_to_end(self, grace: float = 0.0) -> None:
-        """In a task of its own: it goes on whoever gives up waiting for it."""
-        ending = self._demand_end(grace)
-        if self._termination is None:
-            self._termination = asyncio.create_task(self._see_to_end(ending), name=f"stop of {self.name}")
+    # -- a stop: ask, wait for the grace period, force, wait a little, and give up ----------------------------------
 
-    async def _see_to_end(self, ending: Ending) -> None:
+    def _call_terminate(self, *, force: bool) -> asyncio.Future[None] | None:
+        """Ask for the end or force it; what it returns, if anything, is done when that has been said."""
         try:
-            await ending.of_all(self._starting, lambda: self._life)
+            asking = self._terminate(force=force)
+        except Exception:  # noqa: BLE001  # logged; the end must come all the same
+            self._log_terminate_failed(force=force)
+            asking = None
+        if asking is not None:
+            return asyncio.ensure_future(asking)
+        self._was_asked = True
+        return None
+
+    async def _finish_asking(self, asking: asyncio.Future[None] | None, *, force: bool) -> None:
+        """Wait for what `_call_terminate` returned."""
+        try:
+            if asking is not None:
+                await asking
+        except Exception:  # noqa: BLE001  # as above
+            self._log_terminate_failed(force=force)
+        self._was_asked = True
+
+    def _log_terminate_failed(self, *, force: bool) -> None:
+        _log.exception("%r could not be %s", self.name, "killed" if force else "asked to stop")
+
+    def _shorten_grace(self, seconds: float) -> None:
+        """End the grace period ``seconds`` from now, unless it ends earlier."""
+        if seconds <= 0:
+            self._end_grace()
+        elif seconds < math.inf:
+            loop = asyncio.get_running_loop()
+            at = loop.time() + seconds
+            if self._grace_timer is None or at < self._grace_timer.when():
+                if self._grace_timer is not None:
+                    self._grace_timer.cancel()
+                self._grace_timer = loop.call_at(at, self._end_grace)
+
+    def _end_grace(self) -> None:
+        self._grace_is_over = True
+        if self._grace_over is not None and not self._grace_over.done():
+            self._grace_over.set_result(None)
+        if self._termination is None and self._machine.state is Status.STOPPING:
+            self._begin_termination()
+
+    async def _within_grace(self, future: asyncio.Future[Any]) -> bool:
+        """Wait for ``future`` until the grace period is over; return whether it is done."""
+        over = self._grace_over = asyncio.get_running_loop().create_future()
+        if self._grace_is_over:
+            over.set_result(None)
+        waiting: set[asyncio.Future[Any]] = {future, over}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        return future.done()
+
+    def _begin_termination(self, asking: asyncio.Future[None] | None = None) -> None:
+        self._termination = asyncio.create_task(self._terminate_all(asking), name=f"stop of {self.name}")
+
+    async def _terminate_all(self, asking: asyncio.Future[None] | None) -> None:
+        """End the start, if it goes on, and the life, in a task of its own: callers may give up waiting."""
+        try:
+            if self._starting is not None and not self._starting.done():
+                self._was_abandoned = not await self._within_grace(self._starting)
+            if self._life is not None:
+                await self._end_life(self._life, asking)
+        except asyncio.CancelledError:
+            # The loop is being closed, and cancels all of its tasks: wait a moment, since callers wait for the end.
+            if left := {each for each in (self._starting, self._life) if each is not None and not each.done()}:
+                _, alive = await asyncio.wait(left, timeout=self._last_wait)
+                self._was_abandoned = bool(alive)
+            raise
         finally:
             if self._exit is None:
                 self._finish(End.of(self._life))
 
-    def _finish(self, end: End, *, because: WorkerFailed | None = None) -> None:
-        before, ending = self._machine.state, self._ending
-        how = Circumstances(
-            asked=before in UNSTARTED or before is Status.STOPPING,
-            forced=ending is not None and ending.forced,
-            abandoned=ending is not None and ending.abandoned,
-            sent=self._stop_signal,
-            start_error=because,
-        )
-        if self._overdue is not None:
-            self._overdue.cancel()
-        age = 0.0 if self._began is None else asyncio.get_running_loop().time() - self._began
-        ended = self._exit = exit_of(self.name, end, how, duration=age)
-        if not self._machine.can(ended.status):
-            self._machine.to(Status.RUNNING, "somebody else resumed it")
-        self._machine.to(ended.status)
-        announce(self, ended)
-        if self._began is not None and not self.governed:
-            hooks.component_closed.announce(self, component=self)
+    async def _end_life(self, life: asyncio.Future[End | None], asking: asyncio.Future[None] | None = None) -> None:
+        """Ask for the end of ``life``, and force it after the grace period; if it is still alive then, abandon it."""
+        if asking is not None or not (self._was_asked or life.done()):
+            await self._finish_asking(asking or self._call_terminate(force=False), force=False)
+        if await self._within_grace(life):
+            return
+        self._was_forced = True
+        await self._finish_asking(self._call_terminate(force=True), force=True)
+        _, alive = await asyncio.wait({life}, timeout=self._last_wait)
+        if alive:
+            self._was_abandoned = True
+            _log.error("%r cannot be ended and is abandoned: %s", self.name, self._stack_text())
+
+
+# -- settings ----------------------------------------------------------------------------------------------------
+
+
+def _check_name(name: object) -> None:
+    """Raise TypeError for a name that is not a string, ValueError for an empty one."""
+    if not isinstance(name, str):
+        raise TypeError(f"a worker's name must be a string, got {name!r}")
+    if not name:
+        raise ValueError("a worker's name must not be empty")
+
+
+def check_number(setting: str, value: object, *, of: str = "") -> None:
+    """Raise TypeError if ``value`` is not a number; the message names its owner ``of``, if that is known."""
+    if not isinstance(value, Real):
+        raise TypeError(f"{setting}={value!r}{of and f' of {of!r}'} is not a number; give seconds, such as 5.0")
+
+
+def _check_seconds(setting: str, value: float) -> None:
+    """Raise TypeError if ``value`` is not a number, ValueError if it is NaN or below 0."""
+    check_number(setting, value)
+    if not value >= 0:
+        raise ValueError(f"{setting}={value!r} is not a number of seconds; give 0 or more")
+
+
+def check_env(name: object, value: object) -> None:
+    """Raise ValueError for what no environment can hold, TypeError for what is not a string."""
+    if not isinstance(name, str) or not isinstance(value, str):
+        raise TypeError(f"{name!r}: {value!r} in the environment is not text; give strings, such as {{'PORT': '8000'}}")
+    if not name or "=" in name or "\0" in name:
+        raise ValueError(f"{name!r} cannot name an environment variable; it must not be empty or have '=' or NUL")
+    if "\0" in value:
+        raise ValueError(f"the value {value!r} of {name!r} has a NUL; no environment can hold that")
+
+
+# -- the handover from one life to the next ------------------------------------------------------------------------
+
+RESUME_ID: Final = "LIFECYCLE_RESUME_ID"
+PREV_EXIT: Final = "LIFECYCLE_PREV_EXIT"
+ATTEMPT: Final = "LIFECYCLE_ATTEMPT"
+
+# Of the task or the thread that runs here; a process has its environment instead.
+_variables: ContextVar[Mapping[str, str] | None] = ContextVar("lifecycle_handover", default=None)
+
+
+class Handover(Mapping[str, str]):
+    """The variables ``LIFECYCLE_…`` of a worker, as text, and as attributes that are parsed.
+
+    Without a supervisor there are none, and the attributes are ``""``, 0 and 1.
+    """
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = {name: text for name, text in variables.items() if name in (RESUME_ID, PREV_EXIT, ATTEMPT)}
+
+    def __repr__(self) -> str:
+        return f"Handover({self._variables!r})"
+
+    def __getitem__(self, name: str) -> str:
+        return self._variables[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._variables)
+
+    def __len__(self) -> int:
+        return len(self._variables)
+
+    @property
+    def resume_id(self) -> str:
+        """A UUID that stays the same however often the worker is restarted."""
+        return self.get(RESUME_ID, "")
+
+    @property
+    def prev_exit(self) -> int:
+        """How the previous life ended: its exit code, minus a signal's number, -1 for an error without a code."""
+        return int(self.get(PREV_EXIT, "0"))
+
+    @property
+    def attempt(self) -> int:
+        """The number of this start; the first is 1."""
+        return int(self.get(ATTEMPT, "1"))
+
+
+def handover() -> Handover:
+    """Return the handover of this worker; call it in its task, in its thread, or anywhere in its process."""
+    variables = _variables.get()
+    return Handover(os.environ if variables is None else variables)
+
+
+def set_handover(variables: Mapping[str, str]) -> None:
+    """Set what `handover` returns in the running task or thread."""
+    _variables.set(variables)
+
+
+def previous_exit(ended: Exit | None) -> str:
+    """Return the text of ``LIFECYCLE_PREV_EXIT`` for the life after ``ended``."""
+    if ended is None:
+        return "0"
+    if ended.exit_code is not None:
+        return str(ended.exit_code)
+    return "0" if ended.error is None else "-1"

@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import _platform
-from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.base import RESUME_ID, BaseWorker, check_env
 from lifecycle.workers.containment.holds import Ward
 from lifecycle.workers.engine_api import Container, Lost, Refused
 from lifecycle.workers.engines import address_of, check_address, socket_of
-from lifecycle.workers.handovers import RESUME_ID
 from lifecycle.workers.model import End, Status
 from lifecycle.workers.output import Receiver
-from lifecycle.workers.settings import check_env
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
@@ -115,9 +113,9 @@ class ContainerWorker(BaseWorker):
         """What the engine calls it, for ``docker exec`` and the like; None before it starts."""
         return None if self._at is None else self._at.name
 
-    def state_as(self, name: str, **known: Any) -> WorkerState:
+    def _state_as(self, name: str, **known: Any) -> WorkerState:
         """Its state with what only its supervisor knows."""
-        return replace(super().state_as(name, **known), contain=self._ward.level)
+        return replace(super()._state_as(name, **known), contain=self._ward.level)
 
     async def suspend(self) -> None:
         """Freeze all of its processes, wherever they are: nothing is drained. Nothing happens if it is suspended.

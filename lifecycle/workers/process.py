@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from lifecycle._util import current_span
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import _platform
-from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.base import BaseWorker, check_env, check_number
 from lifecycle.workers.commands import fault_of, words
 from lifecycle.workers.containment import Bond, Level
 from lifecycle.workers.model import End, Status
 from lifecycle.workers.readiness import Line, unready, wanted
-from lifecycle.workers.settings import check_env, check_number
 from lifecycle.workers.stdio import Audible, Command, Pipes
 
 if TYPE_CHECKING:
@@ -118,9 +117,9 @@ class ProcessWorker(BaseWorker):
             check_env(key, value)
             self._env[key] = value
 
-    def state_as(self, name: str, **known: Any) -> WorkerState:
+    def _state_as(self, name: str, **known: Any) -> WorkerState:
         """Its state with what only its supervisor knows."""
-        return replace(super().state_as(name, **known), contain=self._bond.level)
+        return replace(super()._state_as(name, **known), contain=self._bond.level)
 
     async def suspend(self) -> None:
         """Stop the whole group by SIGSTOP, wherever it is: nothing is drained. Nothing happens if it is suspended.
@@ -211,7 +210,7 @@ class ProcessWorker(BaseWorker):
     def _is_ours(self, pid: int) -> bool:
         return self._group is not None and self._bond.has(pid, self._group)
 
-    def _ask(self, *, force: bool) -> None:
+    def _terminate(self, *, force: bool) -> None:
         if self._group is not None:
             self._bond.look(self._group)
         if force:

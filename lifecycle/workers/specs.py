@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 from lifecycle._async import is_async
 from lifecycle._util import name_of
 from lifecycle.backoff import Backoff
-from lifecycle.workers.functions import needed
-from lifecycle.workers.gates import Gate
+from lifecycle.workers.base import check_number
 from lifecycle.workers.process import ProcessWorker
-from lifecycle.workers.settings import check_number
-from lifecycle.workers.tasks import TaskWorker
+from lifecycle.workers.tasks import Gate, TaskWorker, required_arguments
 
 if TYPE_CHECKING:
-    from lifecycle.workers.protocols import Worker
+    from lifecycle.workers.base import Worker
 
 _E = TypeVar("_E", bound=StrEnum)
 
@@ -190,7 +188,7 @@ class Spec:
             raise TypeError(f"{child!r} is no child for {self.name!r}: give {_ACCEPTED}")
         if self.is_command or is_async(child):
             self.make()
-        elif callable(child) and needed(child) != 0:
+        elif callable(child) and required_arguments(child) != 0:
             raise TypeError(f"{name_of(child)} cannot make {self.name!r}: it has to be called without arguments")
         if self.ready is not None and not self.is_command:
             raise ValueError(f"ready={self.ready!r} of {self.name!r} is for a list of arguments; give it to the worker")

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from lifecycle.backoff import Intensity
+    from lifecycle.workers.base import Worker
     from lifecycle.workers.model import End, ProbeResult, WorkerState
-    from lifecycle.workers.protocols import Worker
     from lifecycle.workers.specs import Spec
     from lifecycle.workers.supervision.watches import Watch
 
@@ -238,7 +238,7 @@ class Supervisor(BaseWorker):
     async def _until_ready(self) -> None:
         await self._owner.started()
 
-    def _ask(self, *, force: bool) -> None:
+    def _terminate(self, *, force: bool) -> None:
         if force:
             self._owner.closer.kill(self._owner.slots.values())
         else:

@@ -1,26 +1,29 @@
-"""An async function run as a worker."""
+"""Functions run as workers: an async function as a task, a plain one in a thread, and the gate that suspends tasks."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from lifecycle._async import is_async
 from lifecycle._util import current_worker, name_of
 from lifecycle.errors import InvalidTransition
-from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.functions import needed
-from lifecycle.workers.gates import Gate
-from lifecycle.workers.handovers import given
+from lifecycle.workers.base import BaseWorker, set_handover
 from lifecycle.workers.model import End, Status
-from lifecycle.workers.stacks import task_stack
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
+    from types import FrameType
 
-    Work: TypeAlias = Callable[[], Coroutine[Any, Any, object]] | Callable[[Gate], Coroutine[Any, Any, object]]
+    Work: TypeAlias = Callable[[], Coroutine[Any, Any, object]] | Callable[["Gate"], Coroutine[Any, Any, object]]
 
-__all__ = ["TaskWorker"]
+__all__ = ["Gate", "TaskWorker", "ThreadWorker", "required_arguments"]
 
 
 class TaskWorker(BaseWorker):
@@ -90,7 +93,7 @@ class TaskWorker(BaseWorker):
         return self._task
 
     async def _run(self) -> End:
-        given.set(dict(self._env))
+        set_handover(dict(self._env))
         current_worker.set(self.name)
         try:
             await (self._fn() if self._gate is None else self._fn(self._gate))
@@ -100,12 +103,12 @@ class TaskWorker(BaseWorker):
             return End(error=error)
         return End()
 
-    def _ask(self, *, force: bool) -> None:
+    def _terminate(self, *, force: bool) -> None:
         assert self._task is not None, "what was launched has a task"
         self._task.cancel("killed" if force else "stopped")
 
-    def _whereabouts(self) -> str:
-        return repr(self._life) if self._task is None else task_stack(self._task)
+    def _stack_text(self) -> str:
+        return repr(self._life) if self._task is None else _task_stack(self._task)
 
     async def _closed(self, gate: Gate) -> None:
         """Wait until the gate is closed or the worker is over, whichever comes first."""
@@ -130,6 +133,161 @@ class TaskWorker(BaseWorker):
         return self._gate
 
 
+class ThreadWorker(BaseWorker):
+    """A thread that runs ``fn``, for work that blocks.
+
+    ``fn`` is given an event that is set to stop it: it should wait with ``stop.wait(seconds)`` and look at
+    ``stop.is_set()`` wherever it can end. A thread cannot be killed: one that goes on after ``stop_timeout`` seconds
+    is abandoned, which is logged with its stack; it does not hold up the end of the program.
+
+    Args:
+        name: what it is called in messages and states.
+        fn: plain, of a `threading.Event`.
+        stop_timeout: seconds that it has to end.
+
+    Raises:
+        TypeError: for anything but such a function.
+        ValueError: for an empty name or a negative time-out.
+    """
+
+    kind: ClassVar[str] = "thread"
+    # Nothing was done to it that could show now.
+    _last_wait: ClassVar[float] = 0.0
+
+    def __init__(self, name: str, fn: Callable[[threading.Event], object], *, stop_timeout: float = 10.0) -> None:
+        super().__init__(name, stop_timeout=stop_timeout)
+        _check(name, fn)
+        self._fn = fn
+        self._stop_asked = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    async def _launch(self) -> Awaitable[End]:
+        loop = asyncio.get_running_loop()
+        life: asyncio.Future[End] = loop.create_future()
+        context = copy_context()
+
+        def run() -> None:
+            end = context.run(self._work)
+            # The loop may be closed by now; then nobody waits any more.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_settle, life, end)
+
+        self._thread = threading.Thread(target=run, name=self.name, daemon=True)
+        self._thread.start()
+        return life
+
+    def _work(self) -> End:
+        set_handover(dict(self._env))
+        current_worker.set(self.name)
+        try:
+            self._fn(self._stop_asked)
+        except BaseException as error:  # noqa: BLE001  # as its end
+            return End(error=error)
+        return End()
+
+    def _terminate(self, *, force: bool) -> None:  # noqa: ARG002  # it cannot be forced
+        self._stop_asked.set()
+
+    def _stack_text(self) -> str:
+        return repr(self._life) if self._thread is None else _thread_stack(self._thread)
+
+
+class Gate:
+    """Holds loops where they are fit to be held; what they hold in memory stays.
+
+    A loop belongs to the gate from its first `checkpoint` until its task ends. Any number of loops may share one::
+
+        async def count(gate: Gate) -> None:
+            while True:
+                await gate.checkpoint()
+                await do_one_step()
+    """
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+        # The tasks that came by and have not ended, and those of them that are held now.
+        self._loops: set[asyncio.Task[Any]] = set()
+        self._held: set[asyncio.Task[Any]] = set()
+        # Whether a loop ever came: before that nobody can say that all are held.
+        self._known = False
+        # Set whenever who waits for all loops has to look again.
+        self._moved = asyncio.Event()
+        self._waiting = 0
+
+    def __repr__(self) -> str:
+        return f"<Gate: {'suspended' if self.suspended else 'open' if self._open.is_set() else 'closing'}>"
+
+    @property
+    def suspended(self) -> bool:
+        """Whether every loop is held."""
+        return not self._open.is_set() and self._known and self._loops <= self._held
+
+    async def checkpoint(self) -> None:
+        """Go on at once, or wait here while the gate is closed; a stop (a cancellation) ends the wait."""
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine that awaits runs in a task"
+        if task not in self._loops:
+            self._enrol(task)
+        if self._open.is_set():
+            # Or a loop that has nothing else to wait for would let nobody close the gate.
+            await asyncio.sleep(0)
+        while not self._open.is_set():
+            await self._stay(task)
+
+    async def suspend(self, timeout: float | None = None) -> None:
+        """Close the gate and return when every loop is held at it; one that has ended is not waited for.
+
+        Who gives up waiting, also by cancellation, opens it again, unless somebody else suspended it too.
+
+        Raises:
+            TimeoutError: if a loop has not come by within ``timeout`` seconds.
+            InvalidTransition: if the gate was resumed meanwhile.
+        """
+        self._open.clear()
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(timeout):
+                await self._all_held()
+        except BaseException:
+            if self._waiting == 1 and not self.suspended:
+                self.resume()
+            raise
+        finally:
+            self._waiting -= 1
+
+    def resume(self) -> None:
+        """Open the gate; every loop goes on. Nothing happens if it is open."""
+        # Those that were held are on their way: a suspension that follows waits until they come by again.
+        self._held.clear()
+        self._open.set()
+        self._moved.set()
+
+    async def _all_held(self) -> None:
+        while not self.suspended:
+            self._moved.clear()
+            await self._moved.wait()
+            if self._open.is_set():
+                raise InvalidTransition("the gate was resumed before every loop had reached it; suspend it again")
+
+    async def _stay(self, task: asyncio.Task[Any]) -> None:
+        self._held.add(task)
+        self._moved.set()
+        try:
+            await self._open.wait()
+        finally:
+            self._held.discard(task)
+
+    def _enrol(self, task: asyncio.Task[Any]) -> None:
+        self._known = True
+        self._loops.add(task)
+        task.add_done_callback(self._leave)
+
+    def _leave(self, task: asyncio.Task[Any]) -> None:
+        self._loops.discard(task)
+        self._moved.set()
+
+
 def _both(*futures: asyncio.Future[Any]) -> tuple[asyncio.Future[Any], ...]:
     return futures
 
@@ -137,10 +295,86 @@ def _both(*futures: asyncio.Future[Any]) -> tuple[asyncio.Future[Any], ...]:
 def _takes_gate(name: str, fn: Any) -> bool:
     if not callable(fn) or not is_async(fn):
         raise TypeError(f"{fn!r} is no async function; {name!r} needs one, of no argument or of a Gate")
-    count = needed(fn)
+    count = required_arguments(fn)
     if count not in (0, 1):
         raise TypeError(
             f"{name_of(fn)} cannot be called by {name!r}: it has to take no argument, or one: a Gate "
             "(functools.partial gives it others)"
         )
     return count == 1
+
+
+def _settle(life: asyncio.Future[End], end: End) -> None:
+    if not life.done():
+        life.set_result(end)
+
+
+def _check(name: str, fn: Any) -> None:
+    if not callable(fn) or is_async(fn):
+        raise TypeError(
+            f"{fn!r} is no plain function; {name!r} needs one, of a threading.Event (TaskWorker runs async)"
+        )
+    if not _takes_one(fn):
+        raise TypeError(
+            f"{name_of(fn)} cannot be called by {name!r}: it has to take one argument, the threading.Event that is "
+            "set to stop it (functools.partial gives it others)"
+        )
+
+
+# -- what a function has to be given ---------------------------------------------------------------------------------
+
+
+def _takes_one(fn: Callable[..., Any]) -> bool:
+    """Return whether ``fn`` can be called with one positional argument, as far as its signature tells."""
+    try:
+        inspect.signature(fn).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        # Some functions that are written in C have no signature.
+        return True
+    return True
+
+
+def required_arguments(fn: Callable[..., Any]) -> int | None:
+    """Return how many positional arguments ``fn`` requires; None if it requires keywords, or cannot be inspected."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    required = [each for each in parameters if each.default is each.empty and each.kind not in _VARIABLE]
+    if any(each.kind is each.KEYWORD_ONLY for each in required):
+        return None
+    return len(required)
+
+
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+# -- where a task or a thread that does not end hangs ----------------------------------------------------------------
+
+
+def _task_stack(task: asyncio.Task[Any]) -> str:
+    """Return the stack of ``task``, outermost call first, down to what it waits for."""
+    lines: list[str] = []
+    awaited: Any = task.get_coro()
+    while awaited is not None:
+        frame: FrameType | None = _either(awaited, "cr_frame", "gi_frame", "ag_frame")
+        if frame is not None:
+            lines += traceback.format_stack(frame, limit=1)
+        awaited = _either(awaited, "cr_await", "gi_yieldfrom", "ag_await")
+    return f"{task.get_name()}, at\n{''.join(lines)}".rstrip()
+
+
+def _thread_stack(thread: threading.Thread) -> str:
+    """Return the stack of ``thread``, outermost call first."""
+    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # documented, despite its name
+    lines = traceback.format_stack(frame) if frame is not None else []
+    return f"{thread.name}, at\n{''.join(lines)}".rstrip()
+
+
+def _either(thing: object, *names: str) -> Any:
+    for name in names:
+        if hasattr(thing, name):
+            return getattr(thing, name)
+    return None

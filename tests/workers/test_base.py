@@ -135,7 +135,7 @@ async def test_one_that_cannot_be_killed_is_abandoned_and_named(clock: Clock, ca
 
     assert (exit_.status, worker.state().abandoned) == ("killed", True)
     assert clock.time() - began <= 2 + 1
-    assert "'zombie' cannot be ended and is left to itself" in caplog.text
+    assert "'zombie' cannot be ended and is abandoned" in caplog.text
 
 
 # -- starting ---------------------------------------------------------------------------------------------------
@@ -344,11 +344,11 @@ async def test_settings_that_cannot_work_are_refused(how: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ({"name": 3}, "3 is no name of a worker; give a string"),
-        ({"name": None}, "None is no name of a worker"),
-        ({"name": b"api"}, "b'api' is no name of a worker"),
-        ({"stop_timeout": "5"}, "stop_timeout='5' is no number; give seconds"),
-        ({"stop_timeout": None}, "stop_timeout=None is no number"),
+        ({"name": 3}, "a worker's name must be a string, got 3"),
+        ({"name": None}, "a worker's name must be a string, got None"),
+        ({"name": b"api"}, "a worker's name must be a string, got b'api'"),
+        ({"stop_timeout": "5"}, "stop_timeout='5' is not a number; give seconds"),
+        ({"stop_timeout": None}, "stop_timeout=None is not a number"),
     ],
 )
 async def test_settings_of_another_kind_are_refused_in_clear_words(how: dict[str, Any], told: str) -> None:

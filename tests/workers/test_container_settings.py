@@ -25,7 +25,7 @@ async def listen(line: str, stream: str) -> None:
         ("", {}, ValueError, "'app' has no image"),
         ("a", {"command": "sleep 1"}, TypeError, "command='sleep 1' of 'app' is not made of words; give a list"),
         ("a", {"command": ["sleep", 1]}, TypeError, "is not made of words"),
-        ("a", {"env": {"A=B": "1"}}, ValueError, "is no name of an environment variable"),
+        ("a", {"env": {"A=B": "1"}}, ValueError, "cannot name an environment variable"),
         ("a", {"engine": "var/run/docker.sock"}, ValueError, "engine='var/run/docker.sock' is no address"),
         ("a", {"engine": "unix://"}, ValueError, "engine='unix://' is no address"),
         ("a", {"engine": "ssh://host"}, ValueError, "give 'unix:///path/of/its.sock' or 'tcp://host:port'"),

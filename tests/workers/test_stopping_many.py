@@ -108,7 +108,7 @@ async def test_one_that_cannot_be_asked_is_logged_and_killed_in_time(
             self.life: asyncio.Future[End] = asyncio.get_running_loop().create_future()
             return self.life
 
-        def _ask(self, *, force: bool) -> None:
+        def _terminate(self, *, force: bool) -> None:
             if not force:
                 raise OSError("which button?")
             self.life.set_result(End())

@@ -595,7 +595,7 @@ async def two(a: int, b: int) -> None: ...
         ({"restart": "sometimes"}, "restart='sometimes' is unknown; give one of 'always', 'on_failure', 'never'"),
         ({"backoff": 3}, "is no Backoff"),
         ({"stop_timeout": -1}, "stop_timeout=-1"),
-        ({"stop_timeout": "5"}, "stop_timeout='5' of 'a' is no number; give seconds"),
+        ({"stop_timeout": "5"}, "stop_timeout='5' of 'a' is not a number; give seconds"),
         ({"significant": True}, "is significant and always restarted"),
         ({"ready": "port:80"}, "is for a list of arguments"),
         ({"child": ["sleep", "1"], "ready": "port:x"}, "port:x"),

@@ -152,7 +152,7 @@ async def test_a_child_that_swallows_cancellation_is_abandoned_and_the_stop_retu
     asyncio.get_running_loop().call_soon(release.set)
     assert (clock.time(), statuses(supervisor)) == (2, {"mule": "killed"})
     assert supervisor.workers()[0].abandoned
-    assert "'mule' cannot be ended and is left to itself" in caplog.text
+    assert "'mule' cannot be ended and is abandoned" in caplog.text
     await clock.settle()
 
 

@@ -117,7 +117,7 @@ async def test_one_that_swallows_cancellation_is_abandoned_on_time_and_reported_
 
     assert (exit_.status, worker.state().abandoned, stopped_at) == ("killed", True, 2)
     assert "'mule' did not stop in time and was abandoned" in str(exit_.error)
-    assert "'mule' cannot be ended and is left to itself: mule, at" in caplog.text
+    assert "'mule' cannot be ended and is abandoned: mule, at" in caplog.text
     assert "in deep_down" in caplog.text
 
 

@@ -50,7 +50,7 @@ async def test_one_that_ignores_the_request_is_abandoned_and_reported_with_its_s
     await worker.start()
     exit_ = await stop_and_wait(worker)
     assert (exit_.status, worker.state().abandoned) == (Status.KILLED, True)
-    assert "'deaf' cannot be ended and is left to itself: deaf, at" in caplog.text
+    assert "'deaf' cannot be ended and is abandoned: deaf, at" in caplog.text
     assert "in deaf" in caplog.text
     release.set()
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from lifecycle.cli.output import Voice
     from lifecycle.cli.watch.settings import Settings
     from lifecycle.events import Change, StatusEvent
+    from lifecycle.workers.base import Worker
     from lifecycle.workers.model import WorkerState
-    from lifecycle.workers.protocols import Worker
 
 __all__ = ["Generations", "changed"]
 

@@ -58,7 +58,7 @@ class Member(ProcessWorker):
     most_rss: float
 
     kind: ClassVar[str] = "member"
-    governed = True
+    supervised = True
 
     def __init__(self, name: str, plan: Plan, link: Link, *, pool: object, generation: int) -> None:
         process = plan.process
@@ -138,9 +138,9 @@ class Member(ProcessWorker):
         """Whether it is not known to be unhealthy."""
         return self.health is not Health.UNHEALTHY
 
-    def state_as(self, name: str, **known: Any) -> WorkerState:
+    def _state_as(self, name: str, **known: Any) -> WorkerState:
         """Its state, with what it last answered."""
-        state = super().state_as(name, **known)
+        state = super()._state_as(name, **known)
         if state.health is None and self.health is not Health.UNKNOWN:
             return replace(state, health=ProbeResult(self.sound, str(self.phase)))
         return state
@@ -232,11 +232,11 @@ class Member(ProcessWorker):
         except TimeoutError:
             self.felt_unwell()
 
-    def _ask(self, *, force: bool) -> None:
+    def _terminate(self, *, force: bool) -> None:
         if force or self.trouble:
-            super()._ask(force=True)
+            super()._terminate(force=True)
         elif self._started_at is None:
-            super()._ask(force=False)
+            super()._terminate(force=False)
         else:
             # It ends by itself, with what it has to do about that; a group that is stopped could not.
             self.link.bye(self.stop_timeout)

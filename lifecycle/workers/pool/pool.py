@@ -276,7 +276,7 @@ class Pool(BaseWorker):
     async def _until_ready(self) -> None:
         await self._running().filled()
 
-    def _ask(self, *, force: bool) -> None:
+    def _terminate(self, *, force: bool) -> None:
         keeper = self._running().keeper
         keeper.close(partial(_closed, self.name))
         if force:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
+from lifecycle.workers.base import check_env
 from lifecycle.workers.containment import Level
-from lifecycle.workers.settings import check_env
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.model import FINAL, Status, failed
-from lifecycle.workers.protocols import end_of
 from lifecycle.workers.specs import StopOrder
 from lifecycle.workers.supervision.policy import Verdict, cause_of, verdict
+from lifecycle.workers.supervision.slots import end_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from lifecycle.workers.base import Worker
     from lifecycle.workers.model import Exit
-    from lifecycle.workers.protocols import Worker
     from lifecycle.workers.supervision.slots import Slot
 
 __all__ = ["Closer"]

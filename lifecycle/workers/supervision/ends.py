@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.model import FINAL, Status, failed
-from lifecycle.workers.protocols import end_of
 from lifecycle.workers.supervision import probes
 from lifecycle.workers.supervision.policy import Verdict, cause_of, ends_with, verdict
+from lifecycle.workers.supervision.slots import end_of
 
 if TYPE_CHECKING:
+    from lifecycle.workers.base import Worker
     from lifecycle.workers.model import Exit, ProbeResult
-    from lifecycle.workers.protocols import Worker
     from lifecycle.workers.specs import AutoShutdown
     from lifecycle.workers.supervision.owner import Owner
     from lifecycle.workers.supervision.slots import Slot

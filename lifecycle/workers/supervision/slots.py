@@ -6,26 +6,29 @@ A slot knows and counts; what is done about it is the owner's business (`owner`)
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import uuid4
 
+from lifecycle._async import was_cancelled
 from lifecycle._util import reason_of
 from lifecycle.backoff import Intensity
-from lifecycle.workers.base import BaseWorker
-from lifecycle.workers.handovers import ATTEMPT, PREV_EXIT, RESUME_ID, previous_exit
-from lifecycle.workers.model import Status, WorkerState, as_failure
+from lifecycle.workers.base import ATTEMPT, PREV_EXIT, RESUME_ID, BaseWorker, previous_exit
+from lifecycle.workers.model import Status, WorkerState, as_failure, failed
 from lifecycle.workers.specs import Restart
 
 if TYPE_CHECKING:
     from collections import deque
 
+    from lifecycle.workers.base import Worker
     from lifecycle.workers.model import Exit, ProbeResult
-    from lifecycle.workers.protocols import Worker
     from lifecycle.workers.specs import Spec
 
-__all__ = ["Slot"]
+__all__ = ["Slot", "end_of", "suspendable"]
+
+_log = logging.getLogger("lifecycle.workers")
 
 
 class Told(NamedTuple):
@@ -139,7 +142,7 @@ class Slot:
         }
         name = self.spec.name
         if isinstance(self.worker, BaseWorker):
-            return self.worker.state_as(name, changed_at=self._changed_at, **known)
+            return self.worker._state_as(name, changed_at=self._changed_at, **known)  # noqa: SLF001  # the same package
         error = None if self.exit is None or self.exit.error is None else reason_of(self.exit.error)
         if self.worker is not None:
             try:
@@ -236,3 +239,20 @@ class Slot:
                 future.set_result(None)
             else:
                 future.set_exception(as_failure(self.spec.name, error))
+
+
+async def end_of(worker: Worker) -> Exit:
+    """Wait for the end of ``worker``; an error of its `wait` is logged, and counts as its failure."""
+    try:
+        return await worker.wait()
+    except BaseException as error:  # judged by the loop, SystemExit too
+        if isinstance(error, asyncio.CancelledError) and was_cancelled():
+            raise
+        _log.exception("%r cannot tell of its end, which counts as its failure", worker)
+        return failed(error)
+
+
+def suspendable(worker: Any) -> bool:
+    """Return whether ``worker`` can be suspended and resumed."""
+    has = all(callable(getattr(worker, name, None)) for name in ("suspend", "resume"))
+    return has and bool(cast("Any", getattr(worker, "suspendable", True)))

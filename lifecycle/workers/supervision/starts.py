@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from lifecycle import hooks
 from lifecycle._async import was_cancelled
 from lifecycle.errors import DoNotRestart, WorkerFailed
-from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.base import BaseWorker, Worker
 from lifecycle.workers.containment import Keep
 from lifecycle.workers.model import Status, cannot_start, stopped_early
 from lifecycle.workers.process import ProcessWorker
-from lifecycle.workers.protocols import Worker
 from lifecycle.workers.supervision.policy import STEERING, Verdict, cause_of, verdict
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ async def _start_in(slot: Slot, changed: Callable[[Slot, int, Status, Status], N
         slot.worker = worker
         if isinstance(worker, BaseWorker):
             worker.on_change(partial(changed, slot, generation))
-            worker.governed = True
+            worker.supervised = True
         _hand_over(worker, slot.environment())
         await worker.start()
     except asyncio.CancelledError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers.model import FINAL, Status
-from lifecycle.workers.protocols import suspendable
+from lifecycle.workers.supervision.slots import suspendable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

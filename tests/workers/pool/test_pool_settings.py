@@ -67,7 +67,7 @@ def test_targets_that_no_member_could_find_are_refused(target: Any, error: type[
 
 
 def test_a_pool_needs_a_name() -> None:
-    with pytest.raises(ValueError, match="needs a name"):
+    with pytest.raises(ValueError, match="name must not be empty"):
         Pool("", TARGET)
 
 

@@ -131,7 +131,7 @@ def test_a_mode_that_there_is_not_is_refused(mode: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "why"),
     [
-        ({"env": {"A=B": "1"}}, ValueError, "'A=B' is no name"),
+        ({"env": {"A=B": "1"}}, ValueError, "'A=B' cannot name"),
         ({"env": {"PORT": 8000}}, TypeError, "give strings"),
         ({"env": {"A": "\0"}}, ValueError, "NUL"),
         ({"cwd": 3}, TypeError, r"Process\(cwd=3\) is no directory"),
