@@ -142,7 +142,7 @@ class Slot:
         }
         name = self.spec.name
         if isinstance(self.worker, BaseWorker):
-            return self.worker._state_as(name, changed_at=self._changed_at, **known)  # noqa: SLF001  # the same package
+            return self.worker._state_as(name, changed_at=self._changed_at, **known)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # same package
         error = None if self.exit is None or self.exit.error is None else reason_of(self.exit.error)
         if self.worker is not None:
             try:
