@@ -80,11 +80,12 @@ __all__, __getattr__, __dir__ = lazy_names(
             "Escalator FlowHandler PoolHandler ReloadHandler ShutdownHandler SuspendHandler TerminateHandler"
         ),
         ".interactive": "new_interactive_router",
+        ".observe": "ProbeServer",
         ".runtime": (
             "Group Lifetime Reason current do do_detached go lifetime on_shutdown read_line run shutdown sleep"
         ),
         ".sources": (
-            "BaseSource FileWatchSource GitHub HealthCheckSource Inbox InputSource Limits ProbeServer PromptSource "
+            "BaseSource FileWatchSource GitHub HealthCheckSource Inbox InputSource Limits PromptSource "
             "QueueSource SignalSource TickerSource WebhookSource"
         ),
         ".workers": (

@@ -74,6 +74,7 @@ from lifecycle.handlers import ShutdownHandler as ShutdownHandler
 from lifecycle.handlers import SuspendHandler as SuspendHandler
 from lifecycle.handlers import TerminateHandler as TerminateHandler
 from lifecycle.interactive import new_interactive_router as new_interactive_router
+from lifecycle.observe import ProbeServer as ProbeServer
 from lifecycle.runtime import Group as Group
 from lifecycle.runtime import Lifetime as Lifetime
 from lifecycle.runtime import Reason as Reason
@@ -94,7 +95,6 @@ from lifecycle.sources import HealthCheckSource as HealthCheckSource
 from lifecycle.sources import Inbox as Inbox
 from lifecycle.sources import InputSource as InputSource
 from lifecycle.sources import Limits as Limits
-from lifecycle.sources import ProbeServer as ProbeServer
 from lifecycle.sources import PromptSource as PromptSource
 from lifecycle.sources import QueueSource as QueueSource
 from lifecycle.sources import SignalSource as SignalSource

@@ -5,10 +5,11 @@ records that were handed to it. `EventLog` remembers events and what became of e
 `snapshot` asks everything that lives for its state, and `watch` tells what changes in it.
 `Dashboard` serves a page that shows it, and `ControlSocket` lets `lifecycle ctl` ask and steer a program; what it can
 be asked and told is a `Console`'s.
+`ProbeServer` answers the probes of Kubernetes and of load balancers.
 `PrometheusMetrics`, `OpenTelemetryMetrics` and `OpenTelemetryTraces` tell systems that others run.
 
 All of it asks for ``state()`` and listens to hooks; who is observed does not know. Control and runtime are known here,
-workers, flows and sources only by what they have. What stands behind the public modules lies in the folders with a
+workers and flows only by what they have. What stands behind the public modules lies in the folders with a
 ``_``; another system for metrics is one module that goes through the table in ``_meters``.
 """
 
@@ -29,6 +30,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         ".labels": "LabelPolicy",
         ".logs": "ContextFilter JsonFormatter context structlog_context",
         ".opentelemetry": "OpenTelemetryMetrics OpenTelemetryTraces",
+        ".probes": "ProbeServer",
         ".prometheus": "PrometheusMetrics",
         ".snapshots": "snapshot",
         ".watching": "Update Watch watch",

@@ -26,6 +26,7 @@ from lifecycle.observe.logs import context as context
 from lifecycle.observe.logs import structlog_context as structlog_context
 from lifecycle.observe.opentelemetry import OpenTelemetryMetrics as OpenTelemetryMetrics
 from lifecycle.observe.opentelemetry import OpenTelemetryTraces as OpenTelemetryTraces
+from lifecycle.observe.probes import ProbeServer as ProbeServer
 from lifecycle.observe.prometheus import PrometheusMetrics as PrometheusMetrics
 from lifecycle.observe.snapshots import snapshot as snapshot
 from lifecycle.observe.watching import Update as Update

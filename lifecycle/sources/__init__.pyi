@@ -1,13 +1,13 @@
 from lifecycle.errors import SourceClosed as SourceClosed
 from lifecycle.errors import SourceFailed as SourceFailed
 from lifecycle.errors import VerificationError as VerificationError
+from lifecycle.sources._http.settings import Limits as Limits
 from lifecycle.sources.base import BaseSource as BaseSource
 from lifecycle.sources.files import DEFAULT_IGNORES as DEFAULT_IGNORES
 from lifecycle.sources.files import FileWatchSource as FileWatchSource
 from lifecycle.sources.health import HealthCheckSource as HealthCheckSource
 from lifecycle.sources.inbox import Inbox as Inbox
 from lifecycle.sources.input import InputSource as InputSource
-from lifecycle.sources.probes import ProbeServer as ProbeServer
 from lifecycle.sources.prompt import PromptSource as PromptSource
 from lifecycle.sources.queue import QueueSource as QueueSource
 from lifecycle.sources.signals import SignalSource as SignalSource
@@ -18,5 +18,4 @@ from lifecycle.sources.signatures import Slack as Slack
 from lifecycle.sources.signatures import StandardWebhooks as StandardWebhooks
 from lifecycle.sources.signatures import Stripe as Stripe
 from lifecycle.sources.ticker import TickerSource as TickerSource
-from lifecycle.sources.webhook import Limits as Limits
 from lifecycle.sources.webhook import WebhookSource as WebhookSource

@@ -1,19 +1,21 @@
-"""HTTP requests as events.
-
-What it takes to serve HTTP is in ``_http``; aiohttp is imported when a source starts.
-"""
+"""HTTP requests as events; ``_http`` serves them."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
-from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
-from lifecycle.sources._http.hosts import is_local, unix_path, url_of
-from lifecycle.sources._http.paths import check_path
-from lifecycle.sources._http.rules import Rules
+from lifecycle.sources._http.settings import (
+    Limits,
+    Settings,
+    checked_methods,
+    checked_paths,
+    checked_verify,
+    is_local,
+    unix_path,
+    url_of,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -22,45 +24,12 @@ if TYPE_CHECKING:
     from typing import Self
 
     from lifecycle.control.types import Emit
-    from lifecycle.sources._http.server import HttpServer
+    from lifecycle.sources._http.requests import WebhookServer
     from lifecycle.sources._inbox.deliverer import Deliverer
     from lifecycle.sources.inbox import Inbox
     from lifecycle.sources.signatures.verifiers import Verifier, Verify
 
 __all__ = ["Limits", "WebhookSource"]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one sender, and all senders together, may cost.
-
-    Raises:
-        ValueError: for a limit that would let nothing through.
-    """
-
-    #: Bytes of a request body; more is 413.
-    body: int = 1_048_576
-    #: Requests that wait for room in their lane at a time, an inbox's included, or with ``answer="handled"`` for their
-    #: handler; more is 429. It bounds the memory for bodies as well.
-    pending: int = 100
-    #: ``(n, seconds)``: at most n requests in so many seconds from one address; more is 429.
-    rate: tuple[int, float] | None = None
-    #: Seconds for the headers of a request, from connecting or from the last answer; then the connection is closed.
-    header_timeout: float = 10.0
-    #: Seconds for the body; more is 408.
-    body_timeout: float = 30.0
-    #: Seconds that ``answer="handled"`` waits for the handler; then it is 504, and the handler goes on.
-    answer_timeout: float = 10.0
-
-    def __post_init__(self) -> None:
-        for name in ("body", "pending", "header_timeout", "body_timeout", "answer_timeout"):
-            value = getattr(self, name)
-            if not value > 0:
-                raise ValueError(f"{name}={value!r} would let nothing through; give a number above 0")
-        if self.rate is not None:
-            count, seconds = self.rate
-            if count < 1 or not seconds > 0:
-                raise ValueError(f"rate={self.rate!r} would let nothing through; give (requests, seconds)")
 
 
 class WebhookSource:
@@ -113,7 +82,7 @@ class WebhookSource:
         verify: Verifier | Verify | None = None,
         paths: Iterable[str] | None = None,
         methods: Iterable[str] = ("POST",),
-        limits: Limits = Limits(),
+        limits: Limits = Limits(),  # noqa: B008  # frozen
         inbox: Inbox | None = None,
         ssl_context: ssl.SSLContext | None = None,
         dedupe: float = 600.0,
@@ -129,10 +98,10 @@ class WebhookSource:
         self.name: str = f"webhook {host}:{port}" if unix_path(host) is None else f"webhook {host}"
         self._host, self._port = host, port
         self._context = ssl_context
-        self._rules = Rules(
-            verify=_verify_of(verify),
-            paths=_paths(paths),
-            methods=_methods(methods),
+        self._settings = Settings(
+            verify=checked_verify(verify),
+            paths=checked_paths(paths),
+            methods=checked_methods(methods),
             limits=limits,
             dedupe=dedupe,
             handled=_waits(answer, inbox),
@@ -140,7 +109,7 @@ class WebhookSource:
             replay_key=getattr(verify, "replay_key", None),
         )
         self._inbox = _deliverer_of(inbox)
-        self._server: HttpServer | None = None
+        self._server: WebhookServer | None = None
         self._suspended = False
         self._address: tuple[str, int] | None = None
         self._closing = asyncio.Event()
@@ -160,11 +129,11 @@ class WebhookSource:
             OSError: when the address is taken or not to be had.
             JournalError: when the inbox cannot be opened or written.
         """
-        from lifecycle.sources._http.server import HttpServer  # aiohttp is heavy
+        from lifecycle.sources._http.requests import WebhookServer  # aiohttp is heavy
 
         self._closing = asyncio.Event()
-        server = HttpServer(self._rules, self._inbox)
-        server.suspend(suspended=self._suspended)
+        server = WebhookServer(self._settings, self._inbox)
+        server.suspended = self._suspended
         if self._inbox is not None:
             await self._inbox.open()
         try:
@@ -230,18 +199,10 @@ class WebhookSource:
 
     def _suspend(self, *, suspended: bool) -> None:
         self._suspended = suspended
-        for each in (self._server, self._inbox):
-            if each is not None:
-                each.suspend(suspended=suspended)
-
-
-def _verify_of(verify: Verifier | Verify | None) -> Verify | None:
-    if verify is None:
-        return None
-    own: object = getattr(verify, "verify", verify)
-    if not callable(own) or iscoroutinefunction(own):
-        raise TypeError(f"{verify!r} cannot verify; give GitHub(secret) or a plain function of (headers, body, *, now)")
-    return cast("Verify", own)
+        if self._server is not None:
+            self._server.suspended = suspended
+        if self._inbox is not None:
+            self._inbox.suspend(suspended=suspended)
 
 
 def _deliverer_of(inbox: Inbox | None) -> Deliverer | None:
@@ -264,18 +225,3 @@ def _waits(answer: str, inbox: Inbox | None) -> bool:
             "fails; leave one of them out"
         )
     return answer == "handled"
-
-
-def _paths(paths: Iterable[str] | None) -> frozenset[str] | None:
-    if isinstance(paths, str):
-        raise TypeError(f"paths={paths!r} is one text; give a tuple: paths=({paths!r},)")
-    return None if paths is None else frozenset(check_path(path) for path in paths)
-
-
-def _methods(methods: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(methods, str):
-        raise TypeError(f"methods={methods!r} is one text; give a tuple: methods=({methods!r},)")
-    named = tuple(method.upper() for method in methods)
-    if not named or not all(method.isalpha() for method in named):
-        raise ValueError(f"methods={methods!r} would let nothing through; give names such as POST")
-    return named

@@ -200,8 +200,8 @@ async def test_a_sender_waits_for_room_and_too_many_of_them_are_refused() -> Non
     async with serving(handle=slow, limits=Limits(pending=2)) as served, asyncio.TaskGroup() as group:
         assert [(await served.send())[0] for _ in range(2)] == [202, 202]
         waiting = [group.create_task(served.send()) for _ in range(2)]
-        requests = served.source._server._requests  # type: ignore[union-attr]
-        await until(lambda: requests._under_way.pending == 2)
+        server: Any = served.source._server
+        await until(lambda: server._in_flight.pending == 2)
         status, _, headers = await served.send()
         assert (status, headers["Retry-After"]) == (429, "1")
         assert not any(task.done() for task in waiting)
@@ -238,10 +238,10 @@ async def test_requests_that_wait_for_room_are_accepted_while_the_router_drains(
         async with serving(handle=slow) as served:
             assert [(await served.send())[0] for _ in range(2)] == [202, 202]
             waiting = [group.create_task(served.send()) for _ in range(2)]
-            requests = served.source._server._requests  # type: ignore[union-attr]
-            await until(lambda: requests._under_way.pending == 2)
+            server: Any = served.source._server
+            await until(lambda: server._in_flight.pending == 2)
             served.router.stop()
-            await until(lambda: requests._stopping)
+            await until(lambda: server._stopping)
             async with aiohttp.ClientSession() as stranger, stranger.post(served.source.url) as answer:
                 assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
             go_on.set()
@@ -280,7 +280,7 @@ async def test_a_request_before_the_router_takes_events_waits_for_it() -> None:
     router.handle("webhook", seen)
     async with source, aiohttp.ClientSession() as client, asyncio.TaskGroup() as group:
         sent = group.create_task(_status(client, source.url))
-        await until(lambda: source._server._requests._under_way.pending)  # type: ignore[union-attr]
+        await until(lambda: source._server._in_flight.pending)  # type: ignore[union-attr]
         run = group.create_task(source.run(router.emit))
         assert await sent == 202
         run.cancel()

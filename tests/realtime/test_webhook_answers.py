@@ -154,8 +154,8 @@ async def test_who_waits_for_what_outlasts_the_receiver_is_not_told_to_come_agai
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its event was taken and is still being handled: 503 would have it handled twice."""
-    monkeypatch.setattr("lifecycle.sources._http.server._GRACE", 0.01)
-    monkeypatch.setattr("lifecycle.sources._http.server._LAST_GRACE", 0.01)
+    monkeypatch.setattr("lifecycle.sources._http.requests._GRACE", 0.01)
+    monkeypatch.setattr("lifecycle.sources._http.requests._LAST_GRACE", 0.01)
     handler, router, source = Handler(), Router(), WebhookSource(port=0, **HANDLED)
     router.handle("webhook", handler)
     async with running(router), aiohttp.ClientSession() as client:

@@ -21,7 +21,6 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from lifecycle.sources._http.bodies import Bodies
 
 SECRET = b"secret"
 
@@ -246,7 +245,7 @@ async def test_small_chunks_of_one_client_leave_turns_to_others(monkeypatch: pyt
     async with serving() as served:
         slow = await served.connect()
         slow.send(head + b"5\r\nabcde\r\n" * 40_000 + b"0\r\n\r\n")
-        await until(lambda: served.source._server._requests._under_way._busy)  # type: ignore[union-attr]
+        await until(lambda: served.source._server._in_flight._busy)  # type: ignore[union-attr]
         assert await served.is_well()
         assert await slow.status() == 202
     assert [event.body for event in served.seen.events] == [b"well", body]
@@ -477,8 +476,8 @@ async def test_hundreds_of_slow_clients_keep_nobody_out() -> None:
         assert all(await asyncio.gather(*(wire.ends() for wire in wires)))
         server: Any = served.source._server
         await until(lambda: not server._listener._connections._waiting)
-        await until(lambda: not server._requests._admission._bodies._slow)
-        assert server._requests._admission._bodies._held == 0
+        await until(lambda: not server._admission._bodies._slow)
+        assert server._admission._bodies._held == 0
     assert {event.body for event in served.seen.events} == {b"well"}
 
 
@@ -504,11 +503,11 @@ async def test_clients_of_one_server_keep_none_out_of_another() -> None:
 async def test_slow_bodies_of_all_servers_share_the_connections_and_the_oldest_gives_way() -> None:
     async with serving() as first, serving() as second:
         for served in first, second:
-            served.source._server._requests._admission._bodies._most = 3  # type: ignore[union-attr]
+            served.source._server._admission._bodies._most = 3  # type: ignore[union-attr]
         wires: list[Wire] = []
         for number in range(5):
             served = (first, second)[number % 2]
-            bodies: Any = served.source._server._requests._admission._bodies  # type: ignore[union-attr]
+            bodies: Any = served.source._server._admission._bodies  # type: ignore[union-attr]
             before = set(bodies._slow)
             wires.append(await served.connect())
             # Not a byte of the body has come.
@@ -521,14 +520,14 @@ async def test_slow_bodies_of_all_servers_share_the_connections_and_the_oldest_g
 
 
 async def test_a_body_that_is_still_sent_at_the_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lifecycle.sources._http.server._GRACE", 0.01)
-    monkeypatch.setattr("lifecycle.sources._http.server._LAST_GRACE", 0.01)
+    monkeypatch.setattr("lifecycle.sources._http.requests._GRACE", 0.01)
+    monkeypatch.setattr("lifecycle.sources._http.requests._LAST_GRACE", 0.01)
     async with AsyncExitStack() as held:
         async with serving() as served:
             wire = await Served(served.source, served.seen, held).connect()
             wire.send(request(b"half a body")[:-4])
             server: Any = served.source._server
-            await until(lambda: server._requests._admission._bodies._slow)
+            await until(lambda: server._admission._bodies._slow)
         assert await wire.status() == 503
 
 
@@ -560,7 +559,7 @@ async def test_slow_bodies_share_a_bounded_memory_and_the_oldest_gives_way() -> 
         wires = [await served.connect() for _ in range(4)]
         for wire in wires:
             wire.send(request(b"x" * 1000)[:-200])
-            bodies: Bodies = served.source._server._requests._admission._bodies  # type: ignore[union-attr]
+            bodies: Any = served.source._server._admission._bodies  # type: ignore[union-attr]
             await until(lambda bodies=bodies: any(held > 0 for held in bodies._slow.values()))  # type: ignore[misc]  # a bound default
             await asyncio.sleep(0.02)
         # 800 bytes each: two fit into 2000.

@@ -18,7 +18,8 @@ import aiohttp
 import pytest
 
 from lifecycle.control import Router
-from lifecycle.sources import ProbeServer, WebhookSource
+from lifecycle.observe import ProbeServer
+from lifecycle.sources import WebhookSource
 from lifecycle.testing import Recorder, running
 from tests.realtime.askers import answered, asked_throughout
 from tests.realtime.watches import LIMIT, here, watch, write

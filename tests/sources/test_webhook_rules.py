@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lifecycle.events import WebhookEvent
 from lifecycle.sources import GitHub, Limits, WebhookSource
-from lifecycle.sources._http.paths import decoded
-from lifecycle.sources._http.rates import Rates
+from lifecycle.sources._http.admission import RateLimiter
+from lifecycle.sources._http.settings import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -142,7 +142,7 @@ def test_whatever_is_asked_for_is_a_clean_topic_or_nothing(target: str) -> None:
 
 
 def test_a_client_may_spend_its_allowance_at_once_and_gets_it_back_evenly() -> None:
-    rates = Rates(3, 6.0)
+    rates = RateLimiter(3, 6.0)
     assert [rates.wait("a", 0.0) for _ in range(3)] == [0, 0, 0]
     assert rates.wait("a", 0.0) == pytest.approx(2)
     assert rates.wait("b", 0.0) == 0
@@ -157,7 +157,7 @@ def test_a_client_may_spend_its_allowance_at_once_and_gets_it_back_evenly() -> N
 )
 def test_no_more_than_the_rate_passes(count: int, seconds: float, pauses: list[float]) -> None:
     """In no stretch of ``seconds`` more than the allowance and what grew back in it."""
-    rates, now, passed = Rates(count, seconds), 0.0, []
+    rates, now, passed = RateLimiter(count, seconds), 0.0, []
     for pause in pauses:
         now += pause
         if not rates.wait("a", now):
@@ -168,7 +168,7 @@ def test_no_more_than_the_rate_passes(count: int, seconds: float, pauses: list[f
 
 
 def test_a_flood_of_clients_is_forgotten_from_its_quiet_end() -> None:
-    rates = Rates(1, 10.0, clients=100)
+    rates = RateLimiter(1, 10.0, clients=100)
     for number in range(1000):
         rates.wait(str(number), 0.0)
     assert len(rates) == 100

@@ -1,7 +1,7 @@
 """From a request to a verified event: path, method, rate, size, signature.
 
-What is refused is refused as early as it can be, so that strangers cost little: a body is read only if everything
-before it was in order. Imports aiohttp, so it is itself imported when a server starts.
+A request is rejected as early as possible, so that unverified clients cost little: a body is read only if the first
+line and the headers are in order. Imports aiohttp, so this module is imported when a server starts.
 """
 
 from __future__ import annotations
@@ -10,49 +10,58 @@ import asyncio
 import itertools
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
+from weakref import WeakKeyDictionary
+
+from aiohttp import web
 
 from lifecycle.errors import VerificationError
 from lifecycle.events import WebhookEvent
-from lifecycle.sources._http.answers import Refused
-from lifecycle.sources._http.bodies import Bodies
-from lifecycle.sources._http.paths import decoded
-from lifecycle.sources._http.rates import Rates
+from lifecycle.sources._http.server import Refused
+from lifecycle.sources._http.settings import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiohttp import web
+    from lifecycle.sources._http.settings import Limits, Settings
 
-    from lifecycle.sources._http.rules import Rules
+__all__ = ["Admission", "RateLimiter"]
 
-__all__ = ["Admission"]
+_MALFORMED = "the body is malformed"
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+#: Clients whose rate is remembered; beyond it the one that was quiet for longest is forgotten.
+_CLIENTS = 10_000
+
+#: The slow readers of all servers of a loop, the first began first: the servers share the descriptors of the process.
+_slow_of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[asyncio.Timeout, _Bodies]]] = WeakKeyDictionary()
 
 
 class Admission:
-    """Makes events of the requests of one server that ``rules`` let through; ``most`` may send a body at a time."""
+    """Turns requests into events, or rejects them by ``settings``; ``most`` clients may send a body at a time."""
 
-    def __init__(self, rules: Rules, most: int) -> None:
-        self._rules = rules
-        self._bodies = Bodies(rules.limits, most)
-        self._rates = None if rules.limits.rate is None else Rates(*rules.limits.rate)
-        # Names that are unique across restarts, and cheap.
+    def __init__(self, settings: Settings, most: int) -> None:
+        self._settings = settings
+        self._bodies = _Bodies(settings.limits, most)
+        self._rates = None if settings.limits.rate is None else RateLimiter(*settings.limits.rate)
+        # Ids that are unique across restarts, and cheap.
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count(1)
 
     def admit(self, request: web.BaseRequest) -> str:
-        """The path, if nothing in the first line speaks against the request, nor how many came before it.
+        """Return the path of a request whose first line and rate are in order.
 
         Raises:
             Refused: 404, 405 or 429.
         """
-        rules = self._rules
+        settings = self._settings
         path = decoded(request.raw_path.partition("?")[0])
-        if path is None or (rules.paths is not None and path not in rules.paths):
+        if path is None or (settings.paths is not None and path not in settings.paths):
             raise Refused(404, "there is nothing under this path")
-        if request.method not in rules.methods:
-            allowed = ", ".join(rules.methods)
+        if request.method not in settings.methods:
+            allowed = ", ".join(settings.methods)
             raise Refused(405, f"this method is not allowed; use {allowed}", headers={"Allow": allowed})
         if self._rates is not None:
             wait = self._rates.wait(request.remote or "", asyncio.get_running_loop().time())
@@ -61,15 +70,15 @@ class Admission:
         return path
 
     def give_up(self, reason: str) -> None:
-        """Refuse the requests whose bodies are not there yet, for ``reason``."""
+        """Refuse the requests whose bodies have not arrived, for ``reason``."""
         self._bodies.give_up(reason)
 
     async def read(self, request: web.BaseRequest, path: str) -> tuple[WebhookEvent, str]:
-        """The event, and by what a repetition of it is known (``""``: by nothing).
+        """Return the event and its idempotency key (``""``: none).
 
         Raises:
-            Refused: for a body that cannot be had, and for who is not verified.
-            ConnectionError: when the client goes away.
+            Refused: for a body that cannot be read, and for a request that is not verified.
+            ConnectionError: when the client disconnects.
         """
         headers = _headers(request)
         _require_plain(headers)
@@ -79,19 +88,19 @@ class Admission:
             body = await self._bodies.wait(request)
         identity = self._verify(headers, body)
         event = WebhookEvent(request.method, path, headers, _query(request), body, identity or self._new_id())
-        if not identity and self._rules.replay_key is not None:
-            identity = self._rules.replay_key(headers, body)
+        if not identity and self._settings.replay_key is not None:
+            identity = self._settings.replay_key(headers, body)
         # With the path: GitHub gives one id to all the hooks that an event goes to.
         return event, f"{path} {identity}" if identity else ""
 
     def _require_credential(self, headers: Mapping[str, str]) -> None:
-        """Before a body is waited for: who shows nothing that could prove anything is refused without it."""
-        needed = self._rules.credential_header
-        if self._rules.verify is None or (needed and needed not in headers):
+        """Refuse a request without credentials before its body is waited for."""
+        needed = self._settings.credential_header
+        if self._settings.verify is None or (needed and needed not in headers):
             self._verify(headers, b"")
 
     def _verify(self, headers: Mapping[str, str], body: bytes) -> str:
-        verify = self._rules.verify
+        verify = self._settings.verify
         if verify is None:
             if _is_from_a_page(headers):
                 raise Refused(401, "a web page cannot send this; set a verifier")
@@ -106,7 +115,7 @@ class Admission:
 
 
 def _headers(request: web.BaseRequest) -> dict[str, str]:
-    """Names in lower case; what was sent several times is joined, so that no copy of a signature hides another."""
+    """Return the headers, names in lower case; repeated ones are joined, so that no signature hides another."""
     given = request.headers
     headers = {name.lower(): value for name, value in given.items()}
     if len(headers) != len(given):
@@ -115,13 +124,13 @@ def _headers(request: web.BaseRequest) -> dict[str, str]:
 
 
 def _query(request: web.BaseRequest) -> dict[str, str]:
-    """The last of each name."""
+    """Return the last value of each name."""
     query = request.raw_path.partition("?")[2]
     return dict(parse_qsl(query, keep_blank_values=True)) if query else {}
 
 
 def _require_plain(headers: Mapping[str, str]) -> None:
-    """Refuse a body that must be unpacked to be what was meant: that is done for no stranger."""
+    """Refuse a body that would have to be unpacked before it is verified."""
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise Refused(415, "the body is compressed; send it as it is", headers={"Accept-Encoding": "identity"})
     if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
@@ -129,12 +138,169 @@ def _require_plain(headers: Mapping[str, str]) -> None:
 
 
 def _is_from_a_page(headers: Mapping[str, str]) -> bool:
-    """Whether a browser sent it because of a page that it shows, which may ask for what it likes, of loopback too."""
+    """Return whether a web page made a browser send it, which pages can do to loopback addresses too."""
     return "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
 
 
 def _text(identity: object) -> str:
-    """A verifier of one's own that forgets to raise lets nobody in."""
+    """Return the id that a verifier returned; a custom verifier that returns without one has verified nothing."""
     if not isinstance(identity, str):
         raise VerificationError("the request was not verified")
     return identity
+
+
+# -- bodies ----------------------------------------------------------------------------------------------------
+
+
+class _Bodies:
+    """Reads the bodies of one server, within bounds on the size of each, the time for each, and the memory for all.
+
+    Clients that send slowly share ``limits.pending`` full bodies of memory, and ``most`` connections together with
+    those of other servers; one that needs more than is left ends the one that has been sending for longest. So slow
+    clients impede each other and not the fast ones.
+    """
+
+    def __init__(self, limits: Limits, most: int) -> None:
+        self._limit = limits.body
+        self._timeout = limits.body_timeout
+        self._memory = limits.body * limits.pending
+        self._most = most
+        # Bytes that each slow reader holds; the first began first.
+        self._slow: dict[asyncio.Timeout, int] = {}
+        self._held = 0
+        # The reason for giving up those that are still being sent.
+        self._given_up = ""
+
+    def at_hand(self, request: web.BaseRequest) -> bytes | None:
+        """Return the body as it was sent if it came with the headers, as most do; None if it must be waited for.
+
+        Raises:
+            Refused: 413 before more than the limit was read, 400 when it is malformed.
+        """
+        if (request.content_length or 0) > self._limit:
+            raise self._too_large()
+        if not request.content.is_eof():
+            return None
+        try:
+            body = request.content.read_nowait()
+        except web.RequestPayloadError:
+            raise Refused(400, _MALFORMED) from None
+        if len(body) > self._limit:
+            raise self._too_large()
+        return body
+
+    async def wait(self, request: web.BaseRequest) -> bytes:
+        """Return the body that was not yet `at_hand`.
+
+        Raises:
+            Refused: 413 before more than the limit was read, 408 when it takes too long, 400 when it is malformed.
+            ConnectionError: when the client disconnects.
+        """
+        try:
+            return await self._read_slowly(request)
+        except web.RequestPayloadError:
+            raise Refused(400, _MALFORMED) from None
+
+    async def _read_slowly(self, request: web.BaseRequest) -> bytes:
+        try:
+            async with asyncio.timeout(self._timeout) as clock:
+                everywhere = _slow_of.setdefault(asyncio.get_running_loop(), {})
+                everywhere[clock] = self
+                self._slow[clock] = 0
+                while len(everywhere) > self._most:
+                    oldest = next(iter(everywhere))
+                    everywhere.pop(oldest).end(oldest)
+                try:
+                    await _invite(request)
+                    return await self._gather(request, clock)
+                finally:
+                    everywhere.pop(clock, None)
+                    self._held -= self._slow.pop(clock, 0)
+        except TimeoutError:
+            if self._given_up:
+                raise Refused.for_now(503, self._given_up) from None
+            raise Refused(408, "the body took too long to arrive") from None
+
+    def end(self, clock: asyncio.Timeout) -> None:
+        """End the time of a reader; any number of times."""
+        self._held -= self._slow.pop(clock, 0)
+        if not clock.expired():
+            clock.reschedule(0)
+
+    def give_up(self, reason: str) -> None:
+        """Refuse bodies that are incomplete, with 503 and ``reason``."""
+        self._given_up = reason
+        for clock in self._slow:
+            if not clock.expired():
+                clock.reschedule(0)
+
+    async def _gather(self, request: web.BaseRequest, clock: asyncio.Timeout) -> bytes:
+        body = bytearray()
+        while chunk := await _next_chunk(request):
+            body += chunk
+            if len(body) > self._limit:
+                raise self._too_large()
+            if clock in self._slow:
+                self._slow[clock] += len(chunk)
+                self._held += len(chunk)
+                while self._held > self._memory:
+                    self.end(next(iter(self._slow)))
+        return bytes(body)
+
+    def _too_large(self) -> Refused:
+        return Refused(413, f"the body is larger than {self._limit} bytes")
+
+
+async def _next_chunk(request: web.BaseRequest) -> bytes:
+    """Return the next part of the body; ``b""`` at its end.
+
+    Raises:
+        ConnectionError: when the client has disconnected.
+    """
+    if request.transport is None:
+        # Otherwise aiohttp makes a RuntimeError of it.
+        raise ConnectionResetError("the client disconnected")
+    return await request.content.readany()
+
+
+async def _invite(request: web.BaseRequest) -> None:
+    """Ask for the body if the client waits for that: by now everything before it is in order."""
+    expected = request.headers.get("Expect")
+    if expected is None:
+        return
+    if expected.lower() != "100-continue":
+        raise Refused(417, "the only expectation that is met is 100-continue")
+    await request.writer.write(_CONTINUE)
+    # The answer itself has not begun.
+    request.writer.output_size = 0
+
+
+# -- rates -----------------------------------------------------------------------------------------------------
+
+
+class RateLimiter:
+    """At most ``count`` requests in any ``seconds`` from each client, in a burst or evenly.
+
+    Kept per client as the time until which its allowance is spent (the generic cell rate algorithm).
+    """
+
+    def __init__(self, count: int, seconds: float, *, clients: int = _CLIENTS) -> None:
+        self._seconds = seconds
+        self._each = seconds / count
+        self._clients = clients
+        # The time until which each is booked; the first has been quiet for longest.
+        self._booked: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._booked)
+
+    def wait(self, client: str, now: float) -> float:
+        """Return 0 if ``client`` may send a request now, which is counted; else the seconds until it may."""
+        booked = max(self._booked.pop(client, now), now)
+        wait = booked + self._each - self._seconds - now
+        # Some slack: sums of floats must not refuse the last of `count`.
+        refused = wait > self._each * 1e-6
+        self._booked[client] = booked if refused else booked + self._each
+        if len(self._booked) > self._clients:
+            del self._booked[next(iter(self._booked))]
+        return wait if refused else 0.0

@@ -1,75 +1,285 @@
-"""One HTTP server for webhooks, and the order of its end.
+"""A listening socket with an HTTP server behind it, the sockets that systemd hands over, and error answers.
 
-Imports aiohttp, so it is itself imported when a server starts.
+Inherited sockets follow sd_listen_fds(3): ``LISTEN_FDS`` is the number of descriptors from 3 on, and ``LISTEN_PID`` the
+process that they are for. Imports aiohttp, so this module is imported when a server starts.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import errno
+import logging
+import os
+import socket
+import stat
+from contextlib import suppress
+from json import JSONEncoder
+from typing import TYPE_CHECKING, Final
 
-from lifecycle._net import share_of_descriptors
-from lifecycle.sources._http.listener import Listener
-from lifecycle.sources._http.requests import Requests
+from aiohttp import web
+from multidict import CIMultiDict
+
+from lifecycle._connections import NEVER, Acceptor, Connection, Connections
+from lifecycle._net import SocketFile
+from lifecycle.sources._http.settings import unix_path
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
-    from lifecycle.control.types import Emit
-    from lifecycle.sources._http.rules import Rules
-    from lifecycle.sources._inbox.deliverer import Deliverer
+__all__ = ["Listener", "Refused", "json_response", "problem"]
 
-__all__ = ["HttpServer"]
+_log = logging.getLogger("lifecycle.sources")
 
-#: Seconds that requests under way have to come to their end.
-_GRACE = 3.0
+#: Seconds that a connection has to send its last answer when the server is closed.
+_LAST_ANSWERS = 0.5
 
-#: The same at the very end, before those that wait for room are refused.
-_LAST_GRACE = 0.3
+#: Seconds that connected clients have to send a request when another process takes the socket over.
+_LAST_REQUESTS = 1.0
+
+#: Clients that may wait to be accepted; the system may allow less.
+_QUEUE = 4096
+
+#: The first inherited descriptor.
+_FIRST: Final = 3
+
+#: Digits of ``LISTEN_FDS``; real values are below 1,000.
+_MOST_DIGITS: Final = 3
+
+#: Which socket uses which descriptor; a closed one uses it no longer. Of the module, as descriptors are of the process.
+_users: Final[dict[int, socket.socket]] = {}
+
+#: The name and version of the HTTP library are hidden.
+_HEADERS = CIMultiDict({"Content-Type": "application/json", "Server": "lifecycle"})
+
+_encode = JSONEncoder().encode
 
 
-class HttpServer:
-    """Listens, and answers with `Requests`."""
+class Listener:
+    """Listens, and answers with ``answer``; a client has ``header_timeout`` seconds for the headers of a request."""
 
-    def __init__(self, rules: Rules, inbox: Deliverer | None) -> None:
-        # As many may send a body as may wait for a request.
-        self._requests = Requests(rules, share_of_descriptors(4, least=16, most=10_000), inbox)
-        self._listener = Listener(self._requests.answer, header_timeout=rules.limits.header_timeout)
+    def __init__(
+        self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], *, header_timeout: float
+    ) -> None:
+        self._answer = answer
+        self._connections = Connections(timeout=header_timeout)
+        self._server = web.Server(self._serve)
+        self._handshake = header_timeout
+        self._acceptor: Acceptor | None = None
+        self._file: SocketFile | None = None
+        #: Whether another process may take the socket over.
+        self.inherited = False
 
-    async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> tuple[str, int]:
-        """Open the socket, or take the one that was inherited for this address; returns where it listens.
+    async def listen(self, host: str, port: int, context: ssl.SSLContext | None = None) -> tuple[str, int]:
+        """Open the socket, or take the one that was inherited for this address; return the host and port in use.
 
         Raises:
-            OSError: saying which address is not to be had, and why.
+            OSError: with the address that cannot be used, and why.
         """
-        return await self._listener.listen(host, port, context)
+        found = await self._opened(host, port)
+        if found is None:
+            sockets = await _bound(host, port)
+        else:
+            found.listen(_QUEUE)
+            sockets = [found]
+        self._acceptor = Acceptor(
+            sockets, self._connections, self._connection, context=context, handshake=self._handshake
+        )
+        if found is not None or port != 0:
+            return host, port
+        # A name may stand for several addresses, each with a port of its own.
+        address = sockets[0].getsockname()
+        return address[0], address[1]
 
-    def open(self, emit: Emit) -> None:
-        """Let requests through to ``emit``."""
-        self._requests.open(emit)
+    def _connection(self) -> Connection:
+        return Connection(
+            self._connections,
+            self._server,
+            refusal=problem,
+            log=_log,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=NEVER,
+            lingering_time=0,
+            logger=_log,
+        )
 
-    def suspend(self, *, suspended: bool) -> None:
-        """Answer requests with 503 from now on, or no longer; the socket stays open."""
-        self._requests.suspended = suspended
+    async def _opened(self, host: str, port: int) -> socket.socket | None:
+        """Return a socket that was inherited, or a Unix socket; None for a port that is still to be opened."""
+        path = unix_path(host)
+        found = _take(await _addresses(host, port) if path is None else (path,))
+        self.inherited = found is not None
+        if found is None and path is not None:
+            self._file = SocketFile(path)
+            return self._file.socket
+        return found
 
-    def close(self) -> None:
-        """The end has begun: refuse with 503, unless the socket is to be handed over first."""
-        if not self._listener.inherited:
-            self._requests.stop()
+    async def hand_over(self) -> None:
+        """Leave an inherited socket to its next owner; connected clients get a moment to send a request.
 
-    async def drain(self) -> None:
-        """Leave an inherited socket to who has it next, and bring what is under way into its lanes, or refuse it."""
-        await self._listener.hand_over()
-        self._requests.stop()
-        await self._requests.wait_rest(_GRACE)
-        self._requests.give_up()
+        A socket that is only ours stays in use: no other process would accept.
+        """
+        if not self.inherited or self._acceptor is None:
+            return
+        self._acceptor.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_REQUESTS):
+                await self._connections.all_asked.wait()
 
-    async def aclose(self, *, at_once: bool) -> None:
-        """Answer what is under way, then close every connection; ``at_once``: handlers are not waited for."""
-        self._requests.stop()
+    def refuse(self) -> None:
+        """Accept no connections from now on; requests in flight continue."""
+        if self._file is not None:
+            self._file.remove()
+            self._file = None
+        if self._acceptor is not None:
+            self._acceptor.close()
+
+    async def aclose(self) -> None:
+        """Close every connection, after its last answer."""
+        self.refuse()
         try:
-            await self._requests.wait_rest(_LAST_GRACE)
-            self._requests.give_up()
-            await self._requests.wait_rest(0 if at_once else _GRACE, handled=True)
+            # Requests that came in this very turn are answered, then idle connections closed.
+            await asyncio.sleep(0)
+            self._connections.end()
+            self._server.pre_shutdown()
+            await self._server.shutdown(_LAST_ANSWERS)
         finally:
-            self._requests.give_up(handled=True)
-            await self._listener.aclose()
+            await self._connections.abort()
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, Connection), "it is made here"
+        connection.begin(request)
+        try:
+            answer = await self._answer(request)
+        finally:
+            connection.end()
+        if not request.content.is_eof():
+            with suppress(ConnectionError):
+                await answer.prepare(request)
+                await answer.write_eof()
+            await connection.linger()
+        return answer
+
+
+async def _bound(host: str, port: int) -> list[socket.socket]:
+    """Return sockets that listen at every address of ``host``.
+
+    Raises:
+        OSError: with the address that cannot be used, and why.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        # This resolves names and binds as asyncio does; an `Acceptor` accepts there.
+        server = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
+        sockets += [each.dup() for each in server.sockets]
+        server.close()
+        for each in sockets:
+            each.listen(_QUEUE)
+    except OSError as error:
+        for each in sockets:
+            each.close()
+        raise _explained(error, host, port) from error
+    return sockets
+
+
+def _explained(error: OSError, host: str, port: int) -> OSError:
+    """Return the same error with a remedy."""
+    # From Python 3.12 on, asyncio has no number for an address that is not there.
+    number = error.errno or errno.EADDRNOTAVAIL
+    if number == errno.EADDRINUSE:
+        text = f"port {port} of {host} is taken by another program; stop that, or give another port (0: any free one)"
+    elif number == errno.EACCES:
+        text = f"port {port} of {host} needs rights that this process does not have; give a port above 1023"
+    elif number == errno.EADDRNOTAVAIL:
+        text = f"{host} is no address of this machine; give one that is, such as 127.0.0.1"
+    else:
+        text = f"cannot listen at port {port} of {host}: {error.strerror or error}"
+    return OSError(number, text)
+
+
+# -- inherited sockets -----------------------------------------------------------------------------------------
+
+
+async def _addresses(host: str, port: int) -> Collection[object]:
+    """Return the addresses of an inherited socket for this host and port; none if any port will do."""
+    if port == 0 or not _inherited():
+        return ()
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        # Listening there fails as well, with the reason.
+        return ()
+    return {where[:2] for *_, where in found}
+
+
+def _take(wanted: Collection[object]) -> socket.socket | None:
+    """Return an inherited socket that is bound to one of ``wanted`` and not in use, or None; closing it gives it back.
+
+    It is a duplicate, so that the descriptor stays for its next owner. Neither is inherited further.
+    """
+    for number in _inherited() if wanted else ():
+        if number not in _users or _users[number].fileno() == -1:
+            taken = _duplicate(number)
+            if taken is not None and _listens(taken) and _address_of(taken) in wanted:
+                os.set_inheritable(number, False)
+                _users[number] = taken
+                return taken
+            if taken is not None:
+                taken.close()
+    return None
+
+
+def _inherited() -> range:
+    """Return the descriptors for this process, unless they are meant for the parent whose environment we inherited."""
+    number = os.environ.get("LISTEN_FDS", "")
+    ours = os.environ.get("LISTEN_PID") == str(os.getpid())
+    usable = ours and number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
+    return range(_FIRST, _FIRST + int(number)) if usable else range(0)
+
+
+def _duplicate(number: int) -> socket.socket | None:
+    with suppress(OSError):
+        if stat.S_ISSOCK(os.fstat(number).st_mode):
+            return socket.socket(fileno=os.dup(number))
+    return None
+
+
+def _listens(given: socket.socket) -> bool:
+    return given.type == socket.SOCK_STREAM and bool(given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _address_of(given: socket.socket) -> object:
+    name = given.getsockname()
+    return name if given.family == socket.AF_UNIX else name[:2]
+
+
+# -- answers ---------------------------------------------------------------------------------------------------
+
+
+class Refused(Exception):  # an answer, not a failure of ours
+    """Ends a request with an error status; ``reason`` goes to the client and into the log."""
+
+    def __init__(self, status: int, reason: str, *, headers: dict[str, str] | None = None) -> None:
+        super().__init__(status, reason)
+        self.status = status
+        self.reason = reason
+        self.headers = headers or {}
+
+    @classmethod
+    def for_now(cls, status: int, reason: str, *, after: float = 1.0) -> Refused:
+        """Return a refusal that is worth another try in ``after`` seconds."""
+        return cls(status, reason, headers={"Retry-After": str(max(1, -int(-after // 1)))})
+
+
+def problem(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
+    """Return an error with a text for the person who set up the sender."""
+    answer = json_response(status, {"error": reason})
+    answer.headers.update(headers or {})
+    return answer
+
+
+def json_response(status: int, data: Mapping[str, str]) -> web.Response:
+    """Return an answer with ``data`` as JSON."""
+    return web.Response(status=status, body=_encode(data).encode(), headers=_HEADERS.copy())

@@ -20,8 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 from lifecycle import Event, Router, Spec, Supervisor, lifetime, on_shutdown, run, shutdown
 from lifecycle.errors import PoolBusy, RemoteError
 from lifecycle.flows import Flows, JobQueue, linear, task
-from lifecycle.observe import OpenTelemetryMetrics, PrometheusMetrics
-from lifecycle.sources import Inbox, ProbeServer, WebhookSource
+from lifecycle.observe import OpenTelemetryMetrics, ProbeServer, PrometheusMetrics
+from lifecycle.sources import Inbox, WebhookSource
 from lifecycle.testing import running
 from lifecycle.workers.pool import Pool, Process
 from tests.waiting import until
@@ -95,7 +95,7 @@ async def test_a_collector_that_raises_costs_its_scrape_and_no_probe(caplog: pyt
         status, _, text = await ask(probes.url + "/metrics")
         assert (status, "hunter2" in text) == (500, False)
         assert (await ask(probes.url + "/livez"))[0] == 200
-    assert "could not be asked for its figures" in caplog.text
+    assert "could not expose its metrics" in caplog.text
 
 
 def test_what_exposes_nothing_is_refused() -> None:

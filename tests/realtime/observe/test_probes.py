@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from lifecycle import HealthCheckSource, Router, run
+from lifecycle.observe import ProbeServer
 from lifecycle.runtime import lifetime, shutdown
-from lifecycle.sources.probes import ProbeServer
 from lifecycle.testing import running
 from tests.programs import LIMIT, Running
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PROGRAM = """
 import asyncio
 from lifecycle import Router, WebhookSource, run
-from lifecycle.sources import ProbeServer
+from lifecycle.observe import ProbeServer
 
 probes, hook, router = ProbeServer(port=0, drain_delay=15), WebhookSource(port=0), Router()
 router.add_source(hook)
