@@ -125,9 +125,9 @@ async def _answer(console: Console, at: socket) -> None:
     """Answer, from when somebody first asks: what serves takes longer to import than many a program runs."""
     await _readable(at)
     # In a thread, so that the program goes on meanwhile; the connection waits in the system's queue.
-    await asyncio.to_thread(import_module, "lifecycle.observe._http.control")
-    from lifecycle.observe._http.control import control_app
-    from lifecycle.observe._http.servers import serving
+    await asyncio.to_thread(import_module, "lifecycle.observe.http.api")
+    from lifecycle.observe.http.api import control_app
+    from lifecycle.observe.http.server import serving
 
     async with serving(control_app(console), console, at):
         await asyncio.Event().wait()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
 from lifecycle._net import check_port, is_loopback, url_of
-from lifecycle.observe._dashboard.guard import HEADERS, Guard, made_token
 from lifecycle.observe.console import Console
+from lifecycle.observe.http.guard import HEADERS, Guard, generate_token
 from lifecycle.runtime.mains import Auxiliary
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Dashboard(Auxiliary):
         check_port(port)
         super().__init__()
         #: What commands need.
-        self.token: str = made_token() if token is None else token
+        self.token: str = generate_token() if token is None else token
         self._is_made = token is None
         Guard(host, self.token)
         self._host, self._port = host, port
@@ -69,9 +69,8 @@ class Dashboard(Auxiliary):
         return url_of("http", *self._address)
 
     async def _open(self, held: AsyncExitStack) -> None:
-        from lifecycle.observe._dashboard.figures import Latencies
-        from lifecycle.observe._dashboard.pages import page_app
-        from lifecycle.observe._http.servers import serving  # aiohttp is heavy
+        from lifecycle.observe.http.live import Latencies, page_app  # aiohttp is heavy
+        from lifecycle.observe.http.server import serving
 
         console = await held.enter_async_context(Console())
         latencies = held.enter_context(Latencies())

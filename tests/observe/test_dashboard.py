@@ -16,11 +16,9 @@ import pytest
 from lifecycle import hooks
 from lifecycle.control import Event, Router
 from lifecycle.observe import Dashboard
-from lifecycle.observe._dashboard.figures import Figures, Latencies, memory_of
-from lifecycle.observe._dashboard.live import _entries, _merged, live
-from lifecycle.observe._dashboard.pages import page_files
-from lifecycle.observe._http.api import SharedMessages
 from lifecycle.observe.console import Console
+from lifecycle.observe.http.api import SharedMessages
+from lifecycle.observe.http.live import Figures, Latencies, _entries, _merged, live, memory_of, page_files
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
 

@@ -7,8 +7,7 @@ import socket
 import pytest
 from multidict import CIMultiDict
 
-from lifecycle.observe._dashboard.guard import HEADERS, Guard, made_token
-from lifecycle.observe._http.refusals import Refused
+from lifecycle.observe.http.guard import HEADERS, Guard, Refused, generate_token
 
 TOKEN = "a-token-of-a-user"
 RIGHT = ("Authorization", f"Bearer {TOKEN}")
@@ -91,7 +90,7 @@ def test_exactly_one_host_has_to_be_named() -> None:
 
 @pytest.mark.parametrize("target", ["http://evil.example/api/state", "http://127.0.0.1:8080/", "evil.example:80", "*"])
 def test_it_is_no_proxy_whatever_host_the_header_names(target: str) -> None:
-    with pytest.raises(Refused, match="no proxy"):
+    with pytest.raises(Refused, match="not a proxy"):
         Guard("127.0.0.1", TOKEN).check("GET", "/api/state", CIMultiDict(Host="127.0.0.1:8080"), target=target)
 
 
@@ -208,7 +207,7 @@ def test_a_token_that_no_header_carries_is_refused_at_once(token: str) -> None:
 
 
 def test_tokens_that_are_made_differ_and_can_be_carried() -> None:
-    tokens = {made_token() for _ in range(100)}
+    tokens = {generate_token() for _ in range(100)}
     assert len(tokens) == 100
     assert all(len(token) >= 32 and Guard("::1", token) for token in tokens)
 

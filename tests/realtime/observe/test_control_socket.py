@@ -457,7 +457,7 @@ async def test_what_is_printed_is_told_who_is_attached(runtime: Path) -> None:
 async def test_a_stream_in_which_nothing_happens_shows_signs_of_life(
     runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lifecycle.observe._http.streams._KEEP_ALIVE", 0.05)
+    monkeypatch.setattr("lifecycle.observe.http.server._KEEP_ALIVE", 0.05)
     async with opened() as (_, path), streaming(path, "/api/events/stream") as stream:
         assert await stream.comment() == b": still there\n"
 
@@ -465,7 +465,7 @@ async def test_a_stream_in_which_nothing_happens_shows_signs_of_life(
 async def test_a_socket_that_cannot_be_served_is_told_at_once_and_ends_nothing(
     runtime: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "lifecycle.observe._http.control", None)
+    monkeypatch.setitem(sys.modules, "lifecycle.observe.http.api", None)
     async with opened() as (life, path):
         with suppress(ConnectionError):
             assert await sent(path, b"GET /api/state HTTP/1.0\r\n\r\n") == b""

@@ -18,9 +18,8 @@ from aiohttp import web
 
 from lifecycle.control import Event, Router
 from lifecycle.observe import Console, watch
-from lifecycle.observe._http.api import SharedMessages
-from lifecycle.observe._http.servers import serving
-from lifecycle.observe._http.streams import stream
+from lifecycle.observe.http.api import SharedMessages
+from lifecycle.observe.http.server import serving, stream
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
 from tests.programs import LIMIT, Running
@@ -47,11 +46,11 @@ def post(body: bytes, kind: str = "application/json", target: str = "/api/comman
 @pytest.mark.parametrize(
     ("request_", "status", "told"),
     [
-        (post(b""), 400, "the body is no JSON"),
-        (post(b"{"), 400, "the body is no JSON"),
-        (post(b"\xff\xfe"), 400, "the body is no JSON"),
-        (post(b'{"line": NaN}'), 400, "NaN is no number"),
-        (post(b'{"line": ' + b"1" * 5000 + b"}"), 400, "the body is no JSON"),
+        (post(b""), 400, "the body is not JSON"),
+        (post(b"{"), 400, "the body is not JSON"),
+        (post(b"\xff\xfe"), 400, "the body is not JSON"),
+        (post(b'{"line": NaN}'), 400, "NaN is not a number"),
+        (post(b'{"line": ' + b"1" * 5000 + b"}"), 400, "the body is not JSON"),
         (post(b"[" * 200_000), 400, "the body is nested too deeply"),
         (post(b'{"line": ' * 100_000), 400, "the body is nested too deeply"),
         (post(b"[]"), 400, "the body must be a JSON object with line"),
@@ -69,12 +68,12 @@ def post(body: bytes, kind: str = "application/json", target: str = "/api/comman
         (b"GET /api/command HTTP/1.0\r\n\r\n", 405, "use POST"),
         (b"GET / HTTP/1.0\r\n\r\n", 404, "there is nothing under this path"),
         (b"GET /api/../api/dumps HTTP/1.0\r\n\r\n", 404, "there is nothing under this path"),
-        (b"GET /api/trace/x HTTP/1.0\r\n\r\n", 400, "'x' is no number"),
-        (b"GET /api/trace/" + b"9" * 5000 + b" HTTP/1.0\r\n\r\n", 400, "is no number"),
+        (b"GET /api/trace/x HTTP/1.0\r\n\r\n", 400, "'x' is not a number"),
+        (b"GET /api/trace/" + b"9" * 5000 + b" HTTP/1.0\r\n\r\n", 400, "is not a number"),
         (b"GET /api/trace/99999999 HTTP/1.0\r\n\r\n", 404, "there is no event 99999999 here"),
-        (b"GET /api/events?limit=0 HTTP/1.0\r\n\r\n", 400, "'0' is no number; give 1 or more"),
-        (b"GET /api/events?limit=-1 HTTP/1.0\r\n\r\n", 400, "'-1' is no number"),
-        (b"GET /api/events?limit=%D9%A3 HTTP/1.0\r\n\r\n", 400, "is no number"),
+        (b"GET /api/events?limit=0 HTTP/1.0\r\n\r\n", 400, "'0' is not a number; give 1 or more"),
+        (b"GET /api/events?limit=-1 HTTP/1.0\r\n\r\n", 400, "'-1' is not a number"),
+        (b"GET /api/events?limit=%D9%A3 HTTP/1.0\r\n\r\n", 400, "is not a number"),
         (b"GET /api/events?pattern=[ HTTP/1.0\r\n\r\n", 400, "malformed pattern"),
         (b"GET /api/events/stream?pattern=[ HTTP/1.0\r\n\r\n", 400, "malformed pattern"),
         (b"GET /api/explain HTTP/1.0\r\n\r\n", 400, "give the topic"),
@@ -168,7 +167,7 @@ async def test_a_client_that_goes_away_in_mid_body_orders_nothing(runtime: Path)
 async def test_a_reader_that_never_reads_is_cut_off_and_slows_nobody(
     runtime: Path, target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("lifecycle.observe._http.streams._PATIENCE", 0.2)
+    monkeypatch.setattr("lifecycle.observe.http.server._CLIENT_TIMEOUT", 0.2)
     router = Router()
     router.handle("**", lambda event: print(event.topic))
     async with opened(router=router) as (_, path), asyncio.timeout(LIMIT):
@@ -216,7 +215,7 @@ async def test_a_stream_that_fails_is_cut_off_and_logged(
 ) -> None:
     async with opened() as (_, path):
         await ask(path, "/api/program")
-        monkeypatch.setattr("lifecycle.observe._http.api.event", None)
+        monkeypatch.setattr("lifecycle.observe.http.api.event", None)
         received = await sent(path, b"GET /api/state/stream HTTP/1.0\r\n\r\n")
     assert received.count(b"HTTP/1.") == 1
     assert received.endswith(b": here it begins\n\n")
@@ -290,7 +289,7 @@ async def _watched(path: Path, program: Running) -> None:
 
 
 def test_json_of_a_thousand_nodes_is_one_message() -> None:
-    from lifecycle.observe._http.streams import event
+    from lifecycle.observe.http.server import event
 
     told = {"nodes": {f"worker:{number}": {"name": "a\nb\r\n\n"} for number in range(1000)}}
     message = event(told, "change")

@@ -15,7 +15,7 @@ import pytest
 
 from lifecycle.control import Event, Router
 from lifecycle.observe import Dashboard
-from lifecycle.observe._dashboard.guard import HEADERS
+from lifecycle.observe.http.guard import HEADERS
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
 from lifecycle.workers import Spec, Status, Supervisor
@@ -116,7 +116,7 @@ async def test_what_is_no_request_is_refused_with_the_same_headers_and_says_not_
     [b"", b"GET / HTTP/1.1\r\nHost: loc", b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HTTP/1.1\r\nHo"],
 )
 async def test_who_never_ends_the_head_of_a_request_is_cut_off(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lifecycle.observe._http.servers._PATIENCE", 0.05)
+    monkeypatch.setattr("lifecycle.observe.http.server._CLIENT_TIMEOUT", 0.05)
     async with served() as (_, dashboard):
         # On a slow machine it may be cut off before what it did ask for is answered.
         assert await raw(dashboard, begun) == b"" or b"nowhere" in begun
@@ -148,7 +148,7 @@ async def silent(dashboard: Dashboard, count: int) -> AsyncGenerator[list[asynci
 async def test_connections_that_ask_for_nothing_take_a_quarter_of_the_descriptors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lifecycle.observe._http.servers._PATIENCE", 3600.0)
+    monkeypatch.setattr("lifecycle.observe.http.server._CLIENT_TIMEOUT", 3600.0)
     async with served() as (client, dashboard), silent(dashboard, 350) as readers, asyncio.timeout(LIMIT):
         async with client.get("/api/program") as answer:
             assert answer.status == 200
@@ -211,7 +211,7 @@ async def _connected_without_a_descriptor(
 
 
 async def test_who_does_not_read_an_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lifecycle.observe._http.servers._PATIENCE", 0.05)
+    monkeypatch.setattr("lifecycle.observe.http.server._CLIENT_TIMEOUT", 0.05)
     ask = b"GET /page/vendor/dagre/dagre.esm.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with served() as (_, dashboard), asyncio.timeout(LIMIT):
         with socket.socket() as client:

@@ -1,39 +1,50 @@
-"""The HTTP API of a running program: the same for its control socket and for the page.
+"""The HTTP API of a running program, the same for its control socket and for the page.
 
-A method a path, between HTTP and the `Console`: what an order means is decided there. What each path says stands in
-docs/reference/control-api.md.
+One method per path between HTTP and the `Console`, which decides what a command means. docs/reference/control-api.md
+describes the paths.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from lifecycle._net import peer
 from lifecycle.errors import InvalidPattern
-from lifecycle.observe._http.answers import errors_as_json, json_answer, json_object, text_answer
-from lifecycle.observe._http.refusals import Refused
-from lifecycle.observe._http.streams import event, stream
 from lifecycle.observe.console import TooMany
+from lifecycle.observe.http.guard import Refused
+from lifecycle.observe.http.server import (
+    errors_as_json,
+    event,
+    json_object,
+    json_response,
+    problem,
+    stream,
+    text_response,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable
 
+    from aiohttp.typedefs import Handler
+
     from lifecycle.observe.console import Console, Outcome
     from lifecycle.observe.watching import Update
 
-__all__ = ["SharedMessages", "api_routes", "change_event", "errors_as_json"]
+__all__ = ["SharedMessages", "api_routes", "change_event", "control_app"]
 
-#: Seconds between two messages of what comes fast: many at once cost a fraction of one after the other.
+#: Seconds between two messages of a busy stream: many entries at once cost a fraction of one after the other.
 _PAUSE = 0.05
 
-#: Events that are answered where nobody says how many.
-_LATEST = 100
+#: Events in an answer if the request has no limit.
+_DEFAULT_LIMIT = 100
 
 
 def api_routes(console: Console) -> list[web.RouteDef]:
-    """The routes of the API, all below ``/api``; `errors_as_json` is the middleware that goes with them."""
+    """Return the routes of the API, all below ``/api``; they need the middleware `errors_as_json`."""
     api = _Api(console)
     return [
         web.get("/api/program", api.program),
@@ -55,7 +66,7 @@ def api_routes(console: Console) -> list[web.RouteDef]:
 
 
 class _Api:
-    """One method a path."""
+    """One method per path."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -64,10 +75,10 @@ class _Api:
     # -- the state -------------------------------------------------------------------------------------------------
 
     async def program(self, _: web.Request) -> web.Response:
-        return json_answer(self._console.snapshot().to_dict()["program"])
+        return json_response(self._console.snapshot().to_dict()["program"])
 
     async def state(self, _: web.Request) -> web.Response:
-        return json_answer(self._console.snapshot().to_dict())
+        return json_response(self._console.snapshot().to_dict())
 
     async def state_stream(self, request: web.Request) -> web.StreamResponse:
         return await stream(self._console, request, self._changes())
@@ -82,12 +93,12 @@ class _Api:
     # -- events ----------------------------------------------------------------------------------------------------
 
     async def events(self, request: web.Request) -> web.Response:
-        limit = _count(request.query.get("limit", str(_LATEST)))
+        limit = _count(request.query.get("limit", str(_DEFAULT_LIMIT)))
         try:
             found = await self._console.events.find(_pattern(request), limit=limit)
         except InvalidPattern as error:
             raise Refused(400, str(error)) from None
-        return json_answer([entry.to_dict() for entry in found])
+        return json_response([entry.to_dict() for entry in found])
 
     async def events_stream(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -101,24 +112,24 @@ class _Api:
             found = self._console.events.trace(_count(request.match_info["id"]))
         except LookupError as error:
             raise Refused(404, str(error)) from None
-        return json_answer(found.to_dict())
+        return json_response(found.to_dict())
 
     async def explain(self, request: web.Request) -> web.Response:
         topic = request.query.get("topic", "")
         if not topic:
             raise Refused(400, "give the topic: /api/explain?topic=file/modified")
-        return json_answer(self._console.events.explain(topic).to_dict())
+        return json_response(self._console.events.explain(topic).to_dict())
 
     async def routes(self, _: web.Request) -> web.Response:
-        return json_answer(self._console.routes())
+        return json_response(self._console.routes())
 
     # -- commands --------------------------------------------------------------------------------------------------
 
     async def commands(self, _: web.Request) -> web.Response:
-        return json_answer(self._console.commands())
+        return json_response(self._console.commands())
 
     async def complete(self, request: web.Request) -> web.Response:
-        return json_answer(self._console.complete(request.query.get("line", "")))
+        return json_response(self._console.complete(request.query.get("line", "")))
 
     async def command(self, request: web.Request) -> web.Response:
         given = await json_object(request, line=str)
@@ -132,9 +143,9 @@ class _Api:
         return await _outcome(self._console.emit(given["topic"], given.get("data")))
 
     async def attach(self, request: web.Request) -> web.StreamResponse:
-        return await stream(self._console, request, self._printed())
+        return await stream(self._console, request, self._output())
 
-    async def _printed(self) -> AsyncGenerator[bytes]:
+    async def _output(self) -> AsyncGenerator[bytes]:
         dropped = 0
         with self._console.listening() as texts:
             async for text in texts:
@@ -148,43 +159,43 @@ class _Api:
 
     async def diagram(self, request: web.Request) -> web.Response:
         try:
-            return text_answer(self._console.diagram(request.query.get("of", "system")))
+            return text_response(self._console.diagram(request.query.get("of", "system")))
         except LookupError as error:
             raise Refused(404, str(error)) from None
 
     async def dump(self, _: web.Request) -> web.Response:
-        return text_answer(self._console.dump())
+        return text_response(self._console.dump())
 
 
 class SharedMessages:
-    """Messages of the state, written once for all readers who are told the same."""
+    """Messages of the state, encoded once for all streams that get the same one."""
 
     def __init__(self) -> None:
-        # What it was that was written last, and how.
+        # The update that was encoded last, and its message.
         self._full: tuple[object, bytes] = (None, b"")
         self._change: tuple[object, bytes] = (None, b"")
 
     def full(self, update: Update) -> bytes:
-        """The first that a reader is told: everything."""
+        """Return the first message of a stream, with everything."""
         if self._full[0] is not update.snapshot:
             self._full = update.snapshot, change_event(update)
         return self._full[1]
 
     def change(self, update: Update) -> bytes:
-        """What is new: the same object for most of them."""
+        """Return a message with the changes, which are the same object for most streams."""
         if self._change[0] is not update.nodes:
             self._change = update.nodes, change_event(update)
         return self._change[1]
 
 
 def change_event(update: Update) -> bytes:
-    """What has changed, as a message."""
+    """Return the message for ``update``."""
     return event({"time": update.snapshot.time, "nodes": update.nodes}, "change")
 
 
-async def _outcome(order: Awaitable[Outcome]) -> web.Response:
+async def _outcome(work: Awaitable[Outcome]) -> web.Response:
     try:
-        return json_answer((await order).to_dict())
+        return json_response((await work).to_dict())
     except TooMany as error:
         raise Refused(503, str(error)) from None
 
@@ -206,10 +217,29 @@ def _pattern(request: web.Request) -> str:
 
 
 def _count(text: str) -> int:
-    """A number from a request, 1 or more."""
+    """Return a number from a request, 1 or more."""
     if not text.isascii() or not text.isdigit() or len(text) > _DIGITS or not int(text):
-        raise Refused(400, f"{text[:40]!r} is no number; give 1 or more")
+        raise Refused(400, f"{text[:40]!r} is not a number; give 1 or more")
     return int(text)
 
 
 _DIGITS = 15
+
+
+def control_app(console: Console) -> web.Application:
+    """Return the API for a control socket, which answers our own user and root only."""
+    app = web.Application(middlewares=[_check_user, errors_as_json])
+    app.add_routes(api_routes(console))
+    return app
+
+
+@web.middleware
+async def _check_user(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse clients of other users, where the system provides the user of a client."""
+    transport = request.transport
+    client = None if transport is None else peer(transport.get_extra_info("socket"))
+    if client is not None and client.uid not in (0, os.geteuid()):
+        answer = problem(403, "this program belongs to another user")
+        answer.force_close()
+        return answer
+    return await handler(request)

@@ -1,8 +1,8 @@
-"""Who may ask a `Dashboard` for what: which host, which page, which token. Knows requests only by their headers.
+"""`Guard`: which requests a `Dashboard` answers, by host, origin and token.
 
-A browser lends its user's reach to every page that is open in it. So a request counts only if it was sent to this
-machine by name or number (another name that leads here is DNS rebinding), and from a page of our own (anything else is
-request forgery); what changes something needs the token as well, which no other page can know.
+A browser lends its user's reach to every page that is open in it. So a request must be sent to this machine by name or
+address (another name that resolves here is DNS rebinding), and come from the dashboard's own page (anything else is
+request forgery). Requests that change something need the token as well, which no other page can know.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ import socket
 from typing import TYPE_CHECKING
 
 from lifecycle._net import is_loopback
-from lifecycle.observe._http.refusals import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from multidict import MultiMapping
 
-__all__ = ["HEADERS", "Guard", "made_token"]
+__all__ = ["HEADERS", "Guard", "Refused", "generate_token"]
 
-#: On every answer: nothing from elsewhere, nothing inline, in no frame, told to nobody, kept nowhere.
+#: On every answer: nothing from other origins, nothing inline, not framed, no referrer, not cached.
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -41,28 +40,36 @@ HEADERS: Mapping[str, str] = {
     "Server": "lifecycle",
 }
 
-#: They show what the program prints, and where each line of it stands: as good as a command.
-_DEEP = ("/api/dump", "/api/attach")
+#: They show output and source lines of the program, so they need the token as commands do.
+_SENSITIVE = ("/api/dump", "/api/attach")
 _READING = ("GET", "HEAD")
 _SCHEME = "bearer"
 
-#: A name or number, and perhaps a port: no user, no zone, nothing after a bracket.
+#: A name or address, and perhaps a port: no user, no zone, nothing after a bracket.
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:/@%]+))(?::[0-9]{0,5})?", re.IGNORECASE)
+
+
+class Refused(Exception):  # an answer, not a failure of ours
+    """Ends a request with ``status``; ``reason`` is for the person who sent it."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(status, reason)
+        self.status, self.reason = status, reason
 
 
 class Guard:
     """Checks requests for a server at ``host``.
 
-    ``token`` is what commands need, and reading too where other machines can ask; ``free`` are the paths of files that
-    say nothing of the program.
+    Commands need ``token``, as does reading if other machines can reach ``host``. ``free`` are the paths of files
+    that contain nothing of the program.
 
     Raises:
-        ValueError: for a token that no header could carry.
+        ValueError: if no header can carry the token.
     """
 
     def __init__(self, host: str, token: str, *, free: Container[str] = ()) -> None:
         if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise ValueError("the token is no word of printable ASCII; give one, or None for a token that is made")
+            raise ValueError("the token must be one word of printable ASCII; give one, or None to generate it")
         self._token = token.encode()
         self._free = free
         self._open = is_loopback(host)
@@ -71,14 +78,14 @@ class Guard:
             self._names.add(socket.gethostname().lower())
 
     def check(self, method: str, path: str, headers: MultiMapping[str], *, target: str = "/") -> None:
-        """Let a request pass; ``target`` is as it was sent, ``path`` what was found for it.
+        """Check a request; ``target`` is as it was sent, ``path`` the route that it matches.
 
         Raises:
-            Refused: saying which of host, origin and token is wrong, and nothing of what is right.
+            Refused: naming which of host, origin and token is wrong, but not what is right.
         """
         if not target.startswith("/"):
-            # With a host in it, it would count for more than the header that is looked at.
-            raise Refused(403, "this is no proxy; ask for a path")
+            # A host in the target would take precedence over the header that is checked.
+            raise Refused(403, "this is not a proxy; request a path")
         host = self._checked_host(headers)
         self._check_origin(host, headers)
         self._check_site(method, path, headers)
@@ -88,11 +95,11 @@ class Guard:
         given = headers.getall("Host", [])
         name = _name(given[0]) if len(given) == 1 else None
         if name is None or not self._is_ours(name):
-            raise Refused(403, "this host is not served here; ask for the address that the program told")
+            raise Refused(403, "this host is not served here; use the address that the program printed")
         return given[0]
 
     def _is_ours(self, name: str) -> bool:
-        """A number cannot be rebound; a port may be anything, as of a tunnel."""
+        """An address cannot be rebound; any port is allowed, as of a tunnel."""
         if name in self._names:
             return True
         try:
@@ -108,33 +115,33 @@ class Guard:
                 raise Refused(403, "another page may not ask here")
 
     def _check_site(self, method: str, path: str, headers: MultiMapping[str]) -> None:
-        """What browsers say of who asks; a link to the page itself may stand anywhere."""
+        """Check the page that a browser reports; a link to the dashboard itself may be on any page."""
         site = headers.get("Sec-Fetch-Site", "none")
         link = method in _READING and path == "/" and headers.get("Sec-Fetch-Mode") == "navigate"
         if site not in ("same-origin", "none") and not link:
             raise Refused(403, "another page may not ask here")
 
     def _check_token(self, method: str, path: str, headers: MultiMapping[str]) -> None:
-        """A token that is there has to be the right one, needed or not: so a page can ask whether it is."""
+        """Check a token even where none is needed, so that a page can find out whether its token is right."""
         given = headers.getall("Authorization", [])
-        reading = method in _READING and path not in _DEEP
+        reading = method in _READING and path not in _SENSITIVE
         needed = path not in self._free and not (reading and self._open)
         if (needed or given) and not (len(given) == 1 and self._is_right(given[0])):
             raise Refused(401, "this needs the token of the program, as `Authorization: Bearer TOKEN`")
 
     def _is_right(self, header: str) -> bool:
         scheme, _, token = header.partition(" ")
-        # Surrogates: bytes that came as a header may be anything.
+        # A header may contain any bytes, which arrive as surrogates.
         given = token.strip().encode("utf-8", "surrogateescape")
         return hmac.compare_digest(given, self._token) and scheme.lower() == _SCHEME
 
 
-def made_token() -> str:
-    """One that nobody guesses."""
+def generate_token() -> str:
+    """Return a random token."""
     return secrets.token_urlsafe(24)
 
 
 def _name(host: str) -> str | None:
-    """``host`` without its port, in lower case; brackets of an IPv6 address fall. None for what is no host."""
+    """Return ``host`` in lower case, without its port and the brackets of an IPv6 address; None if it is not a host."""
     found = _HOST.fullmatch(host)
     return (found["six"] or found["name"]).lower() if found else None

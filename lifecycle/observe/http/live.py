@@ -1,0 +1,362 @@
+"""The page of a `Dashboard`: its files, the one stream that an open page follows, and the figures in it.
+
+A browser opens six connections to a server at most, over all of its tabs, so a page has one stream for everything. What
+happens between two messages is reported once, in its latest state: a busy program pays for what is shown, not for what
+happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections import Counter, OrderedDict, deque
+from contextlib import AsyncExitStack, aclosing, suppress
+from functools import cache, lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from aiohttp import web
+
+from lifecycle import hooks
+from lifecycle._async import shield
+from lifecycle._text import component_name
+from lifecycle.control.router import Router
+from lifecycle.observe._snapshot.nodes import router_ids
+from lifecycle.observe.http.api import SharedMessages, api_routes
+from lifecycle.observe.http.guard import HEADERS, Guard, Refused
+from lifecycle.observe.http.server import errors_as_json, event, problem, stream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+    from importlib.resources.abc import Traversable
+    from types import TracebackType
+    from typing import Self
+
+    from aiohttp.typedefs import Handler, Middleware
+
+    from lifecycle.observe._events.entries import Entry
+    from lifecycle.observe.console import Console
+
+__all__ = ["Figures", "Latencies", "Latency", "live", "memory_of", "page_app", "page_files"]
+
+#: The content type of each file that is served; others, such as licences, are not.
+_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+
+#: Seconds between two messages with events, and events in one of them, the newest.
+_EVENTS_INTERVAL, _EVENTS_SHOWN = 0.2, 200
+#: Nodes per second that changes are computed for, so that this costs a share of a core that does not grow with them;
+#: and the seconds between two messages at most.
+_NODES_PER_SECOND, _LONGEST_INTERVAL = 2000.0, 2.0
+#: Seconds between two measurements.
+_FIGURES_INTERVAL = 2.0
+#: Calls of a route that are remembered, and routes; the one that was called longest ago is forgotten first.
+_CALLS, _ROUTES = 200, 2000
+
+_PROC = Path("/proc")
+
+
+# -- the page ------------------------------------------------------------------------------------------------------
+
+
+def page_app(console: Console, latencies: Latencies, host: str, token: str) -> web.Application:
+    """Return the page and the API for a server at ``host``."""
+    pages = page_files()
+    guard = _guarding(Guard(host, token, free=pages.keys()))
+    app = web.Application(middlewares=[guard, errors_as_json])
+    app.on_response_prepare.append(_add_headers)
+    figures, shared = Figures(latencies, console), SharedMessages()
+
+    async def follow(request: web.Request) -> web.StreamResponse:
+        return await stream(console, request, live(console, figures, shared))
+
+    app.add_routes([web.get(path, _serving(*page)) for path, page in pages.items()])
+    app.add_routes([*api_routes(console), web.get("/api/live", follow, allow_head=False)])
+    return app
+
+
+def page_files() -> dict[str, tuple[bytes, str]]:
+    """Return content and type of each file of the page, by path."""
+    found = dict(_files_in(files("lifecycle.observe") / "page", "/page"))
+    return {"/": found.pop("/page/index.html"), **found}
+
+
+def _files_in(folder: Traversable, path: str) -> Iterator[tuple[str, tuple[bytes, str]]]:
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _files_in(each, f"{path}/{each.name}")
+        elif (kind := _TYPES.get(each.name.rpartition(".")[2])) is not None:
+            yield f"{path}/{each.name}", (each.read_bytes(), kind)
+
+
+def _serving(body: bytes, kind: str) -> Handler:
+    async def serve(_: web.Request) -> web.Response:
+        return web.Response(body=body, content_type=kind, charset="utf-8")
+
+    return serve
+
+
+def _guarding(guard: Guard) -> Middleware:
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        try:
+            path = resource.canonical if resource else request.path
+            guard.check(request.method, path, request.headers, target=request.raw_path)
+        except Refused as refusal:
+            challenge = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else None  # noqa: PLR2004  # unauthorized
+            answer = problem(refusal.status, refusal.reason, challenge)
+            answer.force_close()
+            return answer
+        return await handler(request)
+
+    return guarded
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(HEADERS)
+
+
+# -- the stream ----------------------------------------------------------------------------------------------------
+
+
+async def live(console: Console, figures: Figures, shared: SharedMessages) -> AsyncGenerator[bytes]:
+    """Yield messages ``change``, ``entries`` and ``figures`` until closed; each is encoded once for all pages."""
+    pids: dict[str, int] = {}
+    sources = _changes(console, shared, pids), _entries(console), _figures(figures, pids)
+    async with aclosing(_merged(*sources)) as messages:
+        async for message in messages:
+            yield message
+
+
+async def _changes(console: Console, shared: SharedMessages, pids: dict[str, int]) -> AsyncGenerator[bytes]:
+    known: set[str] = set()
+    encode = shared.full
+    async with console.watch() as changes:
+        async for change in changes:
+            _update(change.nodes, known, pids)
+            yield encode(change)
+            encode = shared.change
+            await asyncio.sleep(min(_LONGEST_INTERVAL, len(known) / _NODES_PER_SECOND))
+
+
+def _update(nodes: dict[str, Any], known: set[str], pids: dict[str, int]) -> None:
+    for name, node in nodes.items():
+        (known.discard if node is None else known.add)(name)
+        pid = None if node is None else node.get("pid")
+        if isinstance(pid, int):
+            pids[name] = pid
+        else:
+            pids.pop(name, None)
+
+
+async def _entries(console: Console) -> AsyncGenerator[bytes]:
+    dropped = 0
+    # Followed from before the first message on: what happens while that is sent comes with the next.
+    async with console.events.follow() as following:
+        known = console.events.entries(limit=_EVENTS_SHOWN)
+        # The oldest first: the page keeps them in the order in which they arrive.
+        known.sort(key=lambda entry: entry.id)
+        yield _message(known)
+        async for first in following:
+            await asyncio.sleep(_EVENTS_INTERVAL)
+            entries = [first, *following.ready()]
+            skipped = max(0, len(entries) - _EVENTS_SHOWN)
+            lost = following.dropped - dropped + skipped
+            dropped = following.dropped
+            yield _message(entries[skipped:], lost)
+
+
+def _message(entries: Iterable[Entry], dropped: int = 0) -> bytes:
+    texts = ",".join(map(_encoded, entries))
+    return f'event: entries\ndata: {{"entries":[{texts}],"dropped":{dropped}}}\n\n'.encode()
+
+
+@lru_cache(1000)
+def _encoded(entry: Entry) -> str:
+    """Return ``entry`` as JSON, cached for the next page that shows it."""
+    return json.dumps(entry.to_dict(), separators=(",", ":"))
+
+
+async def _figures(figures: Figures, pids: dict[str, int]) -> AsyncGenerator[bytes]:
+    # The page cannot use the first before the state is there.
+    pause = _EVENTS_INTERVAL
+    while True:
+        await asyncio.sleep(pause)
+        yield figures.message(pids.values())
+        pause = _FIGURES_INTERVAL
+
+
+async def _merged(*sources: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield the messages of all sources as they come, until one ends."""
+    async with AsyncExitStack() as resources:
+        upcoming: dict[asyncio.Task[bytes], AsyncGenerator[bytes]] = {}
+        for source in sources:
+            await resources.enter_async_context(aclosing(source))
+            upcoming[_next(source)] = source
+        resources.push_async_callback(_cancel, upcoming)
+        while True:
+            done, _ = await asyncio.wait(upcoming, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                source = upcoming.pop(task)
+                try:
+                    message = task.result()
+                except StopAsyncIteration:
+                    return
+                upcoming[_next(source)] = source
+                yield message
+
+
+def _next(source: AsyncGenerator[bytes]) -> asyncio.Task[bytes]:
+    async def wait() -> bytes:
+        return await anext(source)
+
+    return asyncio.create_task(wait(), name="a message for a page")
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[bytes]]) -> None:
+    """Cancel them and wait for all, even if cancelled: only then may the generators be closed."""
+    for task in tasks:
+        task.cancel()
+    await shield(asyncio.gather(*tasks, return_exceptions=True))
+
+
+# -- figures -------------------------------------------------------------------------------------------------------
+
+
+class Latency(TypedDict):
+    """Seconds of the last calls of a route: the median and the 95th percentile; ``count`` is of all calls."""
+
+    p50: float
+    p95: float
+    count: int
+
+
+class Latencies:
+    """Durations of handlers, from `hooks.handler_finished`, for every router of the process while it is entered.
+
+    A route is a router and a pattern: two routers may have the same pattern.
+    """
+
+    def __init__(self) -> None:
+        self._durations: OrderedDict[tuple[object, str], deque[float]] = OrderedDict()
+        self._counts: dict[tuple[object, str], int] = {}
+
+    def __enter__(self) -> Self:
+        """Begin to measure."""
+        hooks.handler_finished.connect(self._on_finished)
+        hooks.router_stopped.connect(self._on_stopped)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop measuring."""
+        hooks.handler_finished.disconnect(self._on_finished)
+        hooks.router_stopped.disconnect(self._on_stopped)
+
+    def of(self, pattern: str, router: object = None) -> Latency | None:
+        """Return the figures of ``pattern`` in ``router``; None before its first call ended."""
+        last = self._durations.get((router, pattern))
+        if not last:
+            return None
+        ordered = sorted(last)
+        count = self._counts[router, pattern]
+        return Latency(p50=_quantile(ordered, 0.5), p95=_quantile(ordered, 0.95), count=count)
+
+    def all(self, router: object = None) -> dict[str, Latency]:
+        """Return the figures of every pattern of ``router`` that was called."""
+        patterns = [pattern for owner, pattern in self._durations if owner is router]
+        return {pattern: found for pattern in patterns if (found := self.of(pattern, router)) is not None}
+
+    def _on_finished(self, router: object, *, pattern: str, duration: float, **_: Any) -> None:
+        route = router, pattern
+        durations = self._durations.get(route)
+        if durations is None:
+            durations = self._durations[route] = deque(maxlen=_CALLS)
+            self._counts[route] = 0
+            if len(self._durations) > _ROUTES:
+                del self._counts[self._durations.popitem(last=False)[0]]
+        durations.append(duration)
+        self._durations.move_to_end(route)
+        self._counts[route] += 1
+
+    def _on_stopped(self, _sender: object, *, router: object) -> None:
+        for route in [route for route in self._durations if route[0] is router]:
+            del self._durations[route], self._counts[route]
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+class Figures:
+    """Latencies of routes, memory of processes and CPU of this one, measured and encoded once for all pages."""
+
+    def __init__(self, latencies: Latencies, console: Console) -> None:
+        self._latencies = latencies
+        self._console = console
+        self._message = b""
+        self._at, self._cpu = time.monotonic(), time.process_time()
+        self._valid_until = 0.0
+
+    def message(self, pids: Iterable[int]) -> bytes:
+        """Return the figures, at most two seconds old; ``pids`` are the processes whose memory is wanted."""
+        now = time.monotonic()
+        if now >= self._valid_until:
+            figures = {"latency": self._latency(), "memory": memory_of(pids), "cpu": self._cpu_share(now)}
+            self._message = event(figures, "figures")
+            self._valid_until = now + _FIGURES_INTERVAL
+        return self._message
+
+    def _latency(self) -> dict[str, Latency]:
+        """Return latencies by pattern, or by the id of the route if several routers have the pattern."""
+        routers = [each for each in self._console.lifetime.components() if isinstance(each, Router)]
+        found = [self._latencies.all(router) for router in routers]
+        owners = Counter(pattern for each in found for pattern in each)
+        return {
+            pattern if owners[pattern] == 1 else f"{name}/route:{pattern}": latency
+            for name, each in zip(router_ids(map(component_name, routers)), found, strict=True)
+            for pattern, latency in each.items()
+        }
+
+    def _cpu_share(self, now: float) -> float:
+        """Return the share of one core since the last call."""
+        cpu = time.process_time()
+        share = (cpu - self._cpu) / max(1e-3, now - self._at)
+        self._at, self._cpu = now, cpu
+        return share
+
+
+def memory_of(pids: Iterable[int]) -> dict[int, int]:
+    """Return resident bytes by process id, without those that cannot be read.
+
+    They are read from /proc, or by psutil if that is installed and /proc is missing.
+    """
+    read = _memory_reader()
+    return {pid: size for pid in pids if (size := read(pid))}
+
+
+@cache
+def _memory_reader() -> Callable[[int], int]:
+    if (_PROC / "self/statm").exists():
+        return _memory_from_proc
+    try:
+        import psutil
+    except ImportError:
+        return lambda _: 0
+
+    def from_psutil(pid: int) -> int:
+        with suppress(psutil.Error):
+            return int(psutil.Process(pid).memory_info().rss)
+        return 0
+
+    return from_psutil
+
+
+def _memory_from_proc(pid: int) -> int:
+    with suppress(OSError, ValueError, IndexError):
+        return int((_PROC / str(pid) / "statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0

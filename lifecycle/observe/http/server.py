@@ -1,0 +1,333 @@
+"""The HTTP server of the control API: it serves an aiohttp application, answers in JSON and sends event streams.
+
+Clients may be slow or never read at all, and a shutdown waits for none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from aiohttp import web
+
+from lifecycle._connections import NEVER, Acceptor, Connection, Connections
+from lifecycle.observe.console import TooMany
+from lifecycle.observe.http.guard import Refused
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncGenerator, Mapping
+
+    from aiohttp.typedefs import Handler
+
+    from lifecycle.observe.console import Console
+
+__all__ = [
+    "errors_as_json",
+    "event",
+    "json_object",
+    "json_response",
+    "problem",
+    "serving",
+    "stream",
+    "text_response",
+]
+
+_log = logging.getLogger("lifecycle.observe")
+
+#: Connections that may wait to be accepted.
+_BACKLOG = 1024
+
+#: Seconds that running requests have for their answers when the server ends; streams have none.
+_SHUTDOWN_TIMEOUT = 0.5
+
+#: Seconds that a client has for the head of each request, for its body, and to take an answer or a message of a stream.
+_CLIENT_TIMEOUT = 30.0
+
+#: Bytes of a request's body.
+_MAX_BODY = 1024 * 1024
+
+#: Seconds between comments in a stream, so that proxies keep it open while nothing happens.
+_KEEP_ALIVE = 15.0
+
+#: Bytes that are written at once: a buffer holds a few of them, however large a message is.
+_CHUNK = 32 * 1024
+
+#: On every answer: not cached, not sniffed.
+_HEADERS: Mapping[str, str] = {
+    "Cache-Control": "no-store",
+    "Server": "lifecycle",
+    "X-Content-Type-Options": "nosniff",
+}
+
+_STREAM_HEADERS = {**_HEADERS, "Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
+
+
+# -- the server ----------------------------------------------------------------------------------------------------
+
+
+class _DebugLog(logging.LoggerAdapter[logging.Logger]):
+    """A log that writes everything at DEBUG: a malformed request is no failure of the program."""
+
+    def info(self, msg: object, *args: object, **how: Any) -> None:
+        self.debug(msg, *args, **how)
+
+    def error(self, msg: object, *args: object, **how: Any) -> None:
+        self.debug(msg, *args, **how)
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **how: Any) -> None:
+        self.debug(msg, *args, exc_info=exc_info, **how)
+
+
+_debug_log = _DebugLog(_log)
+
+
+@web.middleware
+async def _send_in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Send the answer, and abort the connection of a client that does not take it."""
+    connection = request.protocol
+    assert isinstance(connection, Connection), "it is made here"
+    connection.begin(request)
+    try:
+        answer = await handler(request)
+        try:
+            async with asyncio.timeout(_CLIENT_TIMEOUT):
+                await answer.prepare(request)
+                await answer.write_eof()
+        except TimeoutError:
+            connection.cut()
+    finally:
+        connection.end()
+    if not request.content.is_eof():
+        await connection.linger()
+    return answer
+
+
+@asynccontextmanager
+async def serving(
+    app: web.Application, console: Console, at: socket.socket, *, headers: Mapping[str, str] | None = None
+) -> AsyncGenerator[None]:
+    """Serve ``app`` at a socket for a block; a request whose client disconnects is cancelled.
+
+    ``headers`` are added to answers to requests that ``app`` never sees, because they are malformed.
+    """
+    app.on_shutdown.append(lambda _: console.end_streams())
+    app.middlewares.insert(0, _send_in_time)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_TIMEOUT)
+    await runner.setup()
+    server = runner.server
+    assert server is not None, "it was set up"
+    connections = Connections(timeout=_CLIENT_TIMEOUT)
+
+    def connection() -> Connection:
+        return Connection(
+            connections,
+            server,
+            refusal=partial(problem, headers=headers),
+            log=_debug_log,
+            access_log=None,
+            keepalive_timeout=NEVER,
+            lingering_time=0,
+            logger=_debug_log,
+        )
+
+    at.listen(_BACKLOG)
+    acceptor = Acceptor([at], connections, connection)
+    try:
+        try:
+            yield
+        finally:
+            acceptor.close()
+            connections.end()
+    finally:
+        await runner.cleanup()
+        await connections.abort()
+
+
+# -- answers and bodies --------------------------------------------------------------------------------------------
+
+
+def json_response(value: Any) -> web.Response:
+    """Return an answer with ``value`` as JSON."""
+    return web.json_response(value, headers=_HEADERS)
+
+
+def text_response(text: str) -> web.Response:
+    """Return an answer of plain text; surrogates, which names may have, are escaped."""
+    return web.Response(body=text.encode(errors="backslashreplace"), content_type="text/plain", headers=_HEADERS)
+
+
+def problem(status: int, reason: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    """Return an error for the person who sent the request."""
+    return web.json_response({"error": reason}, status=status, headers={**_HEADERS, **(headers or {})})
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn refusals into JSON, also those of aiohttp such as 404; log any other error, and send no details of it."""
+    try:
+        return await handler(request)
+    except Refused as refusal:
+        return problem(refusal.status, refusal.reason)
+    except web.HTTPMethodNotAllowed as refusal:
+        allowed = ", ".join(sorted(refusal.allowed_methods))
+        return problem(405, f"this method is not allowed here; use {allowed}", {"Allow": allowed})
+    except web.HTTPNotFound:
+        return problem(404, "there is nothing under this path")
+    except web.HTTPException as refusal:
+        return problem(refusal.status, refusal.reason)
+    except (ConnectionError, TimeoutError):
+        raise
+    except Exception:  # noqa: BLE001  # one request that fails does not end the server
+        _log.exception("%s %s failed", request.method, request.path)
+        return problem(500, "internal error; the log of the program says more")
+
+
+async def json_object(request: web.Request, **kinds: type[Any]) -> dict[str, Any]:
+    """Return the JSON object in the body, which must have these fields of these types.
+
+    Raises:
+        Refused: 400, 408, 413, 415 or 501, saying what is wrong.
+    """
+    if request.content_type != "application/json":
+        raise Refused(415, "the body must be JSON; send Content-Type: application/json")
+    if request.headers.get("Transfer-Encoding", "chunked").strip().lower() != "chunked":
+        raise Refused(501, "of transfer codings, only chunked is decoded; send the body as it is")
+    try:
+        found = json.loads(await _body(request), parse_constant=_refuse_constant)
+    except RecursionError:
+        raise Refused(400, "the body is nested too deeply") from None
+    except ValueError as error:
+        raise Refused(400, f"the body is not JSON: {error}") from None
+    fields = cast("dict[str, Any]", found)
+    if not isinstance(found, dict):
+        raise Refused(400, f"the body must be a JSON object with {', '.join(kinds)}")
+    for field, kind in kinds.items():
+        if not isinstance(fields.get(field), kind):
+            raise Refused(
+                400, f"the body must have the field {field!r}, which is a {'text' if kind is str else kind.__name__}"
+            )
+    return fields
+
+
+async def _body(request: web.Request) -> bytes:
+    if (request.content_length or 0) > _MAX_BODY:
+        raise Refused(413, f"the body is larger than {_MAX_BODY} bytes")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_CLIENT_TIMEOUT):
+            while chunk := await request.content.readany():
+                body += chunk
+                if len(body) > _MAX_BODY:
+                    raise Refused(413, f"the body is larger than {_MAX_BODY} bytes")
+    except web.RequestPayloadError:
+        raise Refused(400, "the body is malformed") from None
+    except TimeoutError:
+        raise Refused(408, f"the body did not arrive within {_CLIENT_TIMEOUT:g} s") from None
+    return bytes(body)
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is not a number")
+
+
+# -- server-sent events --------------------------------------------------------------------------------------------
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    """Return a message with ``data`` as JSON, of the event type ``name``."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+async def stream(console: Console, request: web.Request, messages: AsyncGenerator[bytes]) -> web.StreamResponse:
+    """Answer with ``messages`` until they end, the client is gone or too slow, or the console ends its streams.
+
+    Raises:
+        Refused: 503 if there are too many streams.
+        ConnectionError: if the client is gone, or the messages failed, which is logged.
+    """
+    try:
+        with console.streaming():
+            client = _StreamClient(request)
+            await client.begin()
+            async with aclosing(messages), _keeping_alive(client):
+                await _send_all(client, messages)
+            return client.response
+    except TooMany as error:
+        raise Refused(503, str(error)) from None
+
+
+async def _send_all(client: _StreamClient, messages: AsyncGenerator[bytes]) -> None:
+    try:
+        async for message in messages:
+            await client.send(message)
+    except ConnectionError:
+        raise
+    except Exception as error:
+        # The answer has begun: an error response would be taken for a part of it.
+        _log.exception("a stream of %s failed", client.request.path)
+        client.abort()
+        raise ConnectionAbortedError("the stream failed") from error
+
+
+class _StreamClient:
+    """The client of one stream."""
+
+    def __init__(self, request: web.Request) -> None:
+        self.request = request
+        self.response = web.StreamResponse(headers=_STREAM_HEADERS)
+        self.response.force_close()
+        # Whether a message is being written, into which no comment may come.
+        self._sending = False
+
+    async def begin(self) -> None:
+        """Send the headers, which go with the first bytes."""
+        await self.response.prepare(self.request)
+        await self.send(b": here it begins\n\n")
+
+    async def send(self, message: bytes) -> None:
+        """Send ``message``, waiting while the buffer is full; a client that does not read is disconnected.
+
+        Raises:
+            ConnectionError: if the client is gone.
+        """
+        self._sending = True
+        await self._write(message)
+        self._sending = False
+
+    async def keep_alive(self) -> None:
+        """Send a comment now and then; if the client is gone, the next message fails."""
+        with suppress(ConnectionError):
+            while True:
+                await asyncio.sleep(_KEEP_ALIVE)
+                if not self._sending:
+                    await self._write(b": still there\n\n")
+
+    async def _write(self, data: bytes) -> None:
+        try:
+            async with asyncio.timeout(_CLIENT_TIMEOUT):
+                for at in range(0, len(data), _CHUNK):
+                    await self.response.write(data[at : at + _CHUNK])
+        except TimeoutError:
+            self.abort()
+            raise ConnectionResetError("the reader did not read") from None
+
+    def abort(self) -> None:
+        """End the connection."""
+        if self.request.transport is not None:
+            self.request.transport.abort()
+
+
+@asynccontextmanager
+async def _keeping_alive(client: _StreamClient) -> AsyncGenerator[None]:
+    task = asyncio.create_task(client.keep_alive(), name="keep a stream alive")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
