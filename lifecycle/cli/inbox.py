@@ -18,7 +18,7 @@ from lifecycle.cli.output import DONE, CliError, UsageError, ago, columns, give,
 from lifecycle.errors import JournalError
 from lifecycle.journal import QUEUES, FileLock
 from lifecycle.journal.databases import Database
-from lifecycle.sources._inbox.keeper import LETTERS, lock_path, unpacked
+from lifecycle.sources._inbox_store import WEBHOOKS, lock_path, unpacked
 
 if TYPE_CHECKING:
     import sqlite3
@@ -76,7 +76,7 @@ def _free(file: Path, carry_out: Callable[[Work], Any]) -> None:
     lock = FileLock(path)
     if lock.take():
         try:
-            carry_out(LETTERS.release)
+            carry_out(WEBHOOKS.release)
         finally:
             lock.release()
 
@@ -86,7 +86,7 @@ def _free(file: Path, carry_out: Callable[[Work], Any]) -> None:
 
 def _list(carry_out: Callable[[Work], Any], _letters: Sequence[str]) -> None:
     """A line a letter, the oldest first."""
-    entries: list[Entry] = carry_out(LETTERS.entries)
+    entries: list[Entry] = carry_out(WEBHOOKS.entries)
     rows = [_COLUMNS, *map(_row, entries)]
     if entries:
         give(sys.stdout, columns(rows))
@@ -97,7 +97,7 @@ def _list(carry_out: Callable[[Work], Any], _letters: Sequence[str]) -> None:
 def _show(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
     """All that is known of each letter."""
     for number in _numbers(carry_out, letters):
-        entry: Entry | None = carry_out(partial(LETTERS.get, number=number))
+        entry: Entry | None = carry_out(partial(WEBHOOKS.get, number=number))
         if entry is None:
             raise CliError(f"there is no letter {number} any more")
         give(sys.stdout, _described(entry))
@@ -107,7 +107,7 @@ def _replay(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
     """Deliver letters again; the receiver takes them up within a second, or at its next start."""
     numbers = _numbers(carry_out, letters)
     for number in numbers:
-        if not carry_out(partial(LETTERS.revive, number=number)):
+        if not carry_out(partial(WEBHOOKS.revive, number=number)):
             raise CliError(f"letter {number} is with the receiver at this moment, or gone")
     voice().say(f"{several(len(numbers), 'letter')} to be delivered again")
 
@@ -117,8 +117,8 @@ def _drop(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
     numbers = _numbers(carry_out, letters)
 
     def remove(db: sqlite3.Connection) -> list[int]:
-        taken = [entry.id for entry in LETTERS.entries(db) if entry.id in numbers and entry.leased > time.time()]
-        LETTERS.done(db, *numbers)
+        taken = [entry.id for entry in WEBHOOKS.entries(db) if entry.id in numbers and entry.leased > time.time()]
+        WEBHOOKS.done(db, *numbers)
         return taken
 
     taken: list[int] = carry_out(remove)
@@ -140,7 +140,7 @@ VERBS: dict[str, Callable[[Callable[[Work], Any], Sequence[str]], None]] = {
 
 def _numbers(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> list[int]:
     """The numbers that are meant; each is there."""
-    entries: list[Entry] = carry_out(LETTERS.entries)
+    entries: list[Entry] = carry_out(WEBHOOKS.entries)
     if list(letters) == ["dead"]:
         return [entry.id for entry in entries if entry.dead]
     if wrong := [text for text in letters if not (text.isascii() and text.isdigit())]:

@@ -1,44 +1,80 @@
-"""What a webhook source keeps on disk, so that a crash loses nothing that it has accepted.
+"""The inbox of a webhook source: requests on disk until they are handled, so that a crash loses none of them.
 
-Here are the settings; ``_inbox`` carries them out.
+`InboxDelivery` brings messages from the file to the handlers, and stores the results. A message that was accepted here
+is delivered from memory, after those that were in the file before. The file is read when the process takes it over,
+when a failed message is due again, and periodically for the changes of other processes.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import math
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lifecycle import hooks
 from lifecycle.backoff import Backoff
+from lifecycle.errors import Dropped, JournalError, NotHandled
+from lifecycle.journal import Tally
+from lifecycle.sources._inbox_store import InboxStore, Message, stored_error
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Awaitable, Callable
 
-__all__ = ["Inbox"]
+    from lifecycle.control.deliveries import Delivery
+    from lifecycle.control.types import Emit
+    from lifecycle.events import WebhookEvent
 
+__all__ = ["Inbox", "InboxDelivery", "InboxState"]
+
+_log = logging.getLogger("lifecycle.sources")
 
 _BACKOFF = Backoff(initial=1.0, maximum=300.0)
+
+#: Seconds between two reads of the file for changes of other processes, which nothing announces.
+_LOOK_EVERY = 1.0
+
+#: Seconds between two tries to get the lock that another process has: waiting for it would block a thread.
+_LOCK_EVERY = 0.1
+
+#: Tries before the process that has the lock is logged.
+_PATIENCE = 3
+
+#: Seconds until the next try after the file could not be written.
+_PAUSE = 1.0
+
+#: Seconds for writing the last results at the end.
+_LAST_WRITES = 4.0
+
+#: Seconds in which handled messages are gathered, to be written together: no caller waits for it.
+_GATHER = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """Keeps what a `WebhookSource` accepts in the SQLite file at ``path`` until it was handled.
+    """Keeps what a `WebhookSource` accepts in the SQLite file at ``path`` until it is handled.
 
     A request is on disk before it is answered with 202, and stays there until its handler has returned, through a
-    debounce window too. What a crash or a shutdown left is delivered again at the next start, in the order in which it
-    was accepted, with a higher ``delivery().attempt``: at least once, so handlers should not mind a second time. An
-    attempt is counted when the receiver takes a letter up, also where its handler was never reached.
+    debounce window too. Messages left by a crash or a shutdown are delivered again at the next start, in the order in
+    which they were accepted, with a higher ``delivery().attempt``. So delivery is at least once: handlers should be
+    idempotent. An attempt is counted when the receiver takes a message, even if its handler was never reached.
 
-    A handler that raises gets the event again after ``backoff``, whose figures for restarts have no meaning here, and
-    others go first meanwhile. After ``max_attempts`` failures the event is a dead letter, which stays in the file
-    until somebody replays or drops it (``lifecycle inbox``); so is, at once, one that no route wants. What a crash cut
-    short is no failure. What a route gave up on purpose (``busy="drop"``, ``busy="restart"``) is done.
+    If a handler raises, the event is delivered again after ``backoff``, whose figures for restarts have no meaning
+    here; others go first meanwhile. After ``max_attempts`` failures the event is a dead letter, which stays in the file
+    until it is replayed or dropped (``lifecycle inbox``). An event that no route matches is a dead letter at once. A
+    message that a crash cut short has not failed. One that a route dropped on purpose (``busy="drop"``,
+    ``busy="restart"``) is done.
 
-    The id that a verifier gave (of Stripe and Slack: the signed time and body) is remembered for ``dedupe`` seconds,
-    together with the path: a request that repeats it is answered like the first and not delivered. 0 remembers nothing.
+    The id that a verifier returned (for Stripe and Slack: the signed time and body) is remembered for ``dedupe``
+    seconds, together with the path: a request that repeats it is answered like the first and not delivered. 0 remembers
+    nothing.
 
-    One process at a time delivers from a file. Another one accepts meanwhile, and goes on with everything that is
-    left when the first has ended. ``<path>-lock`` beside the file is for that.
+    One process at a time delivers from a file. Another process may accept meanwhile, and takes over all that is left
+    when the first has ended. ``<path>-lock`` next to the file is for that.
 
     Raises:
         ValueError: for figures that would deliver nothing or make no sense.
@@ -57,3 +93,281 @@ class Inbox:
             )
         if self.max_attempts < 1:
             raise ValueError(f"max_attempts={self.max_attempts!r} would deliver nothing; give 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class InboxState:
+    """The state of an inbox that is open."""
+
+    #: Its file.
+    name: str
+    #: Messages in the file that wait or are ``under_way``, and dead ones; empty before the first count.
+    depths: dict[str, int]
+    #: Whether this process delivers from it.
+    delivers: bool
+    suspended: bool
+    kind: str = "inbox"
+
+
+class InboxDelivery:
+    """Delivers the messages of one inbox, from `open` to `settle`; a source may run it several times in between."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        # A new one each time that the file is opened: a source may be added again while it is still being closed.
+        self._store = InboxStore(inbox.path, dedupe=inbox.dedupe)
+        # How often it was opened and not yet left.
+        self._users = 0
+        # Messages that the router has not yet taken, in the order of their numbers: those that were found in the
+        # file, which go first, and those that were accepted since. One leaves when the router has it, so that none is
+        # lost at any end.
+        self._found: deque[Message] = deque()
+        self._ready: deque[Message] = deque()
+        # Those that the router has taken: each task waits for the end of a delivery and stores its result.
+        self._followed: dict[asyncio.Task[None], Delivery] = {}
+        # The numbers of those that were handled, and the task that stores that while there are any.
+        self._done: list[int] = []
+        self._writing: asyncio.Task[None] | None = None
+        # Whether this process delivers; until then accepted messages go into the file only.
+        self._is_ours = False
+        self._ending = False
+        # Whether messages stay where they are, accepted ones too, until this is False again.
+        self._suspended = False
+        # When to read the file, by the clock of the loop.
+        self._look_at = 0.0
+        self._wake = asyncio.Event()
+        # Whether the last write of the file failed: logged once.
+        self._in_trouble = False
+        self._tally = Tally(lambda: self._store.counts(), self._announce_change)  # noqa: PLW0108  # there is a new store now and then
+        self._is_open = False
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait for space in a lane."""
+        return len(self._ready)
+
+    def state(self) -> InboxState:
+        """Return its state; messages in the file were counted a second ago or less."""
+        self._tally.renew()
+        depths, taken = dict[str, int](), len(self._followed)
+        if counted := self._tally.figures:
+            waiting = max(0, counted["waiting"] - taken)
+            depths = {"waiting": waiting, "under_way": taken, "dead": counted["dead"]}
+        return InboxState(self._store.path, depths, self._is_ours, self._suspended)
+
+    async def open(self) -> None:
+        """Accept from now on.
+
+        Raises:
+            JournalError: when the file cannot be used; the message has the reason.
+        """
+        if not self._users:
+            self._wake = asyncio.Event()
+        await self._store.open()
+        self._users += 1
+        if not self._is_open:
+            self._is_open = True
+            self._tally.open()
+            hooks.component_opened.announce(self, component=self)
+
+    async def accept(self, event: WebhookEvent, key: str) -> None:
+        """Return when ``event`` is on disk, or was before.
+
+        Raises:
+            JournalError: when it could not be written; then it is not there.
+        """
+        ours = self._is_ours
+        try:
+            number = await self._store.accept(event, key, ours=ours)
+        except JournalError as error:
+            self._log_trouble(error)
+            raise
+        self._in_trouble = False
+        self._tally.renew()
+        if number is not None and ours:
+            self._ready.append(Message(number, event))
+            self._wake.set()
+
+    async def run(self, emit: Emit) -> None:
+        """Deliver until `end`; deliveries that the router has taken continue."""
+        self._ending = False
+        try:
+            await self._acquire()
+            await self._deliver(emit)
+        finally:
+            # A router that is cancelled cancels us before its handlers: what they drop from now on is no loss.
+            self._ending = True
+
+    def suspend(self, *, suspended: bool) -> None:
+        """Stop giving messages to the router, or start again."""
+        self._suspended = suspended
+        self._wake.set()
+
+    def end(self) -> None:
+        """Let `run` return, once the router has taken the message that it is being given."""
+        self._ending = True
+        self._wake.set()
+
+    async def leave(self) -> None:
+        """Accept no more; if the router has no message either, close."""
+        self._users -= 1
+        if not self._users and not self._followed:
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Store the results of deliveries that have ended, and close; the others are delivered at the next start."""
+        try:
+            with suppress(JournalError, TimeoutError):
+                async with asyncio.timeout(_LAST_WRITES):
+                    await self._wait_written()
+                    await self._store.give_back([message.id for message in (*self._found, *self._ready)])
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        for task in self._tasks():
+            task.cancel()
+        self._found.clear()
+        self._ready.clear()
+        self._is_ours = False
+        store, self._store = self._store, InboxStore(self._inbox.path, dedupe=self._inbox.dedupe)
+        try:
+            if self._is_open:
+                self._is_open = False
+                hooks.component_closed.announce(self, component=self)
+                await self._tally.close()
+        finally:
+            await store.close()
+
+    def _announce_change(self) -> None:
+        hooks.component_changed.announce(self, component=self)
+
+    # -- to the handlers -------------------------------------------------------------------------------------------
+
+    async def _deliver(self, emit: Emit) -> None:
+        clock = asyncio.get_running_loop().time
+        self._look_at = clock()
+        while not self._ending:
+            if self._suspended:
+                await self._rest(math.inf)
+            elif self._found:
+                await self._send(emit, self._found)
+            elif clock() >= self._look_at:
+                await self._look()
+            elif self._ready:
+                await self._send(emit, self._ready)
+            else:
+                await self._rest()
+
+    async def _acquire(self) -> None:
+        """Wait until no other process delivers, and take over what it left."""
+        if self._is_ours:
+            return
+        tries = 0
+        while not self._ending and not self._store.take_lock():
+            tries += 1
+            # The first time it may be a command that only looks.
+            if tries == _PATIENCE:
+                _log.warning("the inbox %s belongs to another receiver until that ends", self._store.path)
+            await self._rest(_LOCK_EVERY)
+        if not self._ending:
+            await self._store.take_over()
+            # A message that was accepted before this line is not ours yet, but is found by the look that follows.
+            self._is_ours = True
+
+    async def _look(self) -> None:
+        """Find the messages in the file that are due."""
+        clock = asyncio.get_running_loop().time
+        if not self._store.has_lock():
+            self._is_ours = False
+            self._found.clear()
+            self._ready.clear()
+            await self._acquire()
+        try:
+            messages, wait = await self._store.due()
+        except JournalError as error:
+            self._log_trouble(error)
+            self._look_at = clock() + _PAUSE
+            return
+        self._look_at = clock() + min(wait, _LOOK_EVERY)
+        self._tally.renew()
+        self._found.extend(messages)
+
+    async def _send(self, emit: Emit, messages: deque[Message]) -> None:
+        """Return when the first of ``messages`` is in its lane."""
+        message = messages[0]
+        delivery = await emit(message.event)
+        messages.popleft()
+        delivery.again(message.attempt)
+        following = self._follow(message, delivery)
+        task = asyncio.get_running_loop().create_task(following, name=f"inbox message {message.id}")
+        self._followed[task] = delivery
+        task.add_done_callback(self._followed.pop)
+
+    async def _rest(self, seconds: float | None = None) -> None:
+        """Wait until woken, or ``seconds`` have passed, or it is time to look."""
+        self._wake.clear()
+        until = self._look_at if seconds is None else asyncio.get_running_loop().time() + seconds
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until if until < math.inf else None):
+                await self._wake.wait()
+
+    # -- results ---------------------------------------------------------------------------------------------------
+
+    async def _follow(self, message: Message, delivery: Delivery) -> None:
+        """Wait for the end of ``delivery``, and store its result."""
+        with suppress(Exception):
+            await delivery
+        error = delivery.error
+        if isinstance(error, Dropped) and self._ending:
+            # The route did not drop it by its own rules: it stays for the next start.
+            return
+        if error is None or isinstance(error, Dropped):
+            self._done.append(message.id)
+            if self._writing is None:
+                self._writing = asyncio.get_running_loop().create_task(self._write_done(), name="inbox messages done")
+        elif isinstance(error, NotHandled) or message.failures + 1 >= self._inbox.max_attempts:
+            _log.error("%s of the inbox is a dead letter now: %s", message.event.topic, stored_error(error))
+            await self._write(lambda store: store.bury(message.id, stored_error(error)))
+        else:
+            delay = self._inbox.backoff.delay(message.failures)
+            await self._write(lambda store: store.retry(message.id, delay, stored_error(error)))
+            self._look_at = min(self._look_at, asyncio.get_running_loop().time() + delay)
+            self._wake.set()
+
+    async def _write_done(self) -> None:
+        try:
+            while self._done:
+                await asyncio.sleep(_GATHER)
+                done, self._done = self._done, []
+                await self._write(lambda store, done=done: store.done(done))  # type: ignore[misc]  # a bound default
+        finally:
+            self._writing = None
+
+    async def _write(self, step: Callable[[InboxStore], Awaitable[None]]) -> None:
+        """Run ``step``, as soon as the file can be written."""
+        while True:
+            try:
+                await step(self._store)
+            except JournalError as error:
+                self._log_trouble(error)
+                await asyncio.sleep(_PAUSE)
+            else:
+                self._tally.renew()
+                return
+
+    async def _wait_written(self) -> None:
+        """Wait until all results are on disk; deliveries that have not ended are not followed any more."""
+        for task, delivery in self._followed.items():
+            if not delivery.done:
+                task.cancel()
+        while tasks := self._tasks():
+            await asyncio.wait(tasks)
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [*self._followed, *([self._writing] if self._writing else ())]
+
+    def _log_trouble(self, error: JournalError) -> None:
+        if not self._in_trouble:
+            self._in_trouble = True
+            _log.error("%s", error)

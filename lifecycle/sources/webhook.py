@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from lifecycle.control.types import Emit
     from lifecycle.sources._http.requests import WebhookServer
-    from lifecycle.sources._inbox.deliverer import Deliverer
-    from lifecycle.sources.inbox import Inbox
+    from lifecycle.sources.inbox import Inbox, InboxDelivery
     from lifecycle.sources.signatures.verifiers import Verifier, Verify
 
 __all__ = ["Limits", "WebhookSource"]
@@ -108,7 +107,7 @@ class WebhookSource:
             credential_header=getattr(verify, "credential_header", ""),
             replay_key=getattr(verify, "replay_key", None),
         )
-        self._inbox = _deliverer_of(inbox)
+        self._inbox = _delivery_of(inbox)
         self._server: WebhookServer | None = None
         self._suspended = False
         self._address: tuple[str, int] | None = None
@@ -205,15 +204,14 @@ class WebhookSource:
             self._inbox.suspend(suspended=suspended)
 
 
-def _deliverer_of(inbox: Inbox | None) -> Deliverer | None:
+def _delivery_of(inbox: Inbox | None) -> InboxDelivery | None:
     if inbox is None:
         return None
-    from lifecycle.sources._inbox.deliverer import Deliverer  # SQLite, for those who want it
-    from lifecycle.sources.inbox import Inbox
+    from lifecycle.sources.inbox import Inbox, InboxDelivery  # SQLite, if it is used
 
     if not isinstance(inbox, Inbox):
         raise TypeError(f"inbox={inbox!r} is no inbox; give Inbox({inbox!r}) with the path of a file")
-    return Deliverer(inbox)
+    return InboxDelivery(inbox)
 
 
 def _waits(answer: str, inbox: Inbox | None) -> bool:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from lifecycle.sources._inbox.keeper import LETTERS
+from lifecycle.sources._inbox_store import WEBHOOKS
 from tests.chaos._receiver import SECRET
 from tests.chaos.telling import tell
 
@@ -153,7 +153,7 @@ class Storm:
 
     def _left(self) -> int:
         with closing(sqlite3.connect(self.directory / "inbox.db")) as db:
-            entries = LETTERS.entries(db)
+            entries = WEBHOOKS.entries(db)
         self.tally.dead = sum(entry.dead for entry in entries)
         return len(entries) - self.tally.dead
 

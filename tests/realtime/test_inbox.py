@@ -19,7 +19,7 @@ from lifecycle.cli import main
 from lifecycle.errors import SourceFailed
 from lifecycle.journal import FileLock
 from lifecycle.sources import GitHub, Inbox, Limits, Slack, Stripe, WebhookSource
-from lifecycle.sources._inbox.keeper import LETTERS, packed, unpacked
+from lifecycle.sources._inbox_store import WEBHOOKS, packed, unpacked
 from lifecycle.testing import Recorder, running
 from tests.waiting import until
 
@@ -78,7 +78,7 @@ async def receiving(path: Path, handle: Any = None, *, route: str = "webhook/**"
 
 def entries(path: Path) -> list[Entry]:
     with closing(sqlite3.connect(path)) as db:
-        return LETTERS.entries(db)
+        return WEBHOOKS.entries(db)
 
 
 def accept(path: Path, *bodies: str) -> None:
@@ -86,7 +86,7 @@ def accept(path: Path, *bodies: str) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         for body in bodies:
             event = WebhookEvent("POST", "/deploy", {}, {}, body.encode(), body)
-            LETTERS.accept(db, packed(event), now=0, leased=float("inf"))
+            WEBHOOKS.accept(db, packed(event), now=0, leased=float("inf"))
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ async def test_a_debounced_event_is_done_when_the_merged_call_has_ended(path: Pa
 
 async def test_a_full_disk_is_answered_with_503_and_survived(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with receiving(path, limits=Limits(body=10_000_000)) as receiver:
-        journal = receiver.source._inbox._keeper._journal
+        journal = receiver.source._inbox._store._journal
         await journal.run(lambda db: db.execute("PRAGMA max_page_count = 20").fetchone())
         assert await receiver.send("x" * 1_000_000) == 503
         assert receiver.headers["Retry-After"] == "1"
@@ -181,7 +181,7 @@ async def test_what_was_handled_while_the_disk_was_full_is_put_down_later(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifecycle.journal.databases._PATIENCE", 0.05)
-    monkeypatch.setattr("lifecycle.sources._inbox.deliverer._PAUSE", 0.01)
+    monkeypatch.setattr("lifecycle.sources.inbox._PAUSE", 0.01)
     go_on = asyncio.Event()
 
     async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
@@ -363,10 +363,10 @@ async def test_a_debounced_call_knows_that_it_is_another_attempt(path: Path) -> 
 async def test_what_cannot_be_read_is_a_dead_letter_and_holds_nobody_up(path: Path) -> None:
     await prepared(path)
     with closing(sqlite3.connect(path)) as db, db:
-        LETTERS.accept(db, b"{", now=0)
-        LETTERS.accept(db, b'["too", "few"]\n', now=0)
-        LETTERS.accept(db, b"[1, 2, 3, 4, 5]\n", now=0)
-        LETTERS.accept(db, b"[" * 100_000, now=0)
+        WEBHOOKS.accept(db, b"{", now=0)
+        WEBHOOKS.accept(db, b'["too", "few"]\n', now=0)
+        WEBHOOKS.accept(db, b"[1, 2, 3, 4, 5]\n", now=0)
+        WEBHOOKS.accept(db, b"[" * 100_000, now=0)
     accept(path, "fine")
     async with receiving(path) as receiver:
         await until(lambda: receiver.seen and [entry.dead for entry in entries(path)] == [True] * 4)
@@ -566,7 +566,7 @@ async def test_a_receiver_that_never_gets_its_turn_ends_and_leaves_what_it_accep
 async def test_what_another_process_puts_into_the_file_is_found(path: Path) -> None:
     async with receiving(path) as receiver:
         with closing(sqlite3.connect(path)) as db, db:
-            LETTERS.accept(db, packed(WebhookEvent("POST", "/deploy", {}, {}, b"from outside", "1")), now=0)
+            WEBHOOKS.accept(db, packed(WebhookEvent("POST", "/deploy", {}, {}, b"from outside", "1")), now=0)
         await until(lambda: receiver.seen)
         await receiver.until_empty()
     assert receiver.seen == [("from outside", 1)]
@@ -598,7 +598,7 @@ async def test_a_suspended_receiver_refuses_for_now_and_keeps_what_it_has(path: 
         assert await receiver.send("refused") == 503
         assert receiver.headers["Retry-After"] == "1"
         with closing(sqlite3.connect(path)) as db, db:
-            LETTERS.release(db)
+            WEBHOOKS.release(db)
         assert receiver.seen == []
         await suspending.resume()
         assert await receiver.send("taken") == 202
@@ -654,7 +654,7 @@ async def test_an_id_is_forgotten_in_time(path: Path) -> None:
 
 async def test_what_could_not_be_stored_is_not_taken_for_a_repetition(path: Path) -> None:
     async with receiving(path, limits=Limits(body=10_000_000)) as receiver:
-        journal = receiver.source._inbox._keeper._journal
+        journal = receiver.source._inbox._store._journal
         await journal.run(lambda db: db.execute("PRAGMA max_page_count = 20").fetchone())
         assert await receiver.send("x" * 1_000_000, "id-1") == 503
         await journal.run(lambda db: db.execute("PRAGMA max_page_count = 100000").fetchone())

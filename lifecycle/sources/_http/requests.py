@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lifecycle.control.types import Emit
     from lifecycle.events import WebhookEvent
     from lifecycle.sources._http.settings import Settings
-    from lifecycle.sources._inbox.deliverer import Deliverer
+    from lifecycle.sources.inbox import InboxDelivery
 
 __all__ = ["WebhookServer"]
 
@@ -55,7 +55,7 @@ _MOST_KEYS = 65_536
 class WebhookServer:
     """Listens, and answers each request once its event is in its lane, handled, or stored in ``inbox``."""
 
-    def __init__(self, settings: Settings, inbox: Deliverer | None) -> None:
+    def __init__(self, settings: Settings, inbox: InboxDelivery | None) -> None:
         self._settings = settings
         # As many clients may send a body as may wait to send a request.
         self._admission = Admission(settings, share_of_descriptors(4, least=16, most=10_000))
@@ -147,7 +147,7 @@ class WebhookServer:
         if self._in_flight.pending + stored >= self._settings.limits.pending:
             raise Refused.for_now(429, "too many requests are waiting to be handled")
 
-    async def _store(self, inbox: Deliverer, event: WebhookEvent, key: str) -> None:
+    async def _store(self, inbox: InboxDelivery, event: WebhookEvent, key: str) -> None:
         """Return when the event is on disk."""
         self._storing += 1
         try:

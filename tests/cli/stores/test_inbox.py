@@ -13,7 +13,7 @@ from lifecycle.cli.output import FAILED, USAGE
 from lifecycle.events import WebhookEvent
 from lifecycle.journal import QUEUES, FileLock
 from lifecycle.journal.databases import Database
-from lifecycle.sources._inbox.keeper import LETTERS, lock_path, packed
+from lifecycle.sources._inbox_store import WEBHOOKS, lock_path, packed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,18 +37,18 @@ def file(tmp_path: Path) -> Path:
     database.close()
     with closing(sqlite3.connect(path)) as db, db:
         for _ in range(5):
-            LETTERS.accept(db, packed(EVENT), now=0)
-        LETTERS.accept(db, b"what?", now=0)
+            WEBHOOKS.accept(db, packed(EVENT), now=0)
+        WEBHOOKS.accept(db, b"what?", now=0)
         db.execute("UPDATE lifecycle_queue SET leased = 9e999 WHERE id = 2")
-        LETTERS.retry(db, 3, due=9e9, error="OSError: not\nyet")
-        LETTERS.bury(db, 4, error="LookupError: " + "x" * 200)
-        LETTERS.bury(db, 5, error="LookupError: no")
+        WEBHOOKS.retry(db, 3, due=9e9, error="OSError: not\nyet")
+        WEBHOOKS.bury(db, 4, error="LookupError: " + "x" * 200)
+        WEBHOOKS.bury(db, 5, error="LookupError: no")
     return path
 
 
 def states(file: Path) -> dict[int, bool]:
     with closing(sqlite3.connect(file)) as db:
-        return {entry.id: entry.dead for entry in LETTERS.entries(db)}
+        return {entry.id: entry.dead for entry in WEBHOOKS.entries(db)}
 
 
 def test_the_list_says_what_each_letter_is(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,8 +92,8 @@ def test_one_definition_of_a_secret_holds_for_requests_and_their_errors(
     headers = {"x-passphrase": "hush", "x-credential": "hush", "author": "bob", "keyboard": "us"}
     event = WebhookEvent("POST", "/", headers, {"key": "hush", "otp": "hush"}, b'{"pwd": "hush", "user": "bob"}', "i")
     with closing(sqlite3.connect(path)) as db, db:
-        LETTERS.accept(db, packed(event), now=0)
-        LETTERS.bury(db, 1, error="OSError: postgres://bob:hush@db is away")
+        WEBHOOKS.accept(db, packed(event), now=0)
+        WEBHOOKS.bury(db, 1, error="OSError: postgres://bob:hush@db is away")
     assert main(["inbox", "list", str(path)]) == 0
     assert main(["inbox", "show", str(path), "1"]) == 0
     out = capsys.readouterr().out
@@ -115,7 +115,7 @@ def test_dead_letters_are_replayed_and_dropped(file: Path, capsys: pytest.Captur
 def test_what_is_replayed_begins_anew(file: Path) -> None:
     assert main(["inbox", "replay", str(file), "3"]) == 0
     with closing(sqlite3.connect(file)) as db:
-        entry = LETTERS.get(db, 3)
+        entry = WEBHOOKS.get(db, 3)
     assert entry is not None
     assert (entry.failures, entry.due) == (0, 0)
 
