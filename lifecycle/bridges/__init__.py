@@ -1,8 +1,8 @@
-"""PastAttempts one machine: the same topics and handlers on several, with NATS JetStream between them.
+"""The same topics and handlers on several machines, connected by NATS JetStream.
 
-`NatsBridge` is added to a router like any other source: what it subscribes to comes from the bus, what it publishes
-goes there. `Leader` tells one of several processes that it is the one. ``links`` is how one connects; ``subjects`` and
-``codec`` are what others would have to speak to join in.
+`NatsBridge` is added to a router like any other source: events that match ``subscribe`` come from the bus, events that
+match ``publish`` go to it. `Leader` elects one of several processes. ``connection`` holds the client; ``subjects`` and
+``cloudevents`` define the format for other programs.
 """
 
 from lifecycle.bridges.bridge import BridgeState, NatsBridge

@@ -1,6 +1,7 @@
-"""`NatsBridge`: a source that brings events of other machines, and a relay that sends them ours.
+"""`NatsBridge`: a source of events from other machines, and a relay that sends them this process's events.
 
-Here is how it meets a router; what it does while it is connected stands in ``sessions``.
+`NatsBridge` is the side of the router. `Session` is the life of one connection: stream and consumer, messages in,
+answers out.
 """
 
 from __future__ import annotations
@@ -47,27 +48,27 @@ _log = logging.getLogger("lifecycle.bridges")
 
 _BACKOFF = Backoff(initial=1.0, maximum=60.0)
 
-#: Events of a pattern that may wait to be published; more wait in the router, before their time begins.
+#: Events of a pattern that may wait to be published; more wait in the router, before their timeout begins.
 _WAITING = 1024
 
-#: Comings and goings of the connection that nobody has been told of; older ones are no news.
+#: Changes of the connection that have not been emitted yet; older ones are dropped.
 _NEWS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeState:
-    """What can be seen of a bridge; the counts are since it was made."""
+    """A snapshot of a bridge; the counts start when it is made."""
 
     name: str
-    #: Whether the server can be talked to.
+    #: Whether the server is reachable.
     up: bool
-    #: Events from the bus that are here and not answered.
+    #: Events from the bus that are in this process and not acknowledged.
     in_flight: int
-    #: Events from the bus that were handled, were given back to be delivered again, and became dead letters.
+    #: Events from the bus that were handled, returned for another delivery, or turned into dead letters.
     handled: int
     given_back: int
     dead: int
-    #: Events of ours that the bus has, and those among them that it had already.
+    #: Events that the bus has accepted from this process, and those among them that it had before.
     published: int
     duplicates: int
 
@@ -75,33 +76,36 @@ class BridgeState:
 class NatsBridge:
     """Shares events with other machines through a stream of NATS JetStream; added to a router with ``add_source``.
 
-    Events that match ``subscribe`` come from the bus, as `BusEvent`, each to one member of ``group``: to whichever
-    process with that group has room. What was handled is acknowledged, and nothing before; what failed, or was not
-    handled, is delivered again after ``backoff``, and after ``max_deliver`` failures it is put under ``dead/<topic>``.
+    Events that match ``subscribe`` come from the bus, as `BusEvent`, each to one member of ``group``: a process of that
+    group with free capacity. A message is acknowledged only after it has been handled. If a handler fails or no route
+    handles it, the message is delivered again after ``backoff``; after ``max_deliver`` failures it is published under
+    ``dead/<topic>``.
 
-    Events that match ``publish`` go to the bus before they go to their routes here: awaiting the `Delivery` tells that
-    both have them. Those that match ``subscribe`` too go to the bus alone, and come back to one member of the group.
-    What came from the bus does not go there again.
+    Events that match ``publish`` go to the bus before they go to their routes here: when the `Delivery` is awaited,
+    both have them. Events that match ``subscribe`` too go to the bus only, and come back to one member of the group.
+    Events from the bus are never sent to it again.
 
     Args:
-        url: of the server, or a `NatsServer` where it takes more than that.
-        stream: its stream, which is made if there is none.
-        prefix: with what every subject begins.
-        group: who shares the work; also the name of the bridge.
-        subscribe: patterns of what comes.
-        publish: patterns of what goes.
-        max_in_flight: how many events of the bus this process has at a time, and how many of ours are on their way.
-            Up to 1,024 more of each pattern wait for a place, within their thirty seconds. With 1 the whole group has
-            one at a time, in strict order, failures included.
-        ack_wait: seconds after which another member gets what a dead one had; a long handler is no reason.
-        max_deliver: how often the handlers of an event may fail, in all processes of the group together. Deliveries
-            that no handler failed do not count, such as those to a process that stops or is killed.
-        backoff: how long after a failure; its figures for restarts have no meaning here.
-        sync: wait until the server confirms that an event is done: slower, and fewer duplicates when it is killed.
+        url: of the server, or a `NatsServer` for credentials, TLS or several servers.
+        stream: its stream, created if it is missing.
+        prefix: the first token of every subject.
+        group: the processes that share the work; also the name of the bridge.
+        subscribe: patterns of events to receive.
+        publish: patterns of events to send.
+        max_in_flight: limit for events from the bus in this process, and for events being published. Up to 1,024 more
+            per pattern wait for capacity, within their thirty seconds. With 1 the whole group handles one event at a
+            time, in strict order, failures included.
+        ack_wait: seconds until another member gets the events of a dead one; a long-running handler does not cause
+            this.
+        max_deliver: how often the handlers of an event may fail, counted over all processes of the group. Deliveries
+            without a failed handler do not count, such as those to a process that stops or is killed.
+        backoff: delay after a failure; its settings for restarts are not used.
+        sync: wait until the server confirms each acknowledgement: slower, with fewer duplicates if the server is
+            killed.
 
     Raises:
-        ValueError: for names that a server could not take, and figures that would deliver nothing.
-        InvalidPattern: for a pattern that cannot be read.
+        ValueError: for names that a server does not accept, and limits that would deliver nothing.
+        InvalidPattern: for an invalid pattern.
     """
 
     def __init__(  # noqa: PLR0913  # the names are promised
@@ -139,7 +143,7 @@ class NatsBridge:
         self._dedupe = DedupeCache()
         self._session: Session | None = None
         self._router: Router | None = None
-        # Whether the router has taken it out, so that what matches `publish` is no longer ours.
+        # Whether the router has removed the bridge: events that match `publish` then stay here.
         self._left = False
         self._news: deque[Change] = deque(maxlen=_NEWS)
         self._stirred = asyncio.Event()
@@ -148,7 +152,7 @@ class NatsBridge:
         return f"NatsBridge({self._server!r}, group={self.name!r})"
 
     def state(self) -> BridgeState:
-        """What can be seen of it now."""
+        """Return a snapshot."""
         session, counts, publisher = self._session, self._counts, self._publisher
         return BridgeState(
             name=self.name,
@@ -164,10 +168,10 @@ class NatsBridge:
     # -- for the router --------------------------------------------------------------------------------------------
 
     def use_router(self, router: Router) -> None:
-        """Have what matches ``publish``; the router calls this.
+        """Relay the events that match ``publish``; called by the router.
 
         Raises:
-            ValueError: when it belongs to another router.
+            ValueError: if the bridge belongs to another router.
         """
         if self._router is router:
             return
@@ -176,7 +180,7 @@ class NatsBridge:
         self._router = router
         patterns = self._settings.publish
         for at, pattern in enumerate(patterns):
-            # The publisher bounds what is on its way. A lane that did would not let the others' time begin.
+            # The publisher limits events in flight. If a lane did, the timeout of waiting events would not begin.
             router.relay(pattern, partial(self._send, earlier=patterns[:at]), concurrency=_WAITING)
 
     async def __aenter__(self) -> Self:
@@ -198,17 +202,17 @@ class NatsBridge:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close a connection that failed; any other is needed until every event has come to its end."""
+        """Close the connection after a failure; otherwise it is needed until every delivery has ended."""
         if isinstance(error, Exception):
             await self._close()
         else:
             self._left = kind is not None
 
     async def run(self, emit: Emit) -> None:
-        """Bring events until `close`; the router calls this.
+        """Emit events from the bus until `close`; called by the router.
 
         Raises:
-            BridgeError: when the connection is gone for good; the router starts the bridge anew.
+            BridgeError: if the connection is closed for good; the router starts the bridge again.
         """
         assert self._session is not None
         telling = asyncio.get_running_loop().create_task(self._tell(emit), name=f"bridge {self.name}: health")
@@ -219,12 +223,12 @@ class NatsBridge:
             await asyncio.wait([telling])
 
     def close(self) -> None:
-        """Take nothing more from the bus; what is here is still handled, and what goes out still goes."""
+        """Take no more events from the bus; held events are still handled, and publishing continues."""
         if self._session is not None:
             self._session.stop()
 
     async def settle(self) -> None:
-        """Answer the last events and leave; the router calls this when all have come to their end."""
+        """Send the last answers and disconnect; called by the router when every delivery has ended."""
         session, self._session = self._session, None
         if session is not None:
             await session.settle()
@@ -239,7 +243,7 @@ class NatsBridge:
     # -- out ---------------------------------------------------------------------------------------------------------
 
     async def _send(self, event: Topical, earlier: tuple[Pattern, ...]) -> bool:
-        """Give ``event`` to the bus, and say whether it goes on here."""
+        """Publish ``event``, and return whether it continues to its route here."""
         topic = event.topic
         if self._left or _stays(event) or (earlier and any(each.matches(topic) for each in earlier)):
             raise NotHandled(f"no route here matches {topic!r}, and it does not go to the bus")
@@ -272,23 +276,23 @@ class NatsBridge:
 
 
 def _stays(event: Topical) -> bool:
-    """Whether it came from a bus, tells of the way to one, or is true on this machine alone."""
+    """Return whether ``event`` came from a bus, describes a bridge, or concerns this process only."""
     return isinstance(event, (BusEvent, LeaderEvent)) or (
         isinstance(event, HealthEvent) and event.name.startswith("bridge/")
     )
 
 
-#: Seconds that the last answers have to get out.
+#: Seconds for the last answers to be sent.
 _FINAL_ANSWERS = 4.0
 
-#: Seconds between two looks at the group's consumer, which other members and operators may change.
+#: Seconds between two reads of the consumer, which other members and operators may change.
 _LOOK = 5.0
 
 _RETRY = Backoff(initial=0.1, maximum=2.0)
 
 
 class Session:
-    """What a bridge does while one client lives."""
+    """The work of a bridge over one connection, from its start to its end."""
 
     def __init__(
         self, connection: Connection, settings: Settings, publisher: Publisher, counts: Counts, dedupe: DedupeCache
@@ -308,23 +312,23 @@ class Session:
         )
         self._pull = Pull(connection, settings.stream, settings.group, self._room)
         self._background: list[asyncio.Task[None]] = []
-        # Until when an operator has paused the consumer, as the server says it.
+        # The server's timestamp until which an operator has paused the consumer.
         self._paused = ""
         self._ending = asyncio.Event()
-        # Looks at the consumer that have begun, and the last one of them that was answered.
+        # Numbers of the last read of the consumer that was begun, and of the last that was answered.
         self._begun = self._seen = 0
         self._looking = asyncio.Lock()
 
     @property
     def in_flight(self) -> int:
-        """Messages that are here and not answered."""
+        """The number of messages that are here and not answered."""
         return self._messages.held + len(self._pull.waiting)
 
     async def prepare(self) -> None:
-        """See that the server has what it takes.
+        """Make the stream and the consumer if they are missing.
 
         Raises:
-            UnfitServer: when it cannot.
+            UnfitServer: if the server cannot be used.
         """
         settings = self._settings
         await ensure_stream(self.connection, settings.stream, settings.prefix)
@@ -335,10 +339,10 @@ class Session:
                 self._background.append(task)
 
     async def run(self, emit: Emit) -> None:
-        """Carry messages to the router until `stop`.
+        """Pass messages to the router until `stop`.
 
         Raises:
-            BridgeError: when the client is closed for good.
+            BridgeError: if the client is closed for good.
         """
         loop = asyncio.get_running_loop()
         work: asyncio.Task[object] = loop.create_task(
@@ -348,42 +352,42 @@ class Session:
         try:
             await asyncio.wait([work, closed], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            # Handlers are cancelled next: what they drop is for others.
+            # Handlers are cancelled next: messages that they drop go to other members.
             self._messages.end()
             raise
         finally:
             is_over = work.done()
             await _end(work, closed)
         if not is_over:
-            raise BridgeError(f"the connection to {self.connection.server!r} is closed for good; it takes a new one")
+            raise BridgeError(f"the connection to {self.connection.server!r} is closed for good; a new one is needed")
         work.result()
 
     def renew(self) -> None:
-        """The connection was lost, and is back."""
+        """Ask for messages again after a reconnect."""
         self._pull.renew()
 
     def stop(self) -> None:
-        """Take nothing more from the bus, and let `run` return."""
+        """Take no more messages from the bus, and let `run` return."""
         self._messages.end()
         self._ending.set()
         self._pull.stop()
 
     async def settle(self) -> None:
-        """Every delivery has ended: say the last words, and close the connection; all within a few seconds."""
+        """Send the last answers after every delivery has ended, and close the connection, within a few seconds."""
         try:
             async with asyncio.timeout(_FINAL_ANSWERS):
-                # What is on its way here would else be nobody's until its time is over.
+                # Otherwise messages on their way here would be delivered to other members only after `ack_wait`.
                 await self._pull.close()
                 await self._nak_waiting()
                 await self._messages.settle()
                 await self.connection.drain()
         except TimeoutError:
-            _log.warning("the bridge %r had no time to say what became of its events", self._settings.group)
+            _log.warning("the bridge %r had no time to answer all its messages", self._settings.group)
         finally:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """Close; what was not answered comes again."""
+        """Close at once; unanswered messages are delivered again."""
         tasks = [*self._messages.abandon(), *self._background]
         for task in self._background:
             task.cancel()
@@ -392,7 +396,7 @@ class Session:
         await self.connection.close()
 
     async def _carry(self, emit: Emit) -> None:
-        """Pull and hand over; whatever the server says against it, begin anew."""
+        """Pull messages and handle them; after an error of the server, set everything up again."""
         tries = 0
         while not self._ending.is_set():
             try:
@@ -401,7 +405,9 @@ class Session:
                     tries = 0
                     await self._messages.take(message, emit)
             except _server_errors() as error:
-                _log.info("the group %r gets nothing (%s); it is set up again", self._settings.group, error)
+                _log.info(
+                    "the group %r receives nothing (%s); its consumer is set up again", self._settings.group, error
+                )
                 await wait_within(_RETRY.delay(tries), self._ending)
                 tries += 1
                 await self._unless_ending(self._recover())
@@ -414,7 +420,7 @@ class Session:
             await self._messages.keep_alive(self._pull.waiting)
 
     async def _watch(self) -> None:
-        """Keep up with changes of the group's consumer: other members' patterns, and an operator's pause."""
+        """Follow changes of the group's consumer: other members' patterns, and an operator's pause."""
         settings = self._settings
         while True:
             await asyncio.sleep(_LOOK)
@@ -428,7 +434,7 @@ class Session:
                 _log.debug("the group %r cannot be looked at: %r", settings.group, error)
 
     async def _look(self) -> None:
-        """Return after a look at the consumer that began after this call; calls at the same time share one."""
+        """Read the consumer, and return after a read that began after this call; concurrent calls share one."""
         begun = self._begun
         async with self._looking:
             if self._seen > begun:
@@ -444,7 +450,7 @@ class Session:
         stream, group = self._settings.stream, self._settings.group
         if paused and paused != self._paused:
             _log.warning(
-                "the group %r is paused until %s and gets nothing; resume it with: nats consumer resume %s %s",
+                "the group %r is paused until %s and receives nothing; resume it with: nats consumer resume %s %s",
                 group,
                 paused,
                 stream,
@@ -455,7 +461,7 @@ class Session:
         self._paused = paused
 
     async def _recover(self) -> None:
-        """Make what is missing on the server."""
+        """Make the stream and the consumer again if they are missing."""
         settings = self._settings
         with suppress(*_server_errors()):
             if await ensure_stream(self.connection, settings.stream, settings.prefix):
@@ -492,7 +498,7 @@ async def _end(*tasks: asyncio.Task[Any]) -> None:
 
 
 def _server_errors() -> tuple[type[Exception], ...]:
-    """What is not ours: the server's refusals, and that it cannot be talked to."""
+    """Return the errors that the server causes: refusals, and failures to reach it."""
     from nats.errors import Error as NatsError
 
     return (PullFailed, NatsError, TimeoutError, OSError)

@@ -1,7 +1,7 @@
-"""nats-py's client, where a server that is frozen or what a stranger wrote would else hold it up for good.
+"""A subclass of nats-py's client that does not hang on a frozen server or on malformed messages.
 
-Imported when a connection is made, and not before. Seen with nats-py 2.16, each by a test in ``test_strangers`` and
-``test_outages``: drop what a newer one no longer needs.
+It is imported when a connection is made. Each workaround was needed with nats-py 2.16 and has a test in
+``test_strangers`` or ``test_outages``: remove those that a newer version no longer needs.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ __all__ = ["Client"]
 
 
 class Client(NatsClient):
-    """One that notices when it is broken, and lets itself be cancelled."""
+    """A client that notices when it is broken, and that can be cancelled."""
 
     _leaving: asyncio.Task[None]
 
     def abort(self) -> None:
-        """Drop the connection with what is not yet sent: a server that is frozen would never take it."""
+        """Drop the connection with unsent data: a frozen server would never take it."""
         writer: asyncio.StreamWriter | None = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
 
     def leave(self) -> None:
-        """Go to another server of the pool."""
+        """Connect to another server of the pool."""
         if self.is_connected:
-            # Servers that this one has told of stand behind it.
+            # Servers that the cluster announced come after this one in the pool.
             self._server_pool.sort(key=lambda server: server is self._current_server)
             self.abort()
             self._leaving = asyncio.get_running_loop().create_task(self.force_reconnect())
 
     async def _process_op_err(self, e: Exception) -> None:
-        # It would wait until all is sent before it tries the next server.
+        # The client would wait until all data is sent before it tries the next server.
         if not (self.is_closed or self.is_reconnecting):
             self.abort()
         await super()._process_op_err(e)
 
     async def _read_loop(self) -> None:
         await super()._read_loop()
-        # An error of its own ends it without a word, and the connection would look as if it were good.
+        # An exception in the reader ends it silently, and the connection would look healthy.
         if self.is_connected:
             await self._process_op_err(StaleConnectionError())
 
     async def request(self, *args: Any, **options: Any) -> Any:  # noqa: D102  # nats-py's
-        # Before Python 3.12 `asyncio.wait_for` drops a cancellation that comes together with the answer.
+        # Before Python 3.12 `asyncio.wait_for` drops a cancellation that arrives together with the result.
         asked = _cancellations()
         answer = await super().request(*args, **options)
         if _cancellations() > asked:
@@ -55,7 +55,7 @@ class Client(NatsClient):
         return answer
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
-        # It takes the cancellation of its caller for its own.
+        # The client mistakes the cancellation of its caller for its own.
         asked = _cancellations()
         result = await super()._flush_pending(force_flush)
         if _cancellations() > asked:
@@ -68,12 +68,12 @@ class Client(NatsClient):
         try:
             return super()._build_message(sid, subject, reply, data, headers)
         except UnicodeDecodeError:
-            # A server takes any bytes for a subject, and whoever reads on has the error.
+            # A server accepts any bytes as a subject, and the reader would fail on them.
             readable = subject.decode(errors="replace").encode()
             return super()._build_message(sid, readable, reply, data, headers)
 
 
 def _cancellations() -> int:
-    """How often the current task was asked to end."""
+    """Return how often cancellation of the current task was requested."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0

@@ -1,7 +1,8 @@
 """Events as CloudEvents 1.0: in binary mode on the bus, as structured JSON in files, logs and webhooks.
 
-In binary mode the attributes are headers that begin with ``ce-`` and the body is the data, whose type is the attribute
-``datacontenttype``, as the binding for NATS has it. ``subject`` is the topic, ``type`` the class of the event.
+In binary mode the attributes are headers that begin with ``ce-``, and the body is the data. The attribute
+``datacontenttype`` is the type of the data, as in the NATS protocol binding. ``subject`` is the topic, ``type`` the
+class of the event.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ __all__ = ["as_json", "from_binary", "from_json", "payload_of", "to_binary", "to
 
 JSON, BYTES, STRUCTURED = "application/json", "application/octet-stream", "application/cloudevents"
 
-#: Characters of an id.
+#: Maximum length of an id, in characters.
 _LONGEST_ID = 1024
 
-#: What stands in a header as it is; the rest is percent-encoded.
+#: Characters that a header carries unchanged; others are percent-encoded.
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 
 _IS_SAFE = re.compile(r"[!#$&-~]*").fullmatch
@@ -49,7 +50,7 @@ _KNOWN = {"specversion", "id", "source", "type", "subject", "time", "datacontent
 
 
 def _attributes_of(event: Topical, source: str) -> dict[str, str]:
-    """The attributes that every event has; an ``id`` is made for one that has none.
+    """Return the attributes that every event has; an event without an ``id`` gets a new one.
 
     Raises:
         Unpublishable: for an id of more than 1,024 characters.
@@ -69,7 +70,7 @@ def _id_of(event: Topical) -> str:
     if not isinstance(own, str) or not own:
         return uuid.uuid4().hex
     if len(own) > _LONGEST_ID:
-        raise Unpublishable(f"the id {own[:40]!r}… has {len(own):,} characters, and {_LONGEST_ID:,} is the most")
+        raise Unpublishable(f"the id {own[:40]!r}… has {len(own):,} characters; the maximum is {_LONGEST_ID:,}")
     return own
 
 
@@ -81,7 +82,7 @@ def _time_of(event: Topical) -> str:
 
 @lru_cache(4096)
 def _fixed_headers(topic: str, type: str, source: str) -> dict[str, str]:  # noqa: A002  # the attribute's name
-    """What is the same for every event of a topic and class."""
+    """Return the headers that all events of a topic and class share."""
     return {
         "ce-specversion": "1.0",
         "ce-source": _header(source),
@@ -91,10 +92,10 @@ def _fixed_headers(topic: str, type: str, source: str) -> dict[str, str]:  # noq
 
 
 def to_binary(event: Topical, source: str) -> tuple[dict[str, str], bytes]:
-    """Headers and body of ``event`` for the bus.
+    """Return the headers and the body of ``event`` for the bus.
 
     Raises:
-        Unpublishable: for data that is no JSON.
+        Unpublishable: for data that cannot be encoded as JSON.
     """
     headers = _fixed_headers(event.topic, type(event).__name__, source).copy()
     headers["ce-id"], headers["ce-time"] = _header(_id_of(event)), _time_of(event)
@@ -109,10 +110,10 @@ def to_binary(event: Topical, source: str) -> tuple[dict[str, str], bytes]:
 
 
 def from_binary(topic: str, headers: Mapping[str, str], body: bytes, *, id: str = "", attempt: int = 1) -> BusEvent:  # noqa: A002  # the attribute's name
-    """The event that a message of the bus carries, in binary mode or structured; ``id`` is for one that has none.
+    """Return the event of a message from the bus, in binary or structured mode; ``id`` is used if it has none.
 
     Raises:
-        ValueError: for a body that is not what its type says.
+        ValueError: for a body that does not match its content type.
     """
     attributes: dict[str, str] = {}
     names: dict[str, str] = {}
@@ -121,7 +122,7 @@ def from_binary(topic: str, headers: Mapping[str, str], body: bytes, *, id: str 
         if name.startswith("ce-"):
             attributes[name[3:]] = unquote(value)
         elif not name.startswith("nats-"):
-            # Why an event is a dead letter is text of any kind, written like an attribute.
+            # The reason of a dead letter is free text, encoded like an attribute.
             names[name] = unquote(value) if name.startswith("dead-") else value
     kind = names.get("content-type", "")
     if kind.startswith(STRUCTURED):
@@ -132,10 +133,10 @@ def from_binary(topic: str, headers: Mapping[str, str], body: bytes, *, id: str 
 
 
 def to_json(event: Topical, *, source: str = "lifecycle") -> str:
-    """``event`` as one line of structured JSON; bytes are in it as ``data_base64``.
+    """Return ``event`` as one line of structured JSON; bytes become ``data_base64``.
 
     Raises:
-        Unpublishable: for data that is no JSON.
+        Unpublishable: for data that cannot be encoded as JSON.
     """
     record: dict[str, Any] = {**_attributes_of(event, source)}
     data = payload_of(event)
@@ -147,10 +148,10 @@ def to_json(event: Topical, *, source: str = "lifecycle") -> str:
 
 
 def from_json(text: str | bytes) -> BusEvent:
-    """The event that `to_json` or another program wrote; without a ``subject`` its type is its topic.
+    """Return the event that `to_json` or another program wrote; without a ``subject``, its type is its topic.
 
     Raises:
-        ValueError: for what is no CloudEvent 1.0.
+        ValueError: if ``text`` is not a CloudEvent 1.0.
     """
     return _from_structured(text, "", 1, {})
 
@@ -159,19 +160,19 @@ def _from_structured(text: str | bytes, topic: str, attempt: int, headers: dict[
     read = _loads(text)
     record = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
     if record.get("specversion") != "1.0":
-        raise ValueError(f"{text[:80]!r} is no CloudEvent: a JSON object with specversion 1.0")
+        raise ValueError(f"{text[:80]!r} is not a CloudEvent; give a JSON object with specversion 1.0")
     data: Any = record.pop("data", None)
     if "data_base64" in record:
         data = base64.b64decode(str(record.pop("data_base64")), validate=True)
     attributes = {name: value if isinstance(value, str) else json.dumps(value) for name, value in record.items()}
     topic = topic or attributes.get("subject") or attributes.get("type", "")
     if not topic or not attributes.get("id"):
-        raise ValueError(f"{text[:80]!r} is no CloudEvent: it has no id, or neither subject nor type")
+        raise ValueError(f"{text[:80]!r} is not a CloudEvent: it needs an id, and a subject or a type")
     return _event(topic, attributes, data, attempt, headers)
 
 
 def _event(topic: str, attributes: dict[str, str], data: Any, attempt: int, headers: dict[str, str]) -> BusEvent:
-    """A record; extension attributes are headers, as trace contexts in structured mode are."""
+    """Return a `BusEvent`; extension attributes become headers, such as a trace context in structured mode."""
     headers |= {name: attributes[name] for name in attributes.keys() - _KNOWN}
     return BusEvent(
         topic,
@@ -186,7 +187,7 @@ def _event(topic: str, attributes: dict[str, str], data: Any, attempt: int, head
 
 
 def _data(body: bytes, kind: str) -> Any:
-    """What the type of the data makes of the body: JSON, text, or bytes as they are."""
+    """Decode the body by its content type: JSON, text, or unchanged bytes."""
     if kind == JSON:
         return _loads(body)
     kind = kind.partition(";")[0].strip().lower()
@@ -217,15 +218,15 @@ def _header(value: str) -> str:
     try:
         return quote(value, safe=_SAFE)
     except UnicodeEncodeError:
-        raise Unpublishable(f"{value[:80]!r} holds half a surrogate pair, which no other program could read") from None
+        raise Unpublishable(f"{value[:80]!r} holds half a surrogate pair, which cannot be encoded as UTF-8") from None
 
 
-#: Fields that travel beside the data.
+#: Fields that travel as attributes, not as data.
 _ENVELOPE = {"topic", "data", "id", "source", "type", "time", "attempt", "headers"}
 
 
 def payload_of(event: Topical) -> Any:
-    """The data of ``event``: its ``data`` where it has nothing else to tell, else its fields."""
+    """Return the data of ``event``: its ``data`` if it has no other fields to send, else its fields."""
     if type(event) is Event:
         return event.data
     fields = _fields(event)
@@ -235,23 +236,23 @@ def payload_of(event: Topical) -> Any:
 
 
 def as_json(event: Topical, value: Any) -> str:
-    """``value`` as JSON, compact.
+    """Return ``value`` as compact JSON.
 
-    Records become objects; paths, dates, enums and UUIDs the text that one writes for them; bytes base64.
+    Records become objects; paths, dates, enums and UUIDs become their usual text; bytes become base64.
 
     Raises:
-        Unpublishable: naming the event, for what has no JSON.
+        Unpublishable: for a value that JSON cannot represent; the error names the event.
     """
     try:
         return _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise Unpublishable(
-            f"the data of {event.topic!r} is no JSON: {error}; send what JSON knows, records of it, or bytes"
+            f"the data of {event.topic!r} cannot be encoded: {error}; send JSON values, records of them, or bytes"
         ) from None
 
 
 def _fields(record: Any) -> Mapping[str, Any]:
-    """What a record of any make consists of."""
+    """Return the fields of a record: a dataclass, a named tuple, or an object with attributes."""
     if dataclasses.is_dataclass(record):
         return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
     for names in (getattr(record, "__struct_fields__", None), getattr(record, "_fields", None)):
@@ -262,7 +263,7 @@ def _fields(record: Any) -> Mapping[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """What the encoder does not know as something that it knows."""
+    """Convert a value that the JSON encoder does not support."""
     for kinds, convert in _CONVERTERS:
         if isinstance(value, kinds):
             return convert(value)

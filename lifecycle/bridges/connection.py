@@ -1,7 +1,7 @@
-"""A connection to NATS: how it is made, whether it is up, and that it is gone for good.
+"""A connection to NATS: how it is made, whether it is up, and when it is closed for good.
 
-The client comes back by itself when its server does, with one exception: one that is closed stays closed, and whoever
-uses the connection makes a new one. This is all that knows how to connect; bridges and leaders share it.
+The client reconnects by itself when its server is back, with one exception: a closed client stays closed, and its user
+makes a new connection. Bridges and leaders share this module; no other connects.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ __all__ = ["OLDEST", "Change", "Connection", "NatsServer"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: An older server ignores settings that it does not know, without a word.
+#: Older servers silently ignore settings that they do not support.
 OLDEST = (2, 11)
 
 #: Seconds for the first connection, over all servers.
 _PATIENCE = 10.0
 
-#: Seconds until a server that is gone is tried again.
+#: Seconds until a server that is unreachable is tried again.
 _RECONNECT = 0.25
 
-#: Seconds for what was said to get out, and for what the client was doing to end.
+#: Seconds for pending data to be sent, and for the client's tasks to end.
 _LAST_BYTES = _LAST_TASKS = 1.0
 
-#: Seconds of silence after which the client asks whether its server is still there; it gives up after three.
+#: Seconds of silence after which the client pings its server; it disconnects after three unanswered pings.
 _PING = 10
 
-#: Seconds without an answer that was due after which another server is tried, where there is one; twice as long each
-#: time until one answers, and a minute at most.
+#: Seconds without a due answer after which another server is tried, if there is one; doubled each time until a server
+#: answers, up to a minute.
 _UNANSWERED = Backoff(initial=5.0, maximum=60.0)
 
 
 class NatsServer:
-    """Where NATS is, and how to be let in.
+    """The addresses of NATS and the credentials for it.
 
-    ``urls`` are one or more servers of one cluster: ``nats://host:4222``, or ``tls://…`` for one that has to prove who
-    it is; also several in one text, with commas. ``credentials`` is a file that ``nsc`` wrote; ``tls`` a context for an
-    authority or a client certificate of one's own. A name and a password, or a token, can stand in the URL, which is
-    never logged.
+    ``urls`` are one or more servers of one cluster: ``nats://host:4222``, or ``tls://…`` for a server that must prove
+    its identity; also several in one text, separated by commas. ``credentials`` is a file that ``nsc`` wrote. ``tls``
+    is a context for a custom authority or a client certificate. A name and a password, or a token, may be part of the
+    URL, which is never logged.
 
     Raises:
         ValueError: without a URL.
@@ -69,7 +69,7 @@ class NatsServer:
     ) -> None:
         self.urls: list[str] = [each.strip() for url in urls for each in url.split(",") if each.strip()]
         if not self.urls:
-            raise ValueError("a server of NATS needs a URL such as nats://127.0.0.1:4222")
+            raise ValueError("a NatsServer needs a URL such as nats://127.0.0.1:4222")
         self.credentials = credentials
         self.tls = tls
 
@@ -78,40 +78,40 @@ class NatsServer:
 
     @classmethod
     def of(cls, server: str | NatsServer) -> NatsServer:
-        """``server``, from its URL if that is all there is."""
+        """Return ``server``, made from a URL if it is one."""
         return server if isinstance(server, NatsServer) else cls(server)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The connection came up or went down."""
+    """A change of the connection to up or down."""
 
     up: bool
     reason: str = ""
 
 
 class Connection:
-    """One client, from its connection to its end: an async context manager that makes neither twice.
+    """One client, from connecting to closing: an async context manager that is entered once.
 
-    Entering raises `UnfitServer` for a server that is too old or has no JetStream, and `BridgeError` where none could
+    Entering raises `UnfitServer` for a server that is too old or has no JetStream, and `BridgeError` if no server could
     be reached within ten seconds.
     """
 
     def __init__(self, server: NatsServer, name: str, told: Callable[[Change], None] = lambda _: None) -> None:
-        #: Where it leads.
+        #: The server that it connects to.
         self.server = server
         self._name = name
         self._told = told
         self._client: Client = _new_client()
         self._up = asyncio.Event()
-        #: Set when the client is closed, whoever closed it.
+        #: Set when the client is closed, for any reason.
         self.closed: Final = asyncio.Event()
         self._trouble = ""
-        # Whether it is we who end it, which is no news.
+        # Whether this process closes it, so that the change is not reported.
         self._ending = False
-        # Since when answers that were due are missing.
+        # The time since which due answers are missing.
         self._unanswered: float | None = None
-        # Servers that were left since one has answered.
+        # The number of servers that were left since the last answer.
         self._left = 0
         self.js: JetStreamContext
 
@@ -122,29 +122,29 @@ class Connection:
 
     @property
     def is_up(self) -> bool:
-        """Whether the server can be talked to now."""
+        """Whether the server is reachable now."""
         return self._up.is_set()
 
     def said(self, word: str) -> object:
-        """What the server said of itself when it was connected to."""
-        # nats-py offers it in no other way.
+        """Return a field of the INFO message that the server sent when the client connected."""
+        # nats-py does not provide it in another way.
         info: dict[str, object] = getattr(self._client, "_server_info", {})
         return info.get(word)
 
     @property
     def trouble(self) -> str:
-        """The last error of the connection; empty when it is good."""
+        """The last error of the connection; empty if it works."""
         return self._trouble
 
     def answered(self) -> None:
-        """Note that JetStream has answered by way of this server."""
+        """Note that JetStream has answered through this server."""
         self._unanswered = None
         self._left = 0
 
     def missed(self, reason: str, *, seconds: float = 0.0) -> None:
-        """Note that JetStream did not answer for ``seconds``; when that goes on, go to another server.
+        """Note that JetStream did not answer for ``seconds``; if that continues, connect to another server.
 
-        A server that is frozen, or cut off from the others of its cluster, keeps its connections.
+        A server that is frozen, or cut off from the rest of its cluster, keeps its connections.
         """
         now = asyncio.get_running_loop().time()
         if self._unanswered is None:
@@ -162,7 +162,7 @@ class Connection:
             async with asyncio.timeout(_PATIENCE):
                 await self._client.connect(**self._options())
             self._check()
-            # From now on the next server is another one.
+            # From here on, the next server of the pool is another one.
             self._client.options["dont_randomize"] = True
             self.js = self._client.jetstream()  # pyright: ignore[reportUnknownMemberType]  # of nats-py
         except TimeoutError:
@@ -182,7 +182,7 @@ class Connection:
         await self.close()
 
     async def drain(self) -> None:
-        """Let everything that was said get out, and close."""
+        """Send all pending data, and close."""
         self._ending = True
         with suppress(Exception):
             await self._client.drain()
@@ -213,11 +213,11 @@ class Connection:
         if (version.major, version.minor) < OLDEST:
             raise UnfitServer(
                 f"{self.server!r} is nats-server {version.major}.{version.minor}.{version.patch}, which ignores "
-                f"settings that it does not know; a bridge needs {OLDEST[0]}.{OLDEST[1]} or newer"
+                f"unknown settings; a bridge needs {OLDEST[0]}.{OLDEST[1]} or newer"
             )
 
     async def close(self) -> None:
-        """Close at once; twice is as good as once."""
+        """Close at once; a second call does nothing."""
         self._ending = True
         tasks = _tasks_of(self._client)
         with suppress(Exception):
@@ -226,7 +226,7 @@ class Connection:
         self._client.abort()
         self._up.clear()
         self.closed.set()
-        # The client cancels its tasks when it closes, and leaves them.
+        # The client cancels its tasks when it closes, and does not await them.
         tasks |= _tasks_of(self._client)
         for task in tasks:
             task.cancel()
@@ -238,8 +238,8 @@ class Connection:
     async def _failed(self, error: Exception) -> None:
         self._trouble = reason_of(error)
         if not hasattr(self, "js") and "authorization" in self._trouble.lower():
-            # The client would try again for ever; a password gets no better by that.
-            raise BridgeError(f"{self.server!r} does not let us in: {self._trouble}")
+            # The client would retry indefinitely, and a wrong password does not become right.
+            raise BridgeError(f"{self.server!r} refuses the connection: {self._trouble}")
         _log.debug("%s: %s", self._name, self._trouble)
 
     async def _went_down(self) -> None:
@@ -266,7 +266,7 @@ class Connection:
 
 
 def _tasks_of(client: Client) -> set[asyncio.Task[Any]]:
-    """What it has started and not ended; nobody else would await it."""
+    """Return the running tasks of the client, which the client itself would not await."""
     names = ("_reconnection_task", "_reading_task", "_ping_interval_task", "_flusher_task")
     tasks: list[Any] = [getattr(client, name, None) for name in names]
     subscriptions: dict[int, Any] = getattr(client, "_subs", {})

@@ -1,11 +1,16 @@
-"""What comes from the bus, on its way through the router and back as an answer to the bus.
+"""Messages from the bus: how they are pulled, handled by the router, and answered.
 
-A message is answered when its delivery has ended: acknowledged, given back with a delay, or ended for good once a dead
-letter is on the bus. Until then the server hears every third of ``ack_wait`` that it is in good hands.
+A message is answered when its delivery has ended: acknowledged, returned with a delay, or terminated after a dead
+letter is on the bus. Until then the bridge reports progress to the server every third of ``ack_wait``.
 
-Failures of handlers make a dead letter, and deliveries do not: the server also counts those that were prefetched and
-given back. An event that was delivered far more often than it failed may kill its process, and so may any other that
-was here at the same time. Such events are started one at a time, each counted as failed before it starts.
+Failures of handlers lead to a dead letter, and deliveries do not: the server also counts deliveries of messages that
+were prefetched and returned. An event that was delivered far more often than it failed may kill its process, and so may
+any other event that was in the process at the same time. Such events are started one at a time, each counted as failed
+before it starts.
+
+`Pull` requests as many messages as there is capacity for, through one inbox, and renews requests before the last is
+used up. Long silence, a missing consumer and a new leader all raise `PullFailed`; the caller then restores the consumer
+and opens it again. nats-py's ``fetch`` loses received messages when it is cancelled, and requests missing ones twice.
 """
 
 from __future__ import annotations
@@ -50,25 +55,25 @@ _log = logging.getLogger("lifecycle.bridges")
 #: Deliveries without a failure after which an event is started alone.
 _SUSPECT = 20
 
-#: Deliveries without a member that subscribes to it after which an event is a dead letter.
+#: Deliveries without a subscribed member after which an event becomes a dead letter.
 _UNWANTED = 20
 
-#: Deliveries to members that do not subscribe to it after which that is noted each time, so that it is not suspected.
+#: Deliveries to members without a subscription after which each is noted, so that the event is not suspected.
 _NOTED = 10
 
-#: Pauses until an event that this member does not subscribe to is delivered again, to another one if there is.
+#: Delays until an event without a subscription here is delivered again, if possible to another member.
 _ELSEWHERE = Backoff(initial=0.2, maximum=10.0)
 
-#: Words in an address without domain and account.
+#: Tokens in a reply subject without domain and account.
 _WORDS = 9
 
-#: Seconds for the server to confirm an acknowledgement, where that is wanted.
+#: Seconds for the server to confirm an acknowledgement, if `sync` is set.
 _CONFIRMED = 5.0
 
 
 @dataclass(slots=True)
 class Counts:
-    """What became of messages, over all connections of one bridge."""
+    """Results of messages, over all connections of one bridge."""
 
     handled: int = 0
     given_back: int = 0
@@ -81,7 +86,7 @@ class _Held:
     __slots__ = ("is_alone", "key", "message", "past", "topic")
 
     def __init__(self, message: Msg, key: Key, topic: str) -> None:
-        # The latest of its kind: an answer to an older delivery of the same event would be too late.
+        # The latest delivery: an answer to an older delivery of the same event would be too late.
         self.message = message
         self.key = key
         self.topic = topic
@@ -95,7 +100,7 @@ class _Held:
 
 
 class MessageHandler:
-    """Carries messages to the router, and holds them until they are answered; of one connection."""
+    """Passes the messages of one connection to the router, and holds them until they are answered."""
 
     def __init__(
         self,
@@ -116,32 +121,32 @@ class MessageHandler:
         self._dedupe = dedupe
         self._failures = failures
         self._subscriptions = subscriptions
-        # Looks at the patterns of the other members.
+        # Reads the patterns of the other members.
         self._look = look
         self._pull_more = freed
         self._wants = lru_cache(4096)(settings.is_subscribed)
-        # Rung when an event has ended, and when the bridge ends.
+        # Notified when an event has ended, and when the bridge ends.
         self._changed = Condition()
         # Each waits for the end of one delivery.
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Whether what is dropped from now on was dropped because the program ends.
+        #: Whether deliveries that are dropped from now on were dropped because the program ends.
         self.is_ending: bool = False
 
     def end(self) -> None:
-        """Take what is dropped from now on for dropped because the program ends."""
+        """Treat deliveries that are dropped from now on as dropped because the program ends."""
         self.is_ending = True
         self._changed.notify_all()
 
     @property
     def held(self) -> int:
-        """Messages that were taken and not answered."""
+        """The number of messages that were taken and not answered."""
         return len(self._held)
 
     async def take(self, message: Msg, emit: Emit) -> None:
-        """Give ``message`` to the router; returns when that has it."""
+        """Emit the event of ``message``; return when the router has it."""
         key, delivered = _known(message.reply)
         if key in self._held:
-            # It was thought lost, as we were asleep: the first delivery of it still goes on.
+            # The server assumed it lost while this process was suspended: its first delivery is still running.
             self._held[key].message = message
             return
         topic = as_topic(message.subject, self._settings.prefix)
@@ -168,7 +173,7 @@ class MessageHandler:
             await self._wait_while(lambda: key in self._held)
 
     def _read(self, held: _Held) -> BusEvent | None:
-        """Return the event of a message; one that is not to be tried becomes a dead letter instead."""
+        """Return the event of a message, or make it a dead letter if it must not be tried."""
         if held.past.failures >= self._settings.max_deliver:
             self._spawn(self._bury(held, held.past.reason))
             return None
@@ -180,12 +185,12 @@ class MessageHandler:
             return None
 
     async def _refuse(self, held: _Held, delivered: int) -> None:
-        """Answer an event to which this member does not subscribe: others of the group may."""
+        """Answer an event to which this member does not subscribe: other members may."""
         topic, subject = held.topic, held.message.subject
         is_wide = self._subscriptions.is_ours(subject)
         elsewhere = self._subscriptions.is_elsewhere(topic)
         if not elsewhere and (is_wide or delivered > _UNWANTED):
-            # A member may have started since the last look.
+            # A member may have started since the last read.
             elsewhere = await self._may_be_elsewhere(topic)
         if not elsewhere and is_wide:
             # The filter had to be wider than the patterns.
@@ -201,7 +206,7 @@ class MessageHandler:
         self._release(held)
 
     async def _may_be_elsewhere(self, topic: str) -> bool:
-        """Look whether another member subscribes to ``topic``; if the server does not answer, one may."""
+        """Return whether another member subscribes to ``topic``; True if the server does not answer."""
         from nats.errors import Error as NatsError
 
         try:
@@ -212,7 +217,7 @@ class MessageHandler:
         return self._subscriptions.is_elsewhere(topic)
 
     async def _be_alone(self, held: _Held, delivered: int) -> None:
-        """Wait until nothing else runs, and count a failure: the process may not live to do so afterwards."""
+        """Wait until no other event runs, and count a failure: the process may not survive to do so afterwards."""
         _log.warning(
             "%s (event %d) was delivered %d times and failed %d times; it may kill its process, and is started alone",
             held.topic,
@@ -225,23 +230,23 @@ class MessageHandler:
         reason = "its process stopped or died while it was handled alone"
         await self._failures.note(held.key, held.past._replace(failures=held.attempt, reason=reason))
         if not self._failures.is_shared:
-            # The next process does not find the note, so deliveries have to count.
+            # The next process cannot read the note, so deliveries have to count.
             held.past = PastAttempts(max(held.past.failures, delivered - _SUSPECT - 1), reason)
 
     async def _wait_while(self, condition: Callable[[], bool]) -> None:
-        """Wait while ``condition`` holds, for ``ack_wait`` seconds at most: a long handler must not block the rest."""
+        """Wait while ``condition`` holds, for at most ``ack_wait`` seconds: a long handler must not block the rest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.ack_wait):
                 while condition() and not self.is_ending:
                     await self._changed.wait()
 
     async def keep_alive(self, waiting: Iterable[Msg]) -> None:
-        """Tell the server that what is held, and what is still ``waiting``, is in good hands."""
+        """Report progress to the server for all held messages, and for those in ``waiting``."""
         for message in [*waiting, *(held.message for held in self._held.values())]:
             await _said(message.in_progress())
 
     async def settle(self) -> None:
-        """Every delivery has ended: answer what can be answered, and give the rest back."""
+        """Send the remaining answers after every delivery has ended, and return the other messages."""
         self.end()
         if self._tasks:
             await asyncio.wait(self._tasks)
@@ -253,14 +258,14 @@ class MessageHandler:
         self._held.clear()
 
     def abandon(self) -> list[asyncio.Task[None]]:
-        """There is no time to wait; what is not answered is delivered again when its time is over."""
+        """Stop without waiting; unanswered messages are delivered again after ``ack_wait``."""
         for task in self._tasks:
             task.cancel()
         return list(self._tasks)
 
     @staticmethod
     async def nak(messages: Iterable[Msg]) -> None:
-        """Let others have ``messages`` at once."""
+        """Return ``messages`` for delivery to other members at once."""
         for message in list(messages):
             await _said(message.nak())
 
@@ -276,7 +281,7 @@ class MessageHandler:
             await delivery
         error = delivery.error
         if isinstance(error, Dropped) and self.is_ending:
-            # Not by its route's own rules: another one handles it.
+            # No route here handles it; another member's does.
             return
         if error is None or isinstance(error, Dropped):
             await self._accept(held)
@@ -292,20 +297,20 @@ class MessageHandler:
         self._forget(held)
 
     async def _return(self, held: _Held, reason: str) -> None:
-        """Count a failure, and have the event delivered again, later each time."""
+        """Count a failure, and request another delivery, later each time."""
         self._counts.given_back += 1
         if not held.is_alone:
-            # A server that was killed forgets deliveries, and then nothing was read when the event came.
+            # A killed server forgets its count of deliveries, and failures were not read when the event came.
             held.past = await self._failures.past(held.key)
         delay = self._settings.backoff.delay(held.past.failures)
-        _log.info("%s (event %d) is given back for %.1f s: %s", held.topic, held.key[0], delay, reason)
+        _log.info("%s (event %d) is delivered again in %.1f s: %s", held.topic, held.key[0], delay, reason)
         note = held.past._replace(failures=held.attempt, reason=reason[:LONGEST_REASON])
         await self._failures.note(held.key, note)
         await _said(held.message.nak(delay=delay))
         self._release(held)
 
     async def _bury(self, held: _Held, reason: str, *, readable: bool = True) -> None:
-        """Put a dead letter on the bus, and only then end the message."""
+        """Publish a dead letter, and only then terminate the message."""
         message, topic, settings = held.message, held.topic, self._settings
         _log.error("%s (event %d of %s) is a dead letter now: %s", topic, held.key[0], settings.stream, reason)
         attempts = min(held.attempt, settings.max_deliver)
@@ -323,7 +328,7 @@ class MessageHandler:
         self._forget(held)
 
     async def _write(self, kinds: Iterable[Letter]) -> None:
-        """Put the first of ``kinds`` on the bus that it can carry; with none, the log alone tells of the event."""
+        """Publish the first of ``kinds`` that the bus accepts; if there is none, only the log records the event."""
         for letter in kinds:
             try:
                 await self._publisher.publish(*letter)
@@ -343,9 +348,9 @@ class MessageHandler:
 
 
 def _known(reply: str) -> tuple[Key, int]:
-    """Number and time of a message, and how often it was delivered, from the address that it is answered to.
+    """Return the number, the time and the delivery count of a message from its reply subject.
 
-    nats-py reads the same more thoroughly, which takes as long as a handler.
+    nats-py parses more of it, which takes as long as a handler.
     """
     # $JS.ACK, from 2.12 on domain and account, stream, consumer, delivered, number, its number for the consumer, time …
     words = reply.split(".")
@@ -354,7 +359,7 @@ def _known(reply: str) -> tuple[Key, int]:
 
 
 async def _said(answer: Awaitable[object]) -> None:
-    """Send an answer; one that gets lost has the event delivered again, which is what is promised."""
+    """Send an answer; if it is lost, the event is delivered again, as promised."""
     from nats.errors import Error as NatsError
 
     try:
@@ -366,30 +371,30 @@ async def _said(answer: Awaitable[object]) -> None:
 #: Seconds that a request stays with the server.
 _EXPIRES = 30.0
 
-#: Seconds after which a server that has nothing says so, and seconds of silence that are too many.
+#: Seconds between heartbeats of a server without messages, and seconds of silence after which the pull fails.
 _HEARTBEAT, _SILENCE = 2.0, 7.0
 
-#: Seconds for the server to send what it had sent already.
+#: Seconds for messages to arrive that the server has sent already.
 _DRAINING = 1.0
 
-#: What a request ends with in the course of things: nothing there, time over, all delivered.
+#: Status codes that end a request normally: no messages, expired, all delivered.
 _USUAL = {"404", "408"}
 
 
 class PullFailed(Exception):
-    """The server gives nothing any more; the message says what it said last."""
+    """The server sends no more messages; the text is its last status."""
 
 
 class Pull:
-    """Asks for what there is ``room`` for, and holds what has come until it is taken."""
+    """Requests messages for the free capacity, and holds them until they are taken."""
 
     def __init__(self, connection: Connection, stream: str, group: str, room: Callable[[], int]) -> None:
         self._connection = connection
         self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{group}"
         self._room = room
-        #: Came, and not yet taken.
+        #: Received and not yet taken.
         self.waiting: deque[Msg] = deque()
-        # Asked for, and not yet come.
+        # Requested and not yet received.
         self._wanted = 0
         self._stirred = asyncio.Event()
         self._heard_at = 0.0
@@ -399,7 +404,7 @@ class Pull:
         self._subscription: Subscription | None = None
 
     async def open(self) -> None:
-        """Begin, or begin anew after `PullFailed`."""
+        """Start, or start again after `PullFailed`."""
         if self._subscription is None:
             self._inbox = self._connection.client.new_inbox()
             client = self._connection.client
@@ -408,10 +413,10 @@ class Pull:
         self._heard_at = asyncio.get_running_loop().time()
 
     async def next(self) -> Msg | None:
-        """The next message; None once it is to end.
+        """Return the next message, or None after `stop`.
 
         Raises:
-            PullFailed: when nothing will come unless it is opened anew.
+            PullFailed: if no message will come until it is opened again.
         """
         while not self._ending:
             if self.waiting:
@@ -424,11 +429,11 @@ class Pull:
         return None
 
     def stir(self) -> None:
-        """There is more room."""
+        """Request more messages: capacity has been freed."""
         self._stirred.set()
 
     def renew(self) -> None:
-        """The connection is another: the server knows nothing of what it was asked for."""
+        """Request messages again over a new connection: the server has forgotten earlier requests."""
         if self._subscription is not None:
             self._trouble = "the connection was lost, and is back"
             self._stirred.set()
@@ -439,7 +444,7 @@ class Pull:
         self._stirred.set()
 
     async def close(self) -> None:
-        """Have nothing more sent; what came until now is in ``waiting``."""
+        """Cancel requests; messages that have arrived are in ``waiting``."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             with suppress(Exception):
@@ -447,7 +452,7 @@ class Pull:
                     await subscription.drain()  # type: ignore[no-untyped-call]  # of nats-py
 
     async def _ask(self) -> None:
-        """Ask for as much as there is room for, unless half of that is on its way."""
+        """Request messages for the free capacity, unless half of it is requested already."""
         room = self._room() - len(self.waiting) - self._wanted
         if room <= 0 or room < self._wanted or not self._connection.is_up:
             return
@@ -458,12 +463,12 @@ class Pull:
         await self._connection.client.publish(self._subject, json.dumps(request).encode(), self._inbox)
 
     async def _listen(self) -> None:
-        """Wait until something comes or there is more room; notice silence."""
+        """Wait until a message arrives or capacity is freed; detect silence."""
         clock = asyncio.get_running_loop().time
         until = clock() + _HEARTBEAT
         if await wait_within(_HEARTBEAT, self._stirred):
             return
-        # Whoever slept himself has not heard what was said meanwhile.
+        # A process that was suspended has missed the server's heartbeats.
         slept = clock() > until + 1.0
         if self._wanted and not slept and clock() - self._heard_at > _SILENCE:
             self._trouble = f"no word from the server for {_SILENCE:g} s"
@@ -479,7 +484,7 @@ class Pull:
         self._stirred.set()
 
     def _note(self, said: dict[str, str]) -> None:
-        """A request has ended, or lives."""
+        """Record a status message: a request has ended, or is alive."""
         status, text = said.get("Status", ""), said.get("Description", "")
         if status in ("100", ""):
             return

@@ -49,7 +49,7 @@ class PastAttempts(NamedTuple):
 
     failures: int = 0
     reason: str = ""
-    #: Deliveries until a member gave it back that does not subscribe to it: they do not tell of a crash.
+    #: Deliveries until a member without a subscription returned it: they do not indicate a crash.
     refused: int = 0
 
 
@@ -75,7 +75,7 @@ class DedupeCache:
         _note(self._handled, key, None)
 
     def was_handled(self, key: Key) -> bool:
-        """Whether it is delivered again though it has come to its end: the acknowledgement was lost."""
+        """Return whether the event was handled before: its acknowledgement was lost."""
         return key in self._handled
 
 
@@ -92,7 +92,7 @@ class Failures:
         self._dedupe = dedupe
         #: Whether other processes see what is noted.
         self.is_shared: bool = True
-        # Until when the server is not asked, and whether a warning has told of it.
+        # Until when the server is not asked, and whether a warning about it was logged.
         self._quiet_until = 0.0
         self._is_told = False
 
@@ -115,7 +115,7 @@ class Failures:
         return max(known, _read(message.data))
 
     async def note(self, key: Key, past: PastAttempts) -> None:
-        """Keep the failures of an event; a server that does not answer has them from this process later."""
+        """Store the failures of an event; if the server does not answer, this process stores them later."""
         self._dedupe.failed(key, past)
         if not self._is_asked():
             return
@@ -144,7 +144,7 @@ class Failures:
         _log.warning("%s; this process counts the failures of its events alone", reason)
 
     def _note_trouble(self, error: Exception) -> None:
-        """Count alone for a while, or for good if the server denies access, which it does not say in an answer."""
+        """Count alone for a while, or for good if the server denies access, which it does not report in an answer."""
         trouble = self._connection.trouble
         if isinstance(error, TimeoutError) and "permissions violation" in trouble.lower() and BUCKET in trouble.upper():
             if self.is_shared:
@@ -192,7 +192,7 @@ class Failures:
 
 
 def _read(data: bytes | None) -> PastAttempts:
-    """Return what `Failures.note` wrote; nothing where another program wrote something else."""
+    """Return the record that `Failures.note` wrote; an empty one if another program wrote the value."""
     try:
         said: Any = json.loads(data or b"")
         return PastAttempts(int(said["failures"]), str(said["reason"]), int(said.get("refused", 0)))

@@ -1,4 +1,4 @@
-"""The events that a bridge and a leader emit, as records."""
+"""Records of the events that a bridge and a leader emit."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class BusEvent(Event):
-    """An event that came from the bus: ``topic`` and ``data`` as they were sent, and what is known of its way.
+    """An event from the bus: ``topic`` and ``data`` as they were sent, with its CloudEvents attributes.
 
-    ``data`` is what JSON makes of the sender's, or the same bytes. A bridge never sends such an event out again.
+    ``data`` is the decoded JSON of the sender's data, or the same bytes. A bridge never sends such an event again.
     """
 
     #: The same for every delivery, on every machine.
     id: str = ""
-    #: Who sent it: ``/host/group`` where it was a bridge.
+    #: The sender: ``/host/group`` for a bridge.
     source: str = ""
-    #: The name of the class that the event had there.
+    #: The name of the event's class at the sender.
     type: str = ""
-    #: When it was sent, aware; None where the sender did not say.
+    #: The time of sending, aware; None if the message has none.
     time: datetime | None = None
-    #: 1, and one more for each time that its handlers have failed.
+    #: 1, plus one for each time that its handlers have failed.
     attempt: int = 1
-    #: What else came with it, names in lower case: ``traceparent``, the ``dead-reason`` of a dead letter.
+    #: Other headers of the message, names in lower case: ``traceparent``, the ``dead-reason`` of a dead letter.
     headers: Mapping[str, str] = field(default_factory=lambda: _NONE, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderEvent:
-    """This process leads from now on, or no longer; it is true here alone, and no bridge sends it out."""
+    """A gain or loss of leadership by this process; such events are never published."""
 
     topics: ClassVar[str] = "leader/*/*"
 
-    #: What is led.
+    #: The name of the leadership.
     name: str
-    #: Whether it was gained; else it is lost.
+    #: True if it was gained, False if it was lost.
     leading: bool
-    #: The fencing token: higher than that of every leader before.
+    #: The fencing token: higher than that of every earlier leader.
     token: int
-    #: Why it was lost.
+    #: The reason of the loss.
     reason: str = ""
     topic: str = field(init=False, repr=False)
 

@@ -1,4 +1,10 @@
-"""`Leader`: a source that tells this process when it is the one to do something, and when no longer."""
+"""`Leader`: a source that emits an event when this process becomes the leader, and when it is not any more.
+
+`Elector` takes the lease when it is free and keeps it. `LeaseWatcher` decides when asking for the lease is worthwhile:
+as soon as its holder gives it back, or falls silent. It subscribes to the key, which a holder writes three times per
+lease. A watch of the bucket would be a consumer on one node of a cluster, and end silently with that node; a
+subscription comes back with the connection.
+"""
 
 from __future__ import annotations
 
@@ -33,60 +39,61 @@ _log = logging.getLogger("lifecycle.bridges")
 #: Characters of a name on the server.
 _LONGEST = 200
 
-#: Seconds until a write that got no answer is tried again.
+#: Seconds until an unanswered write is tried again.
 _AGAIN = 0.2
 
-#: Seconds that its route has to take the last event of one who is removed.
+#: Seconds for the route of a removed leader to accept the last event.
 _FINAL_ANSWERS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderState:
-    """What can be seen of a leader."""
+    """A snapshot of a leader."""
 
     name: str
-    #: Whether the server can be talked to.
+    #: Whether the server is reachable.
     up: bool
     #: The fencing token if this process leads, else None.
     token: int | None
-    #: Who leads as far as is known here, as ``host:pid``; empty for nobody.
+    #: The leader as far as this process knows, as ``host:pid``; empty if there is none.
     holder: str
 
 
 class Leader:
-    """Of all processes that have a `Leader` of this name one leads; added to a router with ``add_source``.
+    """Elects one of all processes that have a `Leader` of this name; added to a router with ``add_source``.
 
-    It emits ``leader/<name>/gained`` when this process leads, and ``leader/<name>/lost`` when no longer, both as
-    `LeaderEvent`. To lead is to have a lease on the server, which is renewed three times in its time. A leader that
-    dies, or is cut off, is followed by another when the lease is over, a second or so later; one that stops cleanly, at
-    once: it tells that it is lost, its handlers end, and then the lease is given back.
+    It emits ``leader/<name>/gained`` when this process becomes the leader, and ``leader/<name>/lost`` when it is not
+    any more, both as `LeaderEvent`. The leader has a lease on the server, which it renews three times per period. If a
+    leader dies or is cut off, another follows about a second after the lease has ended. If it stops cleanly, another
+    follows at once: it emits the loss, its handlers end, and then it gives the lease back.
 
-    A leader that cannot renew gives up before the lease ends, by its own clock. One that was frozen meanwhile has lost
-    it before it does anything else: `token` is None, and `put` raises `NotLeader`. Whatever else a leader does should
-    carry the token, so that who it is done to can refuse a lower one than the highest that they have seen.
+    A leader that cannot renew its lease gives up before the lease ends, by its own clock. A process that was suspended
+    meanwhile has lost the lease before it does anything else: `token` is None, and `put` raises `NotLeader`. Include
+    the token in every other action of a leader, so that its receiver can refuse a token lower than the highest it has
+    seen.
 
     Args:
-        name: of what is led; one segment of a topic.
-        url: of the server, or a `NatsServer` where it takes more than that.
+        name: of the leadership; one segment of a topic.
+        url: of the server, or a `NatsServer` for credentials, TLS or several servers.
         lease: seconds for which a leader may be silent. A cluster that has lost a node is silent for up to seven.
 
     Raises:
-        ValueError: for a name that is no segment or too long, and a lease of less than a second.
+        ValueError: for a name that is not a segment or is too long, and a lease of less than a second.
     """
 
     def __init__(self, name: str, url: str | NatsServer, *, lease: float = 15.0) -> None:
         if not name or "/" in name or len(as_token(name)) > _LONGEST:
             raise ValueError(
-                f"{name[:40]!r} is no name of a leader: it becomes one segment of a topic; give a short word, no slash"
+                f"{name[:40]!r} is not a leader's name; give a short word without a slash: it becomes part of a topic"
             )
         if not 1 <= lease < math.inf:
-            raise ValueError(f"lease={lease!r} is no time to keep renewing in; give a second or more")
+            raise ValueError(f"lease={lease!r} is too short to be renewed; give 1 second or more")
         self.name = name
         self._server = NatsServer.of(url)
         self._seconds = lease
         self._elector: Elector | None = None
         self._keeper: asyncio.Task[None] | None = None
-        # What was not emitted yet: at most that it is lost, and then gained again.
+        # Events that were not emitted yet: at most a loss and the gain that follows.
         self._news: deque[LeaderEvent] = deque()
         # The token of the last `gained` that no `lost` has followed.
         self._told_token = 0
@@ -98,35 +105,35 @@ class Leader:
 
     @property
     def token(self) -> int | None:
-        """The fencing token if this process leads now, by its own clock, else None; it is higher for every leader."""
+        """The fencing token if this process leads now, by its own clock, else None; it grows with each leader."""
         elector = self._elector
         return elector.lease.token if elector is not None and elector.lease.is_ours else None
 
     def state(self) -> LeaderState:
-        """What can be seen of it now."""
+        """Return a snapshot."""
         elector = self._elector
         if elector is None:
             return LeaderState(self.name, up=False, token=None, holder="")
         return LeaderState(self.name, elector.connection.is_up, self.token, elector.watcher.holder.place)
 
     async def put(self, key: str, value: bytes, *, token: int | None = None) -> int:
-        """Keep ``value`` on the server, if this process still leads at the moment when it is written there.
+        """Store ``value`` on the server, if this process is still the leader at the moment of the write.
 
-        The server compares in the same step: once there is another leader, nothing of this one is written. A server
-        that does not answer is asked again as long as the lease is ours.
+        The server compares in the same step: if there is another leader, it refuses the write. A server that does not
+        answer is asked again as long as this process has the lease.
 
         Args:
             key: a topic of its own below the leader's name, such as ``last/run``.
             value: any bytes, up to the server's limit for a message.
-            token: with which the work was begun whose result this is, so that it counts only if nobody else has led
-                since; the present one if None.
+            token: the token with which the work began, so that its result is stored only if no other process has led
+                since; None for the present one.
 
         Returns:
             Its revision, which only grows.
 
         Raises:
-            NotLeader: if it does not lead; where an answer was lost before, it may have been written all the same.
-            Unpublishable: for too long a key, and too big a value.
+            NotLeader: if it does not lead; if an earlier answer was lost, the value may have been written all the same.
+            Unpublishable: for too long a key, and too large a value.
         """
         token = self.token or 0 if token is None else token
         while (elector := self._elector) is not None:
@@ -141,17 +148,17 @@ class Leader:
         raise NotLeader(f"{key!r} was not written: {self!r} does not run")
 
     async def get(self, key: str) -> bytes | None:
-        """What the last leader that put something under ``key`` has put there; None if nobody has.
+        """Return the value that the last leader stored under ``key``, or None if there is none.
 
         Raises:
-            BridgeError: when the server does not answer.
+            BridgeError: if the server does not answer.
         """
         if self._elector is None:
             raise BridgeError(f"{key!r} cannot be read: {self!r} does not run")
         try:
             return await self._elector.lease.key.get(key)
         except unanswered() as error:
-            raise BridgeError(f"{self._server!r} does not say what is under {key!r}; try again") from error
+            raise BridgeError(f"{self._server!r} did not return {key!r}; try again") from error
 
     # -- for the router --------------------------------------------------------------------------------------------
 
@@ -170,24 +177,24 @@ class Leader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Give the lease back and leave; after a stop the router does so when all that was emitted has ended."""
+        """Give the lease back and disconnect; after a stop the router does so when every delivery has ended."""
         elector, self._elector = self._elector, None
         if elector is None:
             return
         assert self._keeper is not None
         self._keeper.cancel()
         try:
-            # What it failed with was told by `run`.
+            # `run` has reported the error.
             await asyncio.gather(self._keeper, return_exceptions=True)
             await elector.lease.release()
         finally:
             await elector.connection.close()
 
     async def run(self, emit: Emit) -> None:
-        """Tell who leads until `close`; the router calls this.
+        """Emit changes of the leadership until `close`; called by the router.
 
         Raises:
-            BridgeError: when the connection is gone for good; the router starts the leader anew.
+            BridgeError: if the connection is closed for good; the router starts the leader again.
         """
         assert self._elector is not None
         assert self._keeper is not None
@@ -203,7 +210,7 @@ class Leader:
                 await self._last_words(emit)
 
     def close(self) -> None:
-        """Lead no more; the lease is kept until the handlers that were called have ended."""
+        """Give up the leadership; the lease is kept until running handlers have ended."""
         if self._elector is not None:
             self._elector.resign()
         self._turned(0, "this process stops")
@@ -211,7 +218,7 @@ class Leader:
         self._stirred.set()
 
     async def settle(self) -> None:
-        """Nothing is left to put down; for who has this, the router leaves a source only when all events have ended."""
+        """Do nothing: with this method, the router leaves the source only when every delivery has ended."""
 
     async def _tell(self, emit: Emit, closed: asyncio.Task[object]) -> None:
         assert self._keeper is not None
@@ -223,12 +230,12 @@ class Leader:
             if self._keeper.done():
                 self._keeper.result()
             if closed.done():
-                raise BridgeError(f"the connection to {self._server!r} is closed for good; it takes a new one")
+                raise BridgeError(f"the connection to {self._server!r} is closed for good; a new one is needed")
             self._stirred.clear()
             await self._stirred.wait()
 
     async def _last_words(self, emit: Emit) -> None:
-        """Who was removed, or has failed, leads no more."""
+        """Emit the loss for a leader that was removed or has failed."""
         assert self._elector is not None
         self._elector.resign()
         self._elector.lease.forget()
@@ -239,7 +246,7 @@ class Leader:
                 while self._news:
                     await emit(self._news.popleft())
         except TimeoutError:
-            _log.warning("the leader %r could not tell that it is lost: its route has no room", self.name)
+            _log.warning("the leader %r could not emit its loss: its route is full", self.name)
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
@@ -250,7 +257,7 @@ class Leader:
             self._elector.stir()
 
     def _turned(self, token: int, reason: str) -> None:
-        """It leads with ``token``, or for ``reason`` no longer: what was not told in time is not told at all."""
+        """Queue the event of a gain or loss; a loss and gain that were not emitted in time are dropped."""
         if self._closing or token == self._told_token:
             return
         event = LeaderEvent(self.name, leading=bool(token), token=token or self._told_token, reason=reason)
@@ -263,12 +270,12 @@ class Leader:
         self._stirred.set()
 
 
-#: How often in a lease it is renewed; and in how many parts of a lease one without an answer is tried again.
+#: Renewals per lease, and retries per lease after an unanswered renewal.
 _RENEWALS, _TRIES = 3, 20
 
 
 class Elector:
-    """Campaigns and holds, in turn; ``told`` gets the token when it leads, and 0 and the reason when no longer."""
+    """Gets the lease and keeps it, in turn; ``told`` gets the token after a gain, 0 and the reason after a loss."""
 
     def __init__(self, connection: Connection, name: str, seconds: float, told: Callable[[int, str], None]) -> None:
         self.connection = connection
@@ -280,16 +287,16 @@ class Elector:
         self._ending = False
 
     async def prepare(self) -> None:
-        """See that the server has what it takes.
+        """Make the bucket if it is missing, and subscribe to the key.
 
         Raises:
-            UnfitServer: when it cannot.
+            UnfitServer: if the server cannot be used.
         """
         await ensure_bucket(self.connection)
         await self.watcher.listen(self.connection)
 
     async def run(self) -> None:
-        """Lead whenever it can be, until cancelled, or until it does not lead after `resign`."""
+        """Lead whenever possible, until cancelled, or until the leadership ends after `resign`."""
         while not self._ending:
             if await self._gained():
                 self._told(self.lease.token, "")
@@ -300,16 +307,16 @@ class Elector:
                 await self.watcher.wait()
 
     def stir(self) -> None:
-        """The connection is back: see how things stand, whoever leads."""
+        """Ask for the lease again after a reconnect."""
         self.doubt()
         self.watcher.stir()
 
     def doubt(self) -> None:
-        """A write was refused: who leads finds out why."""
+        """Renew at once: a write was refused, and the renewal finds out why."""
         self._stirred.set()
 
     def resign(self) -> None:
-        """Lead no more after this time; the lease is kept as long as `run` runs."""
+        """Do not lead again after this time; the lease is kept as long as `run` runs."""
         self._ending = True
         self.watcher.stir()
 
@@ -325,7 +332,7 @@ class Elector:
         return self.lease.is_ours
 
     async def _held(self) -> str:
-        """Renew as long as it goes; why it does not."""
+        """Renew the lease as long as possible, and return the reason of the loss."""
         seconds = self.lease.seconds
         pause = seconds / _RENEWALS
         while True:
@@ -333,7 +340,7 @@ class Elector:
             if not self.lease.is_ours:
                 return "it could not be renewed in time"
             try:
-                # Whatever the server takes its time for: by then somebody has been told.
+                # However slow the server is, the loss must be reported before the lease ends.
                 async with asyncio.timeout(self.lease.left):
                     await self.lease.renew()
                 self.connection.answered()
@@ -352,36 +359,36 @@ class Elector:
 
 _NO_HOLDER = Holder("", "", 0.0)
 
-#: The part of a lease after which a holder who has said nothing may be dead: one renewal, and a little.
+#: The part of a lease after which a silent holder may be dead: one renewal, and a little.
 _SILENCE = 0.4
 
-#: Seconds between two looks at the lease of one that is silent; the server ends leases once a second.
+#: Seconds between two reads of the key of a silent holder; the server ends leases once a second.
 _LOOK = 0.25
 
 
 class LeaseWatcher:
-    """Hears who holds the lease with the key ``subject``."""
+    """Follows the holder of the lease with the key ``subject``."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
-        #: Who has it, as far as is known.
+        #: The last known holder.
         self.holder: Holder = _NO_HOLDER
-        # When the holder was last heard of.
+        # The time of the holder's last write.
         self._heard = 0.0
         self._stirred = asyncio.Event()
 
     async def listen(self, connection: Connection) -> None:
-        """Hear what is written to the key, as long as ``connection`` lives."""
+        """Receive writes to the key, as long as ``connection`` lives."""
         await connection.client.subscribe(self.subject, cb=self._hear)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
 
     def saw(self, holder: Holder) -> None:
-        """This one has the lease now."""
+        """Record ``holder`` as the present one."""
         if holder.id != self.holder.id:
             self._heard = asyncio.get_running_loop().time()
         self.holder = holder
 
     def stir(self) -> None:
-        """It is worth a look, whatever was heard."""
+        """Let `wait` return at once."""
         self._stirred.set()
 
     async def wait(self) -> None:

@@ -1,7 +1,8 @@
-"""A lease: one key of a bucket on the server, which one process has at a time, as long as it goes on renewing it.
+"""A lease: one key of a bucket on the server, which one process has at a time, as long as it renews it.
 
-The key ends by itself when it was not renewed in time. Of several who want it one gets it, and who was frozen meanwhile
-is told that it is over, as every write names the revision that it follows (``lease_keys``).
+The key expires unless it is renewed in time. Every write names the revision that it follows, and the server refuses it
+if that is not the last. So one of several candidates gets the lease, and a process that was suspended learns that it
+has lost it. Values below the key are fenced in the same way, in the same step.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ __all__ = [
 ]
 
 
-#: The part of a lease that its holder gives up, so that it has let go when the server gives it to another.
+#: The part of a lease that its holder gives up, so that it has stopped before the server gives the lease to another.
 _MARGIN = 0.1
 
-#: Seconds for the last word.
+#: Seconds for giving the lease back.
 _RELEASE = 1.0
 
 
 class Lease:
-    """A lease of ``seconds``, as one who wants it or has it sees it.
+    """A lease of ``seconds``, for a process that wants it or has it.
 
-    Every write waits for the one before it: each has to name the revision that the one before has made.
+    Every write waits for the one before it: each has to name the revision that the previous one made.
     """
 
     def __init__(self, connection: Connection, name: str, seconds: float) -> None:
@@ -62,26 +63,26 @@ class Lease:
         self.key: Final = LeaseKey(connection, name, self.me)
         #: The revision with which it was gained: the fencing token.
         self.token: int = 0
-        # The last revision that we know to be ours, 0 for none; and until when it is ours by our own clock.
+        # The last revision that this process wrote, 0 for none; and the end of the lease by its own clock.
         self._revision = 0
         self._until = -math.inf
         self._turn = asyncio.Lock()
 
     @property
     def is_ours(self) -> bool:
-        """Whether nobody else can have it now, as far as clocks can tell."""
+        """Whether this process has the lease now, as far as clocks can tell."""
         return self.left > 0
 
     @property
     def left(self) -> float:
-        """Seconds that it is ours by our own clock."""
+        """Seconds until the lease of this process ends by its own clock; 0 without the lease."""
         return self._until - asyncio.get_running_loop().time() if self._revision else 0.0
 
     async def take(self) -> Holder:
-        """Get it if nobody has it; who has it then.
+        """Take the lease if it is free, and return its holder.
 
         Raises:
-            Exception: one of `unanswered`; it may be ours all the same, and is found so the next time.
+            Exception: one of `unanswered`; the write may have succeeded all the same, which the next call finds out.
         """
         async with self._turn:
             entry = await self.key.read()
@@ -96,10 +97,10 @@ class Lease:
             return self.me
 
     async def renew(self) -> None:
-        """Have it for its whole time from now on.
+        """Extend the lease to its whole duration from now on.
 
         Raises:
-            NotLeader: when somebody else has it, or nobody.
+            NotLeader: if another process has the lease, or none.
             Exception: one of `unanswered`.
         """
         async with self._turn:
@@ -108,25 +109,25 @@ class Lease:
             self._until = self._end(sent)
 
     async def put(self, key: str, value: bytes, token: int) -> int:
-        """Write ``value`` if the lease is that of ``token`` in that very moment, by the server's account.
+        """Write ``value`` if, at that moment and according to the server, this process has the lease of ``token``.
 
         Raises:
-            NotLeader: when it is not.
-            Unpublishable: for too long a key, and more than a message may hold.
+            NotLeader: if it has not.
+            Unpublishable: for too long a key, and a value above the limit for a message.
             Exception: one of `unanswered`.
         """
         async with self._turn:
-            # It may have been lost and gained again since, and another have led in between.
+            # The lease may have been lost and gained again since, with another leader in between.
             if not self.is_ours or self.token != token:
-                raise NotLeader(f"{key!r} was not written: this process does not lead, or no longer")
+                raise NotLeader(f"{key!r} was not written: this process is not the leader")
             return await self._insist(lambda: self.key.put(key, value, self._revision))
 
     def forget(self) -> None:
-        """It is not ours any more, or not sure to be."""
+        """Treat the lease as lost."""
         self._revision, self._until = 0, -math.inf
 
     async def release(self) -> None:
-        """Give it back, so that another has it at once; where that cannot be said, it ends by itself."""
+        """Give the lease back, so that another process gets it at once; without an answer it expires."""
         try:
             with suppress(*unanswered(), Refused):
                 async with asyncio.timeout(_RELEASE), self._turn:
@@ -135,11 +136,11 @@ class Lease:
             self.forget()
 
     async def _insist(self, write: Callable[[], Awaitable[int]]) -> int:
-        """What ``write`` returns; one that is refused may be so because the answer to another of ours was lost.
+        """Return the result of ``write``; it may be refused because the answer to an earlier write was lost.
 
         Raises:
-            NotLeader: when the lease is not ours.
-            TimeoutError: when another write is still under way.
+            NotLeader: if this process does not have the lease.
+            TimeoutError: if another write is still in progress.
         """
         with suppress(Refused):
             return await write()
@@ -149,58 +150,58 @@ class Lease:
         raise TimeoutError("another write came first")
 
     async def _find_ours(self) -> None:
-        """Learn the revision of a write of ours whose answer was lost."""
+        """Find the revision of a write of this process whose answer was lost."""
         entry = await self.key.read()
         if not self.key.is_mine(entry) or entry.revision < self._revision:
             self.forget()
-            raise NotLeader(f"{entry.holder.place if entry.holder else 'nobody'} has the lease")
+            raise NotLeader(f"{entry.holder.place if entry.holder else 'no process'} has the lease")
         if entry.revision == self._revision:
             raise TimeoutError("another write is still under way")
         self._revision = entry.revision
 
     def _end(self, sent: float) -> float:
-        """When what was sent at ``sent`` is over for us: the server counts from a later moment."""
+        """Return the local end of a lease that was requested at ``sent``: the server counts from a later moment."""
         return sent + self.seconds * (1 - _MARGIN)
 
 
 def unanswered() -> tuple[type[Exception], ...]:
-    """What says nothing about the lease: the server cannot be talked to, or is not ready."""
+    """Return the errors that leave the state of the lease open: the server is unreachable or not ready."""
     from nats.errors import Error as NatsError
 
     return (NatsError, TimeoutError, OSError)
 
 
-#: Where leases are kept, and what their holders write.
+#: The bucket of leases and of the values that their holders write.
 BUCKET = "LEADERS"
 
 STREAM = f"KV_{BUCKET}"
 
-#: Seconds for an answer, at most.
+#: Maximum seconds for an answer.
 _ANSWER = 2.0
 
-#: Another revision is the last; another write is under way, which may or may not be ours.
+#: Error codes: another revision is the last; another write, perhaps of this process, is in progress.
 _WRONG_SEQUENCE = (10071, 10164)
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 _OF_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 
-#: What is in the headers of who gave it back.
+#: A header of the write that gives a lease back.
 OPERATION = "KV-Operation"
 
 
 class Holder(NamedTuple):
-    """Who has a lease, by what stands in its key."""
+    """The holder of a lease, as stored in its key."""
 
     id: str
     #: Its machine and process, for people.
     place: str
-    #: Seconds.
+    #: The duration of the lease in seconds.
     lease: float
 
 
 class Entry(NamedTuple):
-    """What is in the key: the last revision, and who wrote it; None if it was given back."""
+    """The value of the key: the last revision and its author, or None after the lease was given back."""
 
     revision: int
     holder: Holder | None
@@ -211,18 +212,18 @@ class Refused(Exception):
 
 
 class LeaseKey:
-    """The key of the lease ``name``, for ``me``, who may get it."""
+    """The key of the lease ``name``; ``me`` is the candidate that reads and writes it."""
 
     def __init__(self, connection: Connection, name: str, me: Holder) -> None:
         self.subject: str = f"$KV.{BUCKET}.{as_token(name)}"
         self._connection, self._me = connection, me
 
     def is_mine(self, entry: Entry) -> bool:
-        """Whether it was we who wrote it."""
+        """Return whether this process wrote ``entry``."""
         return entry.holder is not None and entry.holder.id == self._me.id
 
     async def read(self) -> Entry:
-        """Who has it."""
+        """Return the present value of the key."""
         from nats.js.errors import NotFoundError
 
         try:
@@ -232,10 +233,10 @@ class LeaseKey:
         return Entry(message.seq, None if OPERATION in (message.headers or {}) else read_holder(message.data))
 
     async def write(self, expected: int) -> int:
-        """Have it for as long as a lease lasts, if ``expected`` is its last revision; the new one.
+        """Take or renew the lease if ``expected`` is the last revision, and return the new revision.
 
         Raises:
-            Refused: where it is not.
+            Refused: if it is not.
         """
         me = self._me
         holder = json.dumps({"id": me.id, "place": me.place, "lease": me.lease})
@@ -243,13 +244,13 @@ class LeaseKey:
         return await self._publish(self.subject, holder.encode(), {_EXPECTED: str(expected)}, ttl=math.ceil(me.lease))
 
     async def nak(self) -> None:
-        """Have it no more, if we had it."""
+        """Give the lease back, if this process has it."""
         entry = await self.read()
         if self.is_mine(entry):
             await self._publish(self.subject, b"", {_EXPECTED: str(entry.revision), OPERATION: "DEL"}, ttl=1)
 
     async def get(self, name: str) -> bytes | None:
-        """What was last put under ``name``, by whoever had the key then."""
+        """Return the last value under ``name``, or None; any earlier leader may have written it."""
         from nats.js.errors import NotFoundError
 
         try:
@@ -262,8 +263,8 @@ class LeaseKey:
         """Write ``value`` under ``name``, if ``revision`` is the last of the key.
 
         Raises:
-            Refused: where it is not.
-            Unpublishable: for too long a name, and more than a message may hold.
+            Refused: if it is not.
+            Unpublishable: for too long a name, and a value above the limit for a message.
         """
         subject = as_subject(name, self.subject)
         headers = {_EXPECTED: str(revision), _OF_SUBJECT: self.subject}
@@ -286,7 +287,7 @@ class LeaseKey:
         return answer.seq
 
     async def _last(self, subject: str) -> Any:
-        """The last message; from the stream's leader, since any other copy may be behind."""
+        """Return the last message from the stream's leader, since any other copy may be behind."""
         async with asyncio.timeout(self._patience):
             return await self._connection.js.get_last_msg(STREAM, subject)
 
@@ -296,27 +297,27 @@ class LeaseKey:
 
 
 def read_holder(value: bytes | None) -> Holder:
-    """Who stands in a key; somebody, where another program wrote it in its own way."""
+    """Return the holder that a key names; an unknown holder if another program wrote the value."""
     try:
         said: Any = json.loads(value or b"")
         return Holder(str(said["id"]), str(said["place"]), float(said["lease"]))
     except (ValueError, KeyError, TypeError):
-        return Holder("", "somebody", 0.0)
+        return Holder("", "another program", 0.0)
 
 
 async def ensure_bucket(connection: Connection) -> None:
-    """See that there is a bucket for leases.
+    """Make the bucket for leases if it is missing, and check it.
 
     Raises:
-        UnfitServer: when there is one that is of no use, or none can be made.
+        UnfitServer: if the existing bucket cannot be used, or none can be made.
     """
     if not (connection.said("jetstream") or connection.said("cluster")):
-        raise UnfitServer(f"{connection.server!r} keeps no buckets; start nats-server with --jetstream")
+        raise UnfitServer(f"{connection.server!r} has no buckets; start nats-server with --jetstream")
     _compare(await replicated(connection, partial(_bucket, connection), f"the bucket {BUCKET!r}"))
 
 
 async def _bucket(connection: Connection, copies: int) -> StreamConfig:
-    """The settings of the stream behind the bucket, which is made if there is none."""
+    """Return the settings of the stream behind the bucket, which is made if it is missing."""
     from nats.js.errors import NotFoundError
 
     try:
@@ -334,4 +335,6 @@ def _compare(config: StreamConfig) -> None:
     ]
     for is_so, what in wrong:
         if is_so:
-            raise UnfitServer(f"the bucket {BUCKET!r} is of no use for leases: {what}; delete it, and one is made")
+            raise UnfitServer(
+                f"the bucket {BUCKET!r} cannot be used for leases: {what}; delete it, and the next start makes one"
+            )

@@ -1,4 +1,9 @@
-"""Events to the bus: each is sent until the server says that it has it, always with the same id."""
+"""Events to the bus: each is sent until the server acknowledges it, always with the same id.
+
+`Publisher` retries. `Acks` receives the acknowledgements of one connection through one inbox and one timer: nats-py's
+``publish`` makes a timer and two futures per event, and its ``publish_async`` has no timeout. Both would cost more than
+the rest of the bridge's work per event.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +44,10 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: Seconds until an event is given up: a cluster that lost its leader takes up to seven, a server that starts less.
+#: Seconds until publishing fails: a cluster that lost its leader needs up to seven, a starting server less.
 PUBLISH_TIMEOUT = 30.0
 
-#: Seconds for one acknowledgement, and between two looks at what has none.
+#: Seconds for one acknowledgement, and between two checks for missing ones.
 _ACK_TIMEOUT, _LOOK = 3.0, 0.5
 
 #: More bytes than the headers of an event have: topics and ids are bounded.
@@ -50,7 +55,7 @@ _HEADERS = 16_384
 
 _BACKOFF = Backoff(initial=0.1, maximum=2.0, jitter=0.5)
 
-#: Seconds between two inquiries after a missing stream.
+#: Seconds between two inquiries about a missing stream.
 _INQUIRY = 1.0
 
 _NO_ACK = f"no acknowledgement within {_ACK_TIMEOUT:g} s"
@@ -59,7 +64,7 @@ _NO_STREAM = "no stream answers"
 
 
 class Publisher:
-    """Publishes through the current connection, as many events at a time as the bridge may have on their way."""
+    """Publishes through the current connection, with at most ``most`` events in flight."""
 
     published: int
     duplicates: int
@@ -67,13 +72,13 @@ class Publisher:
     def __init__(self, stream: str, prefix: str, most: int) -> None:
         self._stream, self._prefix, self._most = stream, prefix, most
         self._acks: Acks | None = None
-        # Notified when there may be a connection that is up.
+        # Notified when a connection may be up.
         self._changed = Condition()
         self._slots = asyncio.Semaphore(most)
-        # Finds out why no stream answers, and what it found.
+        # The task that finds out why no stream answers, and its result.
         self._inquiry: asyncio.Task[None] | None = None
         self._finding = ""
-        #: Acknowledged ones, and those among them that the server had already.
+        #: Acknowledged events, and those among them that the server had before.
         self.published = self.duplicates = 0
 
     async def use(self, connection: Connection) -> None:
@@ -82,12 +87,12 @@ class Publisher:
         await acks.open()
         self._acks = acks
         self._finding = ""
-        # A semaphore belongs to one event loop, and a bridge may run in another one the next time.
+        # A semaphore belongs to one event loop, and a bridge may run in another loop the next time.
         self._slots = asyncio.Semaphore(self._most)
         self._changed.notify_all()
 
     async def leave(self) -> None:
-        """There is no connection any more."""
+        """Stop publishing: the connection has ended."""
         acks, self._acks = self._acks, None
         if acks is not None:
             acks.close()
@@ -97,18 +102,18 @@ class Publisher:
             await asyncio.wait([inquiry])
 
     def changed(self, *, up: bool) -> None:
-        """The connection came up, or went down: then answers that were on their way are lost."""
+        """Note that the connection came up, or went down with its pending acknowledgements."""
         if not up and self._acks is not None:
             self._acks.lose()
         if up:
             self._changed.notify_all()
 
     async def publish(self, subject: str, headers: dict[str, str], body: bytes, key: str) -> None:
-        """Return when the server has it; ``key`` is what it knows it by.
+        """Publish an event, and return when the server has it; ``key`` identifies it there.
 
         Raises:
-            NotPublished: when it did not say so within 30 seconds of the call, or refuses it; with the reason.
-            Unpublishable: for more than a message may hold.
+            NotPublished: if the server did not acknowledge it within 30 seconds, or refuses it; with the reason.
+            Unpublishable: for an event above the limit for a message.
         """
         headers["Nats-Msg-Id"] = key
         until = asyncio.get_running_loop().time() + PUBLISH_TIMEOUT
@@ -123,7 +128,7 @@ class Publisher:
         else:
             await slots.acquire()
         try:
-            # The usual case costs no timer.
+            # The usual case needs no timer.
             why = "" if is_full else await self._tried(subject, headers, body)
             if is_full or why:
                 await self._insist(subject, headers, body, why, until)
@@ -131,7 +136,7 @@ class Publisher:
             slots.release()
 
     async def _insist(self, subject: str, headers: dict[str, str], body: bytes, why: str, until: float) -> None:
-        """Try until the server has it; ``why`` is the reason of the last try, empty before the first."""
+        """Retry until the server has it; ``why`` is the reason of the last failure, empty before the first."""
         tries = 0
         patience = asyncio.timeout_at(until)
         try:
@@ -152,7 +157,7 @@ class Publisher:
             raise self._late(subject, why or _NO_ACK) from None
 
     async def _tried(self, subject: str, headers: dict[str, str], body: bytes) -> str:
-        """Send it, and return why the server does not have it now; empty when it has it."""
+        """Send it once, and return the reason of a failure, or an empty text."""
         acks = self._acks
         if acks is None or not acks.connection.is_up:
             return self._no_link()
@@ -186,7 +191,7 @@ class Publisher:
         return self._finding or _NO_STREAM
 
     def _inquire(self, connection: Connection) -> None:
-        """Find out why no stream answers; one that is missing is made again."""
+        """Find out why no stream answers; a missing stream is made again."""
         if self._inquiry is None or self._inquiry.done():
             self._inquiry = asyncio.get_running_loop().create_task(
                 self._find(connection), name="bridge: missing stream"
@@ -219,7 +224,7 @@ class Publisher:
 
 
 def _judge(error: Exception, subject: str) -> str:
-    """Raise what another try would meet again, and return any other error as text."""
+    """Raise an error that would recur, and return any other as text."""
     from nats.errors import BadHeaderError, BadSubjectError, MaxPayloadError
     from nats.errors import Error as NatsError
 
@@ -232,10 +237,12 @@ def _judge(error: Exception, subject: str) -> str:
 
 
 def check_size(connection: Connection, subject: str, headers: dict[str, str], body: bytes) -> None:
-    """Refuse what is too big: the server counts headers too, and ends the connection; nats-py looks at the body alone.
+    """Check that a message is within the server's limit.
+
+    The server counts headers too, and ends the connection of a sender above the limit; nats-py checks the body only.
 
     Raises:
-        Unpublishable: for more than a message may hold.
+        Unpublishable: if it is not.
     """
     most: int = connection.client.max_payload
     if len(body) + _HEADERS < most:
@@ -243,45 +250,45 @@ def check_size(connection: Connection, subject: str, headers: dict[str, str], bo
     size = len(body) + sum(len(name) + len(value) + 4 for name, value in headers.items()) + 12
     if size > most:
         raise Unpublishable(
-            f"an event on {subject!r} has {size:,} bytes with its headers, and {most:,} is the most that the server "
-            "takes; put what is big elsewhere and send where it is"
+            f"an event on {subject!r} has {size:,} bytes with its headers; the server's limit is {most:,}; "
+            "store large data elsewhere and send its address"
         )
 
 
 class Answer(NamedTuple):
-    """What the server says of a publication."""
+    """The server's answer to a publication."""
 
-    #: Where it is; empty where it was not taken.
+    #: The stream that stored it; empty if it was refused.
     stream: str
     duplicate: bool
-    #: Why it was not taken, empty where no stream answers; and whether it is for good.
+    #: The reason of a refusal, empty if no stream answers; and whether it is permanent.
     refusal: str = ""
     final: bool = False
 
 
 class Acks:
-    """What was sent through one connection and is not yet acknowledged."""
+    """Publications of one connection that are not acknowledged yet."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._inbox = ""
         self._sent = 0
-        # By number, so that the oldest is the first: who waits, and until when.
+        # Futures and their deadlines by number, so that the oldest is the first.
         self._pending: dict[int, tuple[asyncio.Future[Answer], float]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Listen for answers."""
+        """Subscribe to answers."""
         client = self.connection.client
         self._inbox = client.new_inbox()
         await client.subscribe(f"{self._inbox}.*", cb=self._hear)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
 
     async def publish(self, subject: str, body: bytes, headers: dict[str, str]) -> Answer:
-        """Send, and wait for the answer.
+        """Send a message, and wait for the answer.
 
         Raises:
-            TimeoutError: when there is none within three seconds, or the connection ends first.
-            nats.errors.Error: when it cannot be sent.
+            TimeoutError: if there is none within three seconds, or the connection ends first.
+            nats.errors.Error: if it cannot be sent.
         """
         self._sent += 1
         number, loop = self._sent, asyncio.get_running_loop()
@@ -296,14 +303,14 @@ class Acks:
             self._pending.pop(number, None)
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Fail all pending publications and stop."""
         self.lose()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def lose(self) -> None:
-        """What was sent until now is not answered any more."""
+        """Fail all pending publications: their answers are lost."""
         self._miss(math.inf)
 
     def _look(self) -> None:
@@ -312,7 +319,7 @@ class Acks:
         self._timer = loop.call_later(_LOOK, self._look) if self._pending else None
 
     def _miss(self, now: float) -> None:
-        """Let those go whose time is over."""
+        """Fail publications whose deadline has passed."""
         for future, until in list(self._pending.values()):
             if until > now:
                 break
@@ -331,7 +338,7 @@ def _read(message: Msg) -> Answer:
     said: dict[str, Any] = json.loads(message.data)
     error: dict[str, Any] = said.get("error", {})
     if error:
-        # 400: another try would meet it again.
+        # 400: a retry would be refused again.
         return Answer("", duplicate=False, refusal=str(error.get("description")), final=error.get("code") == 400)  # noqa: PLR2004  # as HTTP has it
     return Answer(said["stream"], bool(said.get("duplicate")))
 
@@ -344,16 +351,16 @@ LONGEST_REASON = 500
 
 
 def message_key(subject: str, id: str) -> str:  # noqa: A002  # the attribute's name
-    """What the server knows an event by: one id may stand on several topics."""
+    """Return the key by which the server recognises an event: several topics may share an id."""
     return f"{id} {subject}"
 
 
 def dead_letter(
     message: Msg, topic: str, settings: Settings, *, reason: str, attempts: int, readable: bool
 ) -> Iterator[Letter]:
-    """The dead letter of ``message``, and one that takes less room; none where its subject takes too much.
+    """Return the dead letter of ``message`` and a smaller variant; nothing if its subject would be too long.
 
-    It is the same event, and what became of it. One that is not ``readable`` has the bytes of the body for its data.
+    It is the same event with the reason of its failure. If it is not ``readable``, its data are the bytes of the body.
     """
     subject = f"{settings.prefix}.dead.{'.'.join(as_token(segment) for segment in topic.split('/'))}"
     if len(subject) > LONGEST + len("dead."):

@@ -1,7 +1,7 @@
-"""What a bridge needs on the server: its stream and its group's consumer, made where they are missing, else compared.
+"""The stream of a bridge and the consumer of its group: made if they are missing, else compared.
 
-A server answers with the settings that it took. One that ignores a setting, or a stream that somebody made in another
-way, shows in that answer, and is refused here before it can lose anything.
+A server answers with the settings that it applied. That answer reveals a server that ignores a setting, and a stream
+that another program made differently. Both are refused here, before they can lose an event.
 """
 
 from __future__ import annotations
@@ -44,40 +44,40 @@ _log = logging.getLogger("lifecycle.bridges")
 
 _Answer = TypeVar("_Answer")
 
-#: Seconds in which the server knows an id again.
+#: Seconds in which the server recognises an id again.
 _DEDUPE = 120.0
 
-#: Seconds that a stream which a bridge made keeps its events, handled or not.
+#: Seconds for which a stream that a bridge made keeps its events, handled or not.
 _KEPT = 7 * 24 * 3600.0
 
-#: Copies of a stream that is made in a cluster.
+#: Replicas of a stream that is made in a cluster.
 _COPIES = 3
 
-#: Events that a group may have under way in all; one that wants strict order has one.
+#: Maximum unacknowledged events of a group; 1 for strict order.
 _GROUP_PENDING = 10_000
 
-#: Seconds for an answer of the server, and how often it is asked: a cluster that has lost its leader needs a while.
+#: Seconds for an answer of the server, tries, and seconds between them: a cluster without a leader needs a while.
 _ANSWER, _TRIES, _PAUSE = 3.0, 5, 1.0
 
-#: Questions to a cluster without a leader between two warnings.
+#: Tries between two warnings about a cluster without a leader.
 _WARN_EVERY = 30
 
-#: JetStream is disabled, which waiting does not change; a cluster has fewer servers than copies were asked for.
+#: Error codes: JetStream is disabled, so that waiting is useless; a cluster has fewer servers than requested replicas.
 _DISABLED, _NO_PEERS = (10039, 10076), 10005
 
 #: The stream of a consumer does not exist.
 _NO_STREAM = 10059
 
-#: Where the consumer's metadata keep the patterns of all members, each with a stamp that its members renew.
+#: The key of the consumer's metadata with the patterns of all members, each with a stamp that its members renew.
 _PATTERNS = "lifecycle-patterns"
 
 #: Seconds after which the group forgets a pattern that no running member has renewed.
 _FORGOTTEN = 900.0
 
-#: Most seconds between two looks by which a stamp grows older: in a longer gap nothing was seen, as in an outage.
+#: Maximum seconds between two reads by which a stamp ages: in a longer gap, such as an outage, nothing was read.
 _GAP = 10.0
 
-#: Least seconds between the write of a new pattern and the look that shows whether another member has overwritten it.
+#: Minimum seconds between writing a new pattern and the read that shows whether another member has overwritten it.
 _SETTLED = 0.1
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}").fullmatch
@@ -90,7 +90,7 @@ class Settings:
     """The settings of one bridge.
 
     Raises:
-        ValueError: for names that a server could not take, and figures that would deliver nothing.
+        ValueError: for names that a server does not accept, and limits that would deliver nothing.
     """
 
     stream: str
@@ -107,35 +107,37 @@ class Settings:
     def __post_init__(self) -> None:
         for word, name in (("stream", self.stream), ("group", self.group)):
             if not _NAME(name):
-                raise ValueError(f"{word}={name!r} is no name on a server; use letters, digits, - and _, at most 200")
+                raise ValueError(f"{word}={name!r} is not a valid name; use up to 200 letters, digits, - and _")
         if not _PREFIX(self.prefix):
-            raise ValueError(f"prefix={self.prefix!r} begins no subject; give words of letters, digits, - and _")
+            raise ValueError(
+                f"prefix={self.prefix!r} is not a prefix; give words of letters, digits, - and _ with dots between"
+            )
         if self.max_in_flight < 1 or self.max_deliver < 1:
             raise ValueError(
                 f"max_in_flight={self.max_in_flight!r}, max_deliver={self.max_deliver!r} would deliver nothing; "
                 "give 1 or more for both"
             )
         if not 1 <= self.ack_wait < math.inf:
-            raise ValueError(f"ack_wait={self.ack_wait!r} is no time to wait for an answer; give a second or more")
+            raise ValueError(f"ack_wait={self.ack_wait!r} is too short; give 1 second or more")
         if not self.subscribe and not self.publish:
             raise ValueError("a bridge that neither subscribes nor publishes does nothing; give it patterns")
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether the group wants events of ``topic``: the router's own rules, where a subject says less."""
+        """Return whether the group subscribes to ``topic``, by the router's patterns: a subject may be less exact."""
         return any(pattern.matches(topic) for pattern in self.subscribe)
 
 
 def patterns_of(word: str, given: Iterable[str | Pattern] | str | Pattern) -> tuple[Pattern, ...]:
-    """Patterns from their texts; one may stand alone.
+    """Return patterns from their texts; a single one need not be in a list.
 
     Raises:
-        InvalidPattern: for one that cannot be read.
-        TypeError: for what is no pattern.
+        InvalidPattern: for an invalid text.
+        TypeError: for a value of another type.
     """
     several = (given,) if isinstance(given, (str, Pattern)) else tuple(given)
     for each in several:
         if not isinstance(each, (str, Pattern)):
-            raise TypeError(f"{word}={given!r}: {each!r} is no pattern; give texts such as 'deploy/**'")
+            raise TypeError(f"{word}={given!r}: {each!r} is not a pattern; give texts such as 'deploy/**'")
     return tuple(each if isinstance(each, Pattern) else Pattern(each) for each in dict.fromkeys(several))
 
 
@@ -157,7 +159,7 @@ async def ensure_stream(connection: Connection, name: str, prefix: str) -> bool:
         UnfitServer: when the existing stream cannot be used, or none can be made.
     """
     if not (connection.said("jetstream") or connection.said("cluster")):
-        raise UnfitServer(f"{connection.server!r} keeps no streams; start nats-server with --jetstream")
+        raise UnfitServer(f"{connection.server!r} has no streams; start nats-server with --jetstream")
     config, is_new = await replicated(connection, partial(_stream, connection, name, prefix), f"stream {name!r}")
     _compare_stream(config, name, prefix)
     return is_new
@@ -182,14 +184,14 @@ async def replicated(connection: Connection, make: Callable[[int], Awaitable[_An
 
 
 async def patiently(connection: Connection, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-    """Return the result of ``ask``; it is repeated while there is no leader to answer.
+    """Return the result of ``ask``; repeat it until a leader answers.
 
-    A single server gets a few tries. A cluster is waited for: at the first start it has no leader until enough of its
-    servers are up.
+    A single server gets a few tries. For a cluster there is no limit: at the first start it has no leader until enough
+    of its servers are up.
 
     Raises:
-        UnfitServer: when JetStream is disabled.
-        TimeoutError: when a single server does not answer.
+        UnfitServer: if JetStream is disabled.
+        TimeoutError: if a single server does not answer.
     """
     from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
 
@@ -256,30 +258,30 @@ def _compare_stream(config: StreamConfig, name: str, prefix: str) -> None:
 class Subscriptions:
     """The patterns that the members of a group subscribe to together, from which the consumer's filter is made.
 
-    They are kept in the consumer's metadata. A member that starts adds its own. Members that run renew the stamps of
-    theirs; a pattern whose stamp stays the same for a quarter of an hour belongs to no member any more, and is removed.
-    So a member of an older version that restarts takes nothing from those of a newer one.
+    They are kept in the consumer's metadata. A starting member adds its own patterns, and running members renew the
+    stamps of theirs. A pattern whose stamp stays the same for a quarter of an hour has no member any more, and is
+    removed. So a restarting member of an older version removes no pattern of a newer one.
     """
 
     def __init__(self, settings: Settings) -> None:
-        #: The group's.
+        #: The name of the group.
         self.name: str = settings.group
         self._settings = settings
         self._own = {each.text: each for each in settings.subscribe}
         self._own_filters = filters(settings.subscribe, settings.prefix)
-        # By pattern: its stamp, and when that was first seen here.
+        # By pattern: its stamp, and when this process first read that.
         self._stamps: dict[str, tuple[str, float]] = {}
         self._others: dict[str, Pattern] = {}
         # Filters of a consumer that another program made: no pattern explains them.
         self._strange: dict[str, float] = {}
         # The filter of the consumer; empty for everything.
         self._got: list[str] = []
-        # What other programs keep in the metadata.
+        # Metadata of other programs.
         self._remarks: dict[str, str] = {}
         self._read_at: float | None = None
 
     def read(self, config: ConsumerConfig) -> None:
-        """Take over what the metadata and the filter of the consumer say."""
+        """Take over the metadata and the filter of the consumer."""
         now = asyncio.get_running_loop().time()
         self._skip(now)
         stamps = _stamps_of(config)
@@ -301,7 +303,7 @@ class Subscriptions:
         if others.keys() - self._others.keys() or strange.keys() - self._strange.keys():
             _log.warning(
                 "the group %r also gets %s, to which this member does not subscribe: such events wait for members "
-                "that do, and after %g minutes without any the group gets them no longer",
+                "that do, and after %g minutes without one the group stops getting them",
                 self._settings.group,
                 ", ".join([*others, *strange]),
                 _FORGOTTEN / 60,
@@ -309,7 +311,7 @@ class Subscriptions:
         self._others, self._strange = others, strange
 
     def is_due(self) -> bool:
-        """Whether the consumer has to be written: own stamps are missing or old, or others are out of date."""
+        """Return whether the consumer must be written: own stamps are missing or old, or others are out of date."""
         now = asyncio.get_running_loop().time()
         renewed = now - _FORGOTTEN / 3
         own = self.is_complete() and all(self._stamps[text][1] > renewed for text in self._own)
@@ -320,7 +322,7 @@ class Subscriptions:
         now = asyncio.get_running_loop().time()
         if gone := self._out_of_date(now):
             _log.warning(
-                "the group %r gets %s no longer: for %g minutes no member has subscribed to it",
+                "the group %r does not get %s any more: for %g minutes no member has subscribed to it",
                 self._settings.group,
                 ", ".join(gone),
                 _FORGOTTEN / 60,
@@ -341,19 +343,19 @@ class Subscriptions:
         )
 
     def is_elsewhere(self, topic: str) -> bool:
-        """Whether another member may subscribe to ``topic``."""
+        """Return whether another member may subscribe to ``topic``."""
         return any(each.matches(topic) for each in self._others.values())
 
     def is_ours(self, subject: str) -> bool:
-        """Whether the filter that this member needs lets ``subject`` through."""
+        """Return whether the filter that this member needs includes ``subject``."""
         return any(covers(each, subject) for each in self._own_filters)
 
     def is_complete(self) -> bool:
-        """Whether the consumer has all patterns of this member."""
+        """Return whether the consumer has all patterns of this member."""
         return all(text in self._stamps and self._is_got(pattern) for text, pattern in self._own.items())
 
     def _skip(self, now: float) -> None:
-        """Do not count the time in which nothing was seen: those who could not renew their stamps may be back soon."""
+        """Exclude the time in which nothing was read: members that could not renew their stamps may be back soon."""
         gap = 0.0 if self._read_at is None else max(0.0, now - self._read_at - _GAP)
         self._read_at = now
         if gap:
@@ -364,7 +366,7 @@ class Subscriptions:
             self._strange = {each: since + gap for each, since in self._strange.items()}
 
     def _warn_of_loss(self, stamps: Mapping[str, str]) -> None:
-        """Warn of own patterns that the group had and has no more."""
+        """Warn about own patterns that the group had and has lost."""
         if gone := [text for text in self._own if text in self._stamps and text not in stamps]:
             _log.warning(
                 "another member had removed %s from the group %r, and this member adds it again; events that were sent "
@@ -374,7 +376,7 @@ class Subscriptions:
             )
 
     def _is_got(self, pattern: Pattern) -> bool:
-        """Whether the group gets all that ``pattern`` matches."""
+        """Return whether the group receives all topics of ``pattern``."""
         wanted = filters([pattern], self._settings.prefix)
         return not self._got or all(any(covers(wide, each) for wide in self._got) for each in wanted)
 
@@ -388,7 +390,7 @@ class Subscriptions:
 
 
 def _stamps_of(config: ConsumerConfig) -> dict[str, str]:
-    """Return the patterns of all members with their stamps; none where another program wrote something else."""
+    """Return the patterns of all members with their stamps; none if another program wrote the metadata."""
     try:
         said: Any = json.loads((config.metadata or {}).get(_PATTERNS, "{}"))
     except ValueError:
@@ -409,13 +411,13 @@ def _filters_of(config: ConsumerConfig) -> list[str]:
 
 
 async def ensure_consumer(connection: Connection, stream: str, subscriptions: Subscriptions) -> None:
-    """Make the consumer of the group, or change it to what its members need.
+    """Make the consumer of the group, or update it for its members.
 
-    The server does not compare revisions of a consumer: of two members that start together, the second may overwrite
-    the patterns of the first. So new patterns are looked at again before this returns.
+    The server does not compare revisions of a consumer: if two members start together, the second may overwrite the
+    patterns of the first. So this function reads new patterns again before it returns.
 
     Raises:
-        UnfitServer: when the server refuses it, or made it in another way.
+        UnfitServer: if the server refuses it, or made it with other settings.
     """
     from nats.js.errors import APIError, NotFoundError
 
@@ -460,7 +462,7 @@ def _consumer(group: Group) -> ConsumerConfig:
         deliver_policy=DeliverPolicy.ALL,
         ack_policy=AckPolicy.EXPLICIT,
         ack_wait=group.ack_wait,
-        # The bridge counts itself: the server would forget the event where a dead letter is due.
+        # The bridge counts deliveries itself: the server would forget the event instead of making a dead letter.
         max_deliver=-1,
         filter_subjects=group.filters,
         metadata=dict(group.metadata),

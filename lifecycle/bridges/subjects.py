@@ -1,9 +1,9 @@
-"""Topics as subjects of NATS, both ways, and the subjects to which a pattern has to subscribe.
+"""Conversion of topics to NATS subjects and back, and the subjects to which a pattern has to subscribe.
 
-A segment becomes a token: letters, digits, ``-`` and ``_`` as they are, every other byte of its UTF-8 as ``=`` and two
-hexadecimal digits, an empty segment as a lone ``=``. That is legal in a subject and in a key of a bucket. What a
-subject has no words for (``fo*``, ``**`` that is not last) becomes the narrowest filter that lets more through: whoever
-subscribes matches the topic again.
+A segment becomes a token: letters, digits, ``-`` and ``_`` are kept, every other byte of its UTF-8 becomes ``=`` and
+two hexadecimal digits, and an empty segment becomes ``=``. Such a token is valid in a subject and in a key of a bucket.
+Patterns that a subject cannot express (``fo*``, ``**`` that is not last) become the narrowest wider filter, and the
+subscriber matches the topic again.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LONGEST", "as_subject", "as_token", "as_topic", "covers", "filters", "widest"]
 
-#: Characters of a subject: a server ends the connection of who sends one of 4,096.
+#: Maximum characters of a subject: a server disconnects a client that sends one of 4,096.
 LONGEST = 1024
 
-#: Names of topics that are kept translated, each way.
+#: Topics whose conversion is cached, each way.
 _KEPT = 4096
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+").fullmatch
@@ -34,7 +34,7 @@ _ESCAPED = re.compile(r"(?:=[0-9A-Fa-f]{2})+")
 
 
 def as_token(text: str) -> str:
-    """``text`` as one token of a subject, or as one key of a bucket.
+    """Return ``text`` as one token of a subject, or as one key of a bucket.
 
     Raises:
         Unpublishable: for half a surrogate pair, which has no UTF-8.
@@ -44,39 +44,39 @@ def as_token(text: str) -> str:
     try:
         return _STRANGE.sub(_escape, text) or "="
     except UnicodeEncodeError:
-        raise Unpublishable(f"{text[:80]!r} holds half a surrogate pair, which no other program could read") from None
+        raise Unpublishable(f"{text[:80]!r} holds half a surrogate pair, which cannot be encoded as UTF-8") from None
 
 
 @lru_cache(_KEPT)
 def as_subject(topic: str, prefix: str) -> str:
-    """The subject of ``topic`` under ``prefix``.
+    """Return the subject of ``topic`` under ``prefix``.
 
     Raises:
-        Unpublishable: for a topic that makes more than 1,024 characters, or holds half a surrogate pair.
+        Unpublishable: for a subject of more than 1,024 characters, or half a surrogate pair.
     """
     subject = f"{prefix}.{'.'.join(as_token(segment) for segment in topic.split('/'))}"
     if len(subject) > LONGEST:
         raise Unpublishable(
-            f"the topic {topic[:40]!r}… makes a subject of {len(subject):,} characters, and {LONGEST:,} is the most; "
-            "put what is long into the event's data"
+            f"the topic {topic[:40]!r}… makes a subject of {len(subject):,} characters; the maximum is {LONGEST:,}; "
+            "put long values into the event's data"
         )
     return subject
 
 
 @lru_cache(_KEPT)
 def as_topic(subject: str, prefix: str) -> str:
-    """The topic that ``subject`` stands for; one that another program wrote in its own way is read as it can be."""
+    """Return the topic of ``subject``; subjects that other programs encoded are read as far as possible."""
     words = subject.removeprefix(f"{prefix}.").split(".")
     return "/".join("" if word == "=" else _ESCAPED.sub(_unescape, word) for word in words)
 
 
 def filters(patterns: Iterable[Pattern], prefix: str) -> list[str]:
-    """Subjects that let through whatever one of ``patterns`` matches, none of them a part of another; sorted."""
+    """Return sorted subjects that include every match of ``patterns`` and do not overlap."""
     return widest(subject for pattern in patterns for subject in _filters(pattern.segments, prefix))
 
 
 def widest(subjects: Iterable[str]) -> list[str]:
-    """Those of ``subjects`` that no other covers, sorted; a server refuses filters that overlap."""
+    """Return those of ``subjects`` that no other covers, sorted; a server refuses overlapping filters."""
     wanted = set(subjects)
     return sorted(one for one in wanted if not any(covers(other, one) for other in wanted if other != one))
 
@@ -93,7 +93,7 @@ def _filters(segments: Sequence[Segment], prefix: str) -> list[str]:
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Whether every subject that ``narrow`` lets through is let through by ``wide``."""
+    """Return whether ``wide`` includes every subject that ``narrow`` includes."""
     theirs = narrow.split(".")
     for at, word in enumerate(wide.split(".")):
         if word == ">":

@@ -79,7 +79,7 @@ def test_what_another_program_wrote_in_its_own_way_is_read(subject: str, topic: 
 
 def test_a_topic_that_a_subject_cannot_carry_is_refused() -> None:
     assert len(as_subject("a" * (LONGEST - 3), "ev")) == LONGEST
-    with pytest.raises(Unpublishable, match=r"1,025 characters, and 1,024 is the most"):
+    with pytest.raises(Unpublishable, match=r"1,025 characters; the maximum is 1,024"):
         as_subject("a" * (LONGEST - 2), "ev")
     with pytest.raises(Unpublishable, match="half a surrogate pair"):
         as_token("\ud800")
