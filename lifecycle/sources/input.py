@@ -1,60 +1,83 @@
-"""`InputSource`: lines from stdin, or from any other file, as commands."""
+"""`InputSource`: lines from stdin, or from any other file, as commands.
+
+Files are read without blocking the loop, whatever they are: terminal, pipe, socket, file on disk, object in memory.
+``O_NONBLOCK`` belongs to the open file, which a terminal's shell and its other children share, so it is never set on a
+descriptor that was given. epoll rejects files on disk. A thread that is blocked in a read delays the exit of the
+process, unless it is a daemon and holds no lock of Python's own file objects.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import io
 import logging
+import os
+import select
+import stat
 import sys
+import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, TypeAlias, cast
 
+from lifecycle.control.commands import Command, Commands, lifecycle_commands
 from lifecycle.errors import LaneFull
 from lifecycle.events import EndOfInputEvent, LineEvent, ShutdownEvent, TerminateEvent, Topical, UnknownCommandEvent
-from lifecycle.sources._input.chunks import Stream, is_terminal, open_chunks
-from lifecycle.sources._input.lines import Lines
-from lifecycle.sources._input.vocabulary import Vocabulary, Words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from lifecycle.control.commands import Commands
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.types import Emit
 
-__all__ = ["InputSource"]
+__all__ = ["CommandSet", "GivenCommands", "InputSource", "is_terminal"]
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: After one of these, nothing that was piped in is meant for this run.
+#: What a command stands for: an event, a function from its arguments to one, or (None) a `CommandEvent`.
+Meaning: TypeAlias = Topical | Callable[[tuple[str, ...]], Topical] | None
+
+#: A registry, names, or names with what they stand for.
+GivenCommands: TypeAlias = Commands | Iterable[str] | Mapping[str, Meaning]
+
+#: A text or binary file.
+Stream: TypeAlias = IO[str] | IO[bytes]
+
+#: The longest line, in bytes.
+_MAX_LINE = 1_048_576
+
+#: Bytes that are read at once.
+_CHUNK = 65_536
+
+#: After one of these, later lines of a pipe are not obeyed.
 _ENDS = (ShutdownEvent, TerminateEvent)
 
 
 class InputSource:
-    """Reads lines and emits what they stand for, then `EndOfInputEvent`; it blocks neither the loop nor the exit.
+    """Reads lines and emits their events, then `EndOfInputEvent`; it blocks neither the loop nor the exit.
 
-    ``commands`` says which words are commands: a registry, names, or a mapping from names to events, to functions
-    from the arguments to an event, or to None (a `CommandEvent`). Not given, they are those of the router that this
-    source is added to, and the lifecycle's own (``suspend``, ``resume``, ``reload``, ``terminate``, ``quit`` and
-    their short forms, which take no arguments). Any other line becomes what ``fallback(line)`` returns (None: nothing),
-    or an `UnknownCommandEvent`. Blank lines mean nothing. With ``raw`` every line is a `LineEvent`, blank ones too.
+    ``commands`` defines the commands: a registry, names, or a mapping from names to events, to functions from the
+    arguments to an event, or to None (a `CommandEvent`). By default they are those of the router that this source is
+    added to, and the built-in ones (``suspend``, ``resume``, ``reload``, ``terminate``, ``quit`` and their short forms,
+    which take no arguments). Any other line becomes the event that ``fallback(line)`` returns (None: nothing), or an
+    `UnknownCommandEvent`. Blank lines are ignored. With ``raw`` every line is a `LineEvent`, blank ones too.
 
-    ``stream`` is a text or binary file; None is stdin, and no stdin at all is one that is empty. Where it is no
-    terminal, the next line is read when what the last one caused was handled, and lines that have come when the
-    source is cancelled are still emitted (data first), up to one that ends the program. At a terminal lines do not
-    wait for each other, and what was not read before the cancellation is not obeyed (strict).
+    ``stream`` is a text or binary file; None is stdin, and a missing stdin counts as empty. If it is not a terminal,
+    the next line is read when the last one was handled, and lines that have come when the source is cancelled are still
+    emitted (data first), up to one that ends the program. At a terminal lines do not wait for each other, and lines
+    that were not read before the cancellation are not obeyed (strict).
 
-    A line may have 1,048,576 bytes; a longer one is discarded and logged. What is no UTF-8 is replaced.
+    A line may have 1,048,576 bytes; a longer one is discarded and logged. Bytes that are not UTF-8 are replaced.
 
     Raises:
-        ValueError: when ``raw`` comes with ``commands`` or ``fallback``, which it would never ask.
-        TypeError: for commands that are none.
+        ValueError: for ``raw`` with ``commands`` or ``fallback``, which it would never use.
+        TypeError: for commands of another type.
     """
 
     def __init__(
         self,
         *,
-        commands: Words | None = None,
+        commands: GivenCommands | None = None,
         raw: bool = False,
         fallback: Callable[[str], Topical | None] | None = None,
         stream: Stream | None = None,
@@ -62,13 +85,13 @@ class InputSource:
         if raw and not (commands is None and fallback is None):
             raise ValueError("InputSource(raw=True) makes every line a LineEvent; leave out commands= and fallback=")
         self.name = "input"
-        self._vocabulary = Vocabulary(commands)
+        self._commands = CommandSet(commands)
         self._raw = raw
         self._fallback = fallback
         self._stream = stream
         # Whether the lines that have come are dropped when the source is cancelled.
         self._discards = False
-        #: Lines that have come so far, of whatever kind.
+        #: Lines read so far, of any kind.
         self.lines: int = 0
 
     def __repr__(self) -> str:
@@ -76,29 +99,29 @@ class InputSource:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person may be typing."""
+        """Whether the input is a terminal."""
         return is_terminal(sys.stdin if self._stream is None else self._stream)
 
     def use_commands(self, commands: Commands) -> None:
-        """Know these commands too, unless some were given explicitly; a router calls this with its own."""
-        self._vocabulary.use(commands)
+        """Accept these commands too, unless some were given explicitly; a router calls this with its own."""
+        self._commands.use(commands)
 
     async def run(self, emit: Emit) -> None:
         """Emit until the input ends."""
         strict = self.is_terminal
         self._discards = strict
-        lines, chunks, left = Lines(), open_chunks(self._stream), deque[str]()
+        lines, reader, left = _Lines(), _open_reader(self._stream), deque[str]()
         try:
-            while chunk := await chunks.read():
+            while chunk := await reader.read():
                 left.extend(lines.feed(chunk))
                 await self._emit_each(left, emit, wait=not strict)
         except asyncio.CancelledError:
             if not self._discards:
-                left.extend(lines.feed(chunks.read_nowait()))
-                await self._hand_over(left, emit)
+                left.extend(lines.feed(reader.read_nowait()))
+                await self._emit_rest(left, emit)
             raise
         finally:
-            chunks.close()
+            reader.close()
         left.extend(lines.finish())
         await self._emit_each(left, emit, wait=not strict)
         await emit(EndOfInputEvent())
@@ -108,11 +131,11 @@ class InputSource:
         self._discards = True
 
     async def take(self, lines: Iterable[str], emit: Emit) -> None:
-        """Emit what ``lines`` stand for; they do not wait for each other."""
+        """Emit the events of ``lines``; they do not wait for each other."""
         await self._emit_each(deque(lines), emit, wait=False)
 
     async def _emit_each(self, left: deque[str], emit: Emit, *, wait: bool) -> None:
-        """Take the lines out and emit what they stand for; with ``wait`` each after the one before it was handled."""
+        """Take the lines out and emit their events; with ``wait`` each after the one before it was handled."""
         while left:
             event = self._next_of(left)
             if event is None:
@@ -121,7 +144,7 @@ class InputSource:
             if wait and inspect.isawaitable(delivery):  # a test's own emit may return nothing
                 await _handled(delivery)
 
-    async def _hand_over(self, left: deque[str], emit: Emit) -> None:
+    async def _emit_rest(self, left: deque[str], emit: Emit) -> None:
         """Emit the lines that have come when the source is cancelled, without waiting for room or for handlers."""
         while left and not self._discards:
             event = self._next_of(left)
@@ -143,11 +166,11 @@ class InputSource:
         return event
 
     def _event(self, line: str) -> Topical | None:
-        """What ``line`` stands for; a user's function that fails costs this line only."""
+        """Return the event of ``line``; a user's function that fails costs this line only."""
         if self._raw:
             return LineEvent(line)
         try:
-            event = self._vocabulary.parse(line)
+            event = self._commands.parse(line)
             if self._fallback is not None and isinstance(event, UnknownCommandEvent):
                 return self._fallback(line)
         except Exception:  # noqa: BLE001  # whatever a user's function raises
@@ -157,7 +180,7 @@ class InputSource:
 
 
 async def _handled(delivery: Delivery) -> None:
-    """Wait until the event was handled, one way or another; the router has told who has to know of errors."""
+    """Wait until the event was handled; the router has logged errors."""
     task = asyncio.current_task()
     assert task is not None
     try:
@@ -167,3 +190,289 @@ async def _handled(delivery: Delivery) -> None:
             raise
     except Exception as error:  # noqa: BLE001  # handlers raise what they like, and it has been logged
         _log.debug("a line led to %r", error)
+
+
+# -- commands --------------------------------------------------------------------------------------------------
+
+
+class CommandSet(Commands):
+    """The commands of several registries; if two have the same word, the earlier one counts."""
+
+    def __init__(self, commands: GivenCommands | None) -> None:
+        super().__init__()
+        self._is_given = commands is not None
+        self.borrow(Commands(*lifecycle_commands()) if commands is None else _registry(commands))
+
+    def use(self, commands: Commands) -> None:
+        """Put ``commands`` before all others, unless commands were given explicitly."""
+        if not self._is_given:
+            for each in dict.fromkeys((commands, *self.borrowed)):
+                self.give_back(each)
+                self.borrow(each)
+
+
+def _registry(commands: GivenCommands) -> Commands:
+    """Return the given commands as a registry.
+
+    Raises:
+        TypeError: for a lone string, which would be taken for names of one letter, or for a meaning of another type.
+    """
+    if isinstance(commands, Commands):
+        return commands
+    if isinstance(commands, str):
+        raise TypeError(f"commands={commands!r} is one string; give a list of names: [{commands!r}]")
+    meanings = cast("Mapping[str, Meaning]", commands if isinstance(commands, Mapping) else dict.fromkeys(commands))
+    return Commands(*(Command(name, event=_event_of(name, meaning)) for name, meaning in meanings.items()))
+
+
+def _event_of(name: str, meaning: Meaning) -> Callable[[tuple[str, ...]], Topical] | None:
+    if meaning is None or callable(meaning):
+        return meaning
+    if not hasattr(meaning, "topic"):
+        raise TypeError(f"the command {name!r} stands for {meaning!r}; give an event, a function to one, or None")
+    return lambda _: meaning
+
+
+# -- lines -----------------------------------------------------------------------------------------------------
+
+
+class _Lines:
+    """Cuts chunks into lines; LF ends a line and a CR before it is dropped.
+
+    Bytes that are not UTF-8 are replaced. A line of more than `_MAX_LINE` bytes is discarded to its end, and logged:
+    half a command is worse than none.
+    """
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+        self._too_long = False
+
+    def feed(self, chunk: bytes) -> list[str]:
+        """Return the lines that ``chunk`` completes."""
+        *ended, rest = chunk.split(b"\n")
+        lines = [line for piece in ended if (line := self._end(piece)) is not None]
+        self._hold(rest)
+        return lines
+
+    def finish(self) -> list[str]:
+        """Return the last line if it has no ending."""
+        line = self._end(b"") if self._held or self._too_long else None
+        return [] if line is None else [line]
+
+    def _hold(self, piece: bytes) -> None:
+        if not self._too_long and len(self._held) + len(piece) > _MAX_LINE:
+            self._too_long = True
+            self._held.clear()
+            _log.error("a line of input has more than %d bytes and is discarded; give shorter ones", _MAX_LINE)
+        if not self._too_long:
+            self._held += piece
+
+    def _end(self, piece: bytes) -> str | None:
+        self._hold(piece)
+        line = None if self._too_long else self._held.decode("utf-8", "replace").removesuffix("\r")
+        self._held.clear()
+        self._too_long = False
+        return line
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+#
+# Each reader has `read`, which waits for at least one byte, returns ``b""`` at the end, and has read nothing when it is
+# cancelled; `read_nowait`; and `close`, after which the file stays open for others.
+
+
+def is_terminal(stream: Stream | None) -> bool:
+    """Return whether ``stream`` is a terminal."""
+    try:
+        return stream is not None and stream.isatty()
+    except (OSError, ValueError):  # closed
+        return False
+
+
+def _open_reader(stream: Stream | None) -> _Reader:
+    """Return a reader of ``stream`` that does not block; None stands for stdin, which may be missing.
+
+    Bytes that Python's file object has already read ahead are not seen.
+    """
+    stream = sys.stdin if stream is None else stream  # pyright: ignore[reportUnnecessaryComparison]
+    if stream is None or getattr(stream, "closed", False):
+        return _InlineReader(lambda: b"")
+    try:
+        fd = stream.fileno()
+    except (OSError, AttributeError):  # io.UnsupportedOperation is an OSError
+        in_memory = isinstance(stream, io.StringIO | io.BytesIO)
+        return (
+            _InlineReader(lambda: stream.read(_CHUNK)) if in_memory else _ThreadReader(lambda: stream.readline(_CHUNK))
+        )
+    return _open_descriptor(fd)
+
+
+def _open_descriptor(fd: int) -> _Reader:
+    try:
+        kind = os.fstat(fd).st_mode
+    except OSError:  # it was closed below Python
+        return _InlineReader(lambda: b"")
+    if stat.S_ISREG(kind):
+        return _InlineReader(lambda: os.read(fd, _CHUNK))
+    own = _own(fd, kind)
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_reader(own, lambda: None)
+    except (OSError, NotImplementedError):
+        return _ThreadReader(lambda: os.read(own, _CHUNK), lambda: os.close(own))
+    loop.remove_reader(own)
+    return _PollReader(own)
+
+
+def _own(fd: int, kind: int) -> int:
+    """Return a descriptor of our own, if possible of a new open file, so that no read of ours can block."""
+    if stat.S_ISFIFO(kind) or os.isatty(fd):
+        with suppress(OSError):
+            return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    return os.dup(fd)
+
+
+class _PollReader:
+    """Reads when the system reports that there is something to read."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._loop = asyncio.get_running_loop()
+
+    async def read(self) -> bytes:
+        while True:
+            await self._readable()
+            with suppress(BlockingIOError, InterruptedError):  # another reader was faster
+                return self._read()
+
+    def read_nowait(self) -> bytes:
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        with suppress(BlockingIOError, InterruptedError):
+            return self._read() if poll.poll(0) else b""
+        return b""
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._fd, _CHUNK)
+        except (BlockingIOError, InterruptedError):
+            raise
+        except OSError as error:  # a terminal that was hung up, a peer that reset the connection
+            _warn(error)
+            return b""
+
+    async def _readable(self) -> None:
+        """Wait until a read would not block; the loop polls only during a wait."""
+        ready = self._loop.create_future()
+        self._loop.add_reader(self._fd, _settle, ready)
+        try:
+            await ready
+        finally:
+            self._loop.remove_reader(self._fd)
+
+
+class _InlineReader:
+    """Reads in the loop: a file on disk or in memory does not block."""
+
+    def __init__(self, read: Callable[[], str | bytes]) -> None:
+        self._read = read
+
+    async def read(self) -> bytes:
+        await asyncio.sleep(0)
+        return _as_bytes(self._read())
+
+    def read_nowait(self) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        pass
+
+
+class _ThreadReader:
+    """Reads in a daemon thread, one chunk for each call.
+
+    A thread that is blocked in a read when it is closed stays there until the read returns.
+    """
+
+    def __init__(self, read: Callable[[], str | bytes], close: Callable[[], None] = lambda: None) -> None:
+        self._read, self._close_file = read, close
+        self._loop = asyncio.get_running_loop()
+        self._wanted = threading.Semaphore(0)
+        self._closed = False
+        self._waiting: asyncio.Future[bytes] | None = None
+        self._thread = threading.Thread(target=self._work, name="lifecycle input", daemon=True)
+
+    async def read(self) -> bytes:
+        if self._waiting is None:
+            if not self._thread.ident:
+                self._thread.start()
+            self._waiting = self._loop.create_future()
+            self._wanted.release()
+        # When cancelled, the read continues: the next call gets its result.
+        chunk = await asyncio.shield(self._waiting)
+        self._waiting = None
+        return chunk
+
+    def read_nowait(self) -> bytes:
+        waiting = self._waiting
+        return waiting.result() if waiting is not None and waiting.done() else b""
+
+    def close(self) -> None:
+        self._closed = True
+        self._wanted.release()
+        if not self._thread.ident:
+            self._close_file()
+        elif self._waiting is not None:
+            self._waiting.cancel()
+
+    def _work(self) -> None:
+        more = True
+        while more:
+            self._wanted.acquire()
+            if self._closed:
+                break
+            outcome = self._outcome()
+            more = isinstance(outcome, bytes) and outcome != b""
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._set_result, outcome)
+        self._close_file()
+
+    def _outcome(self) -> bytes | Exception:
+        try:
+            return _as_bytes(self._read())
+        except OSError as error:
+            _warn(error)
+            return b""
+        except ValueError as error:
+            _log.debug("the input was closed while it was read: %s", error)
+            return b""
+        except Exception as error:  # noqa: BLE001  # it is raised where the chunk is awaited
+            return error
+
+    def _set_result(self, outcome: bytes | Exception) -> None:
+        waiting = self._waiting
+        if waiting is None or waiting.done():
+            return
+        if isinstance(outcome, Exception):
+            waiting.set_exception(outcome)
+        else:
+            waiting.set_result(outcome)
+
+
+def _warn(error: OSError) -> None:
+    _log.warning("reading the input failed, so it ends here and lines may be missing: %s", error)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _as_bytes(chunk: str | bytes) -> bytes:
+    return chunk.encode("utf-8", "replace") if isinstance(chunk, str) else chunk
+
+
+_Reader: TypeAlias = _PollReader | _InlineReader | _ThreadReader

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifecycle.events import EndOfInputEvent
-from lifecycle.sources._input.chunks import is_terminal
-from lifecycle.sources._input.vocabulary import Vocabulary, Words
-from lifecycle.sources.input import InputSource
+from lifecycle.sources.input import CommandSet, GivenCommands, InputSource, is_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from lifecycle.control.commands import Commands
     from lifecycle.control.types import Emit
     from lifecycle.events import Topical
-    from lifecycle.sources._input.conversations import Conversation
+    from lifecycle.sources._terminal import PromptSession
 
 __all__ = ["PromptSource"]
 
@@ -27,51 +25,50 @@ __all__ = ["PromptSource"]
 class PromptSource:
     """Asks for commands at a prompt: Tab completes them and their arguments, the arrow keys go through the history.
 
-    What is printed or logged meanwhile appears above the prompt. Without a terminal at stdin and stdout it is an
-    `InputSource`. ``commands`` and ``fallback`` are as there. ``history`` is a file; without one, history lasts as
-    long as the program. ``toolbar`` is the line at the bottom, or a function that returns it, asked once a second.
+    Text that is printed or logged meanwhile appears above the prompt. Unless stdin and stdout are a terminal, it is an
+    `InputSource`, which defines ``commands`` and ``fallback``. ``history`` is a file; without one, history lasts as
+    long as the program. ``toolbar`` is the line at the bottom, or a function that returns it, called once per second.
 
-    Ctrl+C is SIGINT here as anywhere: it reaches whoever handles that signal. `clear_line` gives up what is half
-    typed. Ctrl+D on an empty line is `EndOfInputEvent`, and the prompt ends. Ctrl+Z stops the process as usual. The
-    terminal is set back on every way out.
+    Ctrl+C sends SIGINT as in any program. `clear_line` clears a half-typed line. Ctrl+D on an empty line is
+    `EndOfInputEvent`, and the prompt ends. Ctrl+Z stops the process as usual. The terminal is restored at every exit.
 
     Raises:
-        TypeError: for commands that are none.
+        TypeError: for commands of another type.
     """
 
     def __init__(
         self,
         *,
         prompt: str = "> ",
-        commands: Words | None = None,
+        commands: GivenCommands | None = None,
         history: str | os.PathLike[str] | None = None,
         toolbar: str | Callable[[], str] | None = None,
         fallback: Callable[[str], Topical | None] | None = None,
     ) -> None:
         self.name = "prompt"
         self._prompt = prompt
-        self._vocabulary = Vocabulary(commands)
+        self._commands = CommandSet(commands)
         self._history = None if history is None else Path(history).expanduser()
         self._toolbar = toolbar
         self._input = InputSource(commands=commands, fallback=fallback)
-        self._conversation: Conversation | None = None
+        self._session: PromptSession | None = None
 
     def __repr__(self) -> str:
         return f"<PromptSource {self._prompt!r}>"
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person may be typing."""
+        """Whether stdin is a terminal."""
         return self._input.is_terminal
 
     @property
     def lines(self) -> int:
-        """Lines that have come so far, of whatever kind."""
+        """Lines read so far, of any kind."""
         return self._input.lines
 
     def use_commands(self, commands: Commands) -> None:
-        """Know these commands too, unless some were given explicitly; a router calls this with its own."""
-        self._vocabulary.use(commands)
+        """Accept these commands too, unless some were given explicitly; a router calls this with its own."""
+        self._commands.use(commands)
         self._input.use_commands(commands)
 
     def discard_rest(self) -> None:
@@ -79,14 +76,14 @@ class PromptSource:
         self._input.discard_rest()
 
     def clear_line(self) -> bool:
-        """Give up what is half typed; whether there was anything."""
-        return self._conversation is not None and self._conversation.clear_line()
+        """Clear the half-typed line; return whether there was any text."""
+        return self._session is not None and self._session.clear_line()
 
     async def __aenter__(self) -> Self:
-        """Find out now, not at the first Enter, that the history cannot be kept.
+        """Check that the history file can be written.
 
         Raises:
-            OSError: when its file cannot be written.
+            OSError: when it cannot.
         """
         if self._history is not None and self._can_ask():
             with self._history.open("ab"):
@@ -94,27 +91,24 @@ class PromptSource:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
     async def run(self, emit: Emit) -> None:
-        """Ask until Ctrl+D."""
+        """Prompt until Ctrl+D."""
         if not self._can_ask():
             await self._input.run(emit)
             return
-        from lifecycle.sources._input.conversations import conversation
+        from lifecycle.sources._terminal import prompt_session  # prompt_toolkit is heavy
 
-        async with conversation(self._prompt, self._vocabulary, self._history, self._toolbar) as talk:
-            self._conversation = talk
+        async with prompt_session(self._prompt, self._commands, self._history, self._toolbar) as session:
+            self._session = session
             try:
-                await self._converse(talk, emit)
+                while (text := await session.ask()) is not None:
+                    # Text that was pasted may have several lines.
+                    await self._input.take(text.splitlines(), emit)
             finally:
-                self._conversation = None
+                self._session = None
         await emit(EndOfInputEvent())
 
     def _can_ask(self) -> bool:
         return self.is_terminal and is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
-
-    async def _converse(self, conversation: Conversation, emit: Emit) -> None:
-        while (text := await conversation.ask()) is not None:
-            # Text that was pasted may have several lines.
-            await self._input.take(text.splitlines(), emit)

@@ -31,8 +31,6 @@ from lifecycle.events import (
     UnknownCommandEvent,
 )
 from lifecycle.sources import InputSource
-from lifecycle.sources._input.lines import MAX_LINE
-from lifecycle.sources._input.vocabulary import Vocabulary
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -41,6 +39,8 @@ if TYPE_CHECKING:
 
 END = EndOfInputEvent()
 LIMIT = 30
+#: The longest line, in bytes.
+MAX_LINE = 1_048_576
 
 
 async def events_of(source: InputSource) -> list[Any]:
@@ -156,13 +156,16 @@ async def test_a_registry_is_read_anew_for_every_line() -> None:
     assert await events_of(source) == [CommandEvent("one"), CommandEvent("two"), END]
 
 
-def test_the_router_that_a_source_was_given_last_has_its_words_first() -> None:
+async def test_commands_of_the_router_that_was_added_last_come_first() -> None:
     one, other = (Commands(Command("quit", event=lambda _, at=name: Event(at))) for name in ("one", "other"))  # type: ignore[misc]  # a bound default
-    vocabulary = Vocabulary(None)
+    stream = io.StringIO("quit\nnothing\n")
+    source = InputSource(stream=stream)
     for commands, topic in ((one, "one"), (other, "other"), (one, "one")):
-        vocabulary.use(commands)
-        assert vocabulary.parse("quit") == Event(topic)
-    assert [each.name for each in vocabulary] == ["quit", "suspend", "resume", "reload", "terminate"]
+        source.use_commands(commands)
+        stream.seek(0)
+        event, unknown, _ = await events_of(source)
+        assert event == Event(topic)
+        assert unknown == UnknownCommandEvent("nothing", LIFECYCLE)
 
 
 async def test_a_fallback_gets_the_lines_that_are_no_commands() -> None:

@@ -11,14 +11,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from prompt_toolkit.completion import CompleteEvent
-from prompt_toolkit.document import Document
 
 from lifecycle.control import Command, CommandEvent, Commands
+from lifecycle.control.commands import completions
 from lifecycle.events import EndOfInputEvent, SuspendEvent
 from lifecycle.sources import PromptSource
-from lifecycle.sources._input.conversations import _Words
-from lifecycle.sources._input.vocabulary import Vocabulary
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -202,8 +199,8 @@ async def test_a_history_that_cannot_be_kept_is_an_error_at_the_start(screen: Sc
 
 
 def completed(text: str, *commands: Command) -> list[str]:
-    vocabulary = Vocabulary(Commands(*commands))
-    return [each.text for each in _Words(vocabulary).get_completions(Document(text), CompleteEvent())]
+    registry = Commands(*commands)
+    return completions(text, [each.name for each in registry], registry.get)[1]
 
 
 def fail(_: str) -> list[str]:

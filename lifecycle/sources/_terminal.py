@@ -1,0 +1,295 @@
+"""A prompt at a terminal with prompt_toolkit; imported when a prompt is shown.
+
+Ctrl+C sends SIGINT as in any program: prompt_toolkit would read it as a key, and then it could not end a program whose
+loop is blocked. Output of the program appears above the prompt. prompt_toolkit's own ``patch_stdout`` has a thread that
+sleeps between writes, tasks that are never awaited, and keeps the stdout of its first use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import errno
+import logging
+import os
+import signal
+import sys
+from collections import deque
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from prompt_toolkit.application import create_app_session, get_app_session, run_in_terminal
+from prompt_toolkit.completion import Completer, Completion
+from prompt_toolkit.history import FileHistory, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.shortcuts import CompleteStyle
+from prompt_toolkit.shortcuts import PromptSession as ToolkitSession
+
+from lifecycle._util import stream_handlers
+from lifecycle.control.commands import completions
+
+if sys.platform != "win32":
+    import termios
+
+    from prompt_toolkit.input.vt100 import Vt100Input, raw_mode
+    from prompt_toolkit.output.vt100 import Vt100_Output
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from prompt_toolkit.completion import CompleteEvent
+    from prompt_toolkit.document import Document
+    from prompt_toolkit.key_binding import KeyPressEvent
+
+    from lifecycle.sources.input import CommandSet
+
+__all__ = ["PromptSession", "prompt_session"]
+
+_log = logging.getLogger("lifecycle.sources")
+
+
+@asynccontextmanager
+async def prompt_session(
+    prompt: str, commands: CommandSet, history: Path | None, toolbar: str | Callable[[], str] | None
+) -> AsyncGenerator[PromptSession]:
+    """Open a session for a block; text that is printed or logged meanwhile appears above the prompt."""
+    # A new session: prompt_toolkit's default one keeps the stdout that it saw first.
+    with create_app_session(**_terminal()):
+        session: ToolkitSession[str] = ToolkitSession(
+            prompt,
+            completer=_Completer(commands),
+            complete_while_typing=False,
+            complete_style=CompleteStyle.READLINE_LIKE,
+            history=InMemoryHistory() if history is None else FileHistory(history),
+            key_bindings=_keys(),
+            bottom_toolbar=toolbar,
+            refresh_interval=1.0 if callable(toolbar) else 0.0,
+            enable_suspend=True,
+        )
+        async with _output_above():
+            yield PromptSession(session)
+
+
+class PromptSession:
+    """A prompt that is shown again and again."""
+
+    def __init__(self, session: ToolkitSession[str]) -> None:
+        self._session = session
+
+    async def ask(self) -> str | None:
+        """Return the text typed until Enter; None for Ctrl+D or when the terminal is gone."""
+        try:
+            return await self._session.prompt_async(handle_sigint=False, set_exception_handler=False)
+        except EOFError:
+            return None
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            _log.debug("the terminal is gone: %s", error)
+            return None
+
+    def clear_line(self) -> bool:
+        """Clear the half-typed line; return whether there was any text."""
+        buffer = self._session.default_buffer
+        if not buffer.text:
+            return False
+        buffer.reset()
+        self._session.app.invalidate()
+        return True
+
+
+def _keys() -> KeyBindings:
+    keys = KeyBindings()
+
+    @keys.add("c-c")
+    def interrupt(_: KeyPressEvent) -> None:
+        """Send the signal where Ctrl+C is a key after all."""
+        signal.raise_signal(signal.SIGINT)
+
+    return keys
+
+
+# -- completion ------------------------------------------------------------------------------------------------
+
+
+class _Completer(Completer):
+    """Completes the command, then its arguments."""
+
+    def __init__(self, commands: CommandSet) -> None:
+        self._commands = commands
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:  # noqa: ARG002  # prompt_toolkit's signature
+        names = (each.name for each in self._commands)
+        typed, candidates = completions(document.text_before_cursor, names, self._commands.get)
+        for word in candidates:
+            yield Completion(word, start_position=-len(typed))
+
+
+# -- the terminal ----------------------------------------------------------------------------------------------
+
+
+def _terminal() -> dict[str, Any]:
+    """Return our own input and output, on platforms where prompt_toolkit accepts them."""
+    if sys.platform == "win32":
+        return {}
+    output = _Screen.from_pty(sys.stdout, term=os.environ.get("TERM"))
+    output.enable_cpr = False
+    return {"input": _Keyboard(sys.stdin), "output": output}
+
+
+if sys.platform != "win32":
+
+    class _Screen(Vt100_Output):
+        """Does not ask the terminal for the cursor's position: the answer can take a second, also when leaving."""
+
+        def get_rows_below_cursor_position(self) -> int:
+            return 1  # more are made by scrolling
+
+    class _Keyboard(Vt100Input):
+        def __init__(self, stdin: TextIO) -> None:
+            super().__init__(stdin)
+            self._modes = _modes(self.fileno())
+
+        def raw_mode(self) -> AbstractContextManager[None]:
+            return _Raw(self.fileno())
+
+        def cooked_mode(self) -> AbstractContextManager[None]:
+            return _AsBefore(self.fileno(), self._modes)
+
+    class _AsBefore(raw_mode):
+        """The terminal as it was before the prompt, for output above it and while the process is stopped."""
+
+        def __init__(self, fd: int, modes: list[Any]) -> None:
+            super().__init__(fd)
+            self._modes = modes
+
+        def __enter__(self) -> None:
+            if self._modes:
+                termios.tcsetattr(self.fileno, termios.TCSANOW, self._modes)
+
+    class _Raw(raw_mode):
+        """Keys come as they are pressed, but Ctrl+C is SIGINT."""
+
+        def __enter__(self) -> None:
+            super().__enter__()
+            try:
+                attributes = termios.tcgetattr(self.fileno)
+                # Without NOFLSH, Ctrl+C would throw away output that is on its way.
+                attributes[3] |= termios.ISIG | termios.NOFLSH
+                # Ctrl+Z stays a key: prompt_toolkit restores the terminal before it stops the process.
+                off = os.fpathconf(self.fileno, "PC_VDISABLE").to_bytes(1, sys.byteorder)
+                attributes[6][termios.VSUSP] = attributes[6][termios.VQUIT] = off
+                termios.tcsetattr(self.fileno, termios.TCSANOW, attributes)
+            except (OSError, termios.error) as error:
+                _log.debug("the terminal cannot be set: %s", error)
+
+
+def _modes(fd: int) -> list[Any]:
+    try:
+        return termios.tcgetattr(fd)
+    except termios.error:  # it has just gone away
+        return []
+
+
+# -- output above the prompt -----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _output_above() -> AsyncGenerator[None]:
+    """Let stdout, stderr and the log handlers that write to either print above the prompt, for a block."""
+    above = _Above(sys.stdout)
+    try:
+        with _redirected(cast("TextIO", above)):
+            yield
+    finally:
+        await above.finish()
+
+
+@contextmanager
+def _redirected(file: TextIO) -> Generator[None]:
+    before = sys.stdout, sys.stderr
+    handlers = [(handler, handler.stream) for handler in stream_handlers() if handler.stream in before]
+    sys.stdout = sys.stderr = file
+    for handler, _ in handlers:
+        handler.setStream(file)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        for handler, stream in handlers:
+            handler.setStream(stream)
+
+
+class _Above:
+    """A text file whose lines are printed above the prompt of the current session; from any thread, without waiting.
+
+    A line is shown when it is complete: the prompt cannot be drawn after half a line.
+    """
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+        self._loop = asyncio.get_running_loop()
+        self._output = get_app_session().output
+        # Tasks created from other threads need the same session.
+        self._context = contextvars.copy_context()
+        # Appended to by any thread, emptied by the loop's. No lock: a signal handler may print, too.
+        self._pieces: deque[str] = deque()
+        self._printing: asyncio.Task[None] | None = None
+        self._finished = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Return any other attribute of the terminal."""
+        return getattr(self._terminal, name)
+
+    def write(self, text: str) -> int:
+        """Take ``text``."""
+        if self._finished:
+            return self._terminal.write(text)
+        self._pieces.append(text)
+        if "\n" in text:
+            try:
+                self._loop.call_soon_threadsafe(self._start, context=self._context)
+            except RuntimeError:  # the loop is closed
+                self._put(self._take())
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: complete lines are being printed."""
+        if self._finished:
+            self._terminal.flush()
+
+    async def finish(self) -> None:
+        """Print the rest; from now on write straight to the terminal."""
+        if self._printing is not None:
+            await asyncio.wait({self._printing})
+        self._finished = True
+        self._put(self._take())
+
+    def _start(self) -> None:
+        if not self._finished and (self._printing is None or self._printing.done()):
+            self._printing = self._loop.create_task(self._print(), context=self._context)
+
+    async def _print(self) -> None:
+        """Print complete lines while there are any, in one go."""
+        while True:
+            lines, ending, rest = self._take().rpartition("\n")
+            if rest:
+                self._pieces.appendleft(rest)
+            if not ending:
+                return
+            await run_in_terminal(lambda text=lines + ending: self._put(text))  # type: ignore[misc]  # a bound default
+
+    def _take(self) -> str:
+        taken: list[str] = []
+        while self._pieces:
+            taken.append(self._pieces.popleft())
+        return "".join(taken)
+
+    def _put(self, text: str) -> None:
+        try:
+            self._output.write_raw(text)
+            self._output.flush()
+        except (OSError, ValueError) as error:
+            _log.debug("the terminal is gone, and with it %r: %s", text, error)
