@@ -1,9 +1,9 @@
 """The control plane of a long-running Python program.
 
-Whatever happens to it (a signal, a line at a prompt, a webhook, a changed
-file, a timer, a health check) becomes an event; a `Router` gives each event
-to the handler whose pattern fits best; handlers suspend, resume, reload, shut
-down and drive workers; `run` gives all of it one life with one clean end.
+Signals, lines at a prompt, webhooks, changed files, timers and health checks
+become events. A `Router` passes each event to the handler with the most
+specific pattern. Handlers suspend, resume, reload, shut down and drive
+workers. `run` starts all of it and stops it in order.
 
     from lifecycle import FileEvent, FileWatchSource, Router, run
 
@@ -16,43 +16,43 @@ down and drive workers; `run` gives all of it one life with one clean end.
 
     run(router)
 
-The rooms, and the names in them that most programs need; those are to be had
-from `lifecycle` itself.
+The packages, and the names that most programs need; import those names from
+`lifecycle` itself.
 
-lifecycle.control          what an event is, and where it goes
+lifecycle.control          events and their routes
     Router                 handlers by pattern; sources, middleware
-    Event, Delivery        a topic with data, and what becomes of it
-    NotHandled             raised by a handler: let the next one have it
+    Event, Delivery        a topic with data, and the result of handling it
+    NotHandled             raised by a handler to pass the event to the next
     Debounce, merge_files  one call for a burst, with all its files
     FileEvent, FileBatch, TickEvent, CommandEvent, WebhookEvent
     recover, timeout       middleware: survive errors, limit the time
-lifecycle.sources          where events come from
-    FileWatchSource        files that change
-    TickerSource           every so many seconds
-    WebhookSource, GitHub  what is posted, and whether it is from there
-    QueueSource            what the rest of the program puts
-    HealthCheckSource      something goes down, or comes up again
-lifecycle.handlers         what events cause
+lifecycle.sources          sources of events
+    FileWatchSource        changed files
+    TickerSource           a timer
+    WebhookSource, GitHub  HTTP requests, and their signatures
+    QueueSource            events from the rest of the program
+    HealthCheckSource      changes between up and down
+lifecycle.handlers         reactions to events
     SuspendHandler, ReloadHandler, ShutdownHandler
-lifecycle.interactive      a prompt, its commands, and what Ctrl+C means
+lifecycle.interactive      a prompt with commands, and Ctrl+C
     new_interactive_router
-lifecycle.runtime          a program's life
-    run, lifetime          all of it; as a block inside another framework
-    go, Group              tasks in the background; tasks that end together
-    shutdown, on_shutdown  end it, and what is then to be done
-    sleep                  ends early when the program stops
-lifecycle.workers          what is kept alive
-    ProcessWorker          a program, with all its processes
-    TaskWorker, Gate       an async function, and where it can be held
-    Supervisor, Spec       starts workers again, and how
-    Backoff                how soon, and how often
-lifecycle.workers.pool     processes that answer calls
-    Pool                   what they load stays loaded
-lifecycle.flows            work that survives a crash
-    Flows, task, linear    carries out tasks, in order, and keeps each step
-lifecycle.errors           LifecycleError, and everything under it
-lifecycle.observe          seen and steered: a live page, meters, traces
-lifecycle.bridges          the same topics and handlers on several machines
+lifecycle.runtime          start, stop and background tasks of a program
+    run, lifetime          a whole program; a block in another framework
+    go, Group              background tasks; tasks that end together
+    shutdown, on_shutdown  begin the shutdown; run code during it
+    sleep                  returns early when the program stops
+lifecycle.workers          supervised processes, tasks and threads
+    ProcessWorker          a program with all its child processes
+    TaskWorker, Gate       an async function, and a point to suspend it
+    Supervisor, Spec       restarts workers by policy
+    Backoff                delays between restarts
+lifecycle.workers.pool     worker processes that answer calls
+    Pool                   keeps loaded models and state in memory
+lifecycle.flows            durable work that survives a crash
+    Flows, task, linear    runs tasks in order, and stores each result
+lifecycle.errors           LifecycleError and its subclasses
+lifecycle.observe          a live page, metrics, traces and commands
+lifecycle.bridges          topics and leases shared by several machines
 lifecycle.testing          virtual time, fakes, a pytest plugin
 
 ``import lifecycle`` alone is light: a name is imported when it is first used.

@@ -173,7 +173,7 @@ def test_what_a_stub_tells_type_checkers_is_what_the_door_beside_it_imports(stub
 
 def test_the_first_page_shows_forty_names_in_their_rooms() -> None:
     shown: dict[str, str] = {}
-    for line in str(lifecycle.__doc__).partition("The rooms")[2].splitlines():
+    for line in str(lifecycle.__doc__).partition("The packages")[2].splitlines():
         if named := re.match(r"(lifecycle\.[\w.]+)  +[a-zA-Z]", line):
             room = named[1]
             assert room in MODULES
