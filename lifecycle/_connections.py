@@ -1,8 +1,8 @@
-"""The connections of an HTTP server: how many there may be, how long each may wait, and how much each may cost.
+"""The connections of an HTTP server: their number, their waiting time, and their share of the event loop.
 
-Clients of a server need no token to connect to it, so no single one and no crowd of them may take the descriptors or
-the loop of the program. `Acceptor` accepts, `Connections` bounds how many there are and how long they wait, and a
-`Connection` reads. Imports aiohttp, so it is itself imported when a server starts.
+Clients need no token to connect, so neither one client nor many may use up the file descriptors or the event loop of
+the program. `Acceptor` accepts, `Connections` limits number and waiting time, and a `Connection` reads. The module
+imports aiohttp, so it is itself imported when a server starts.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ if TYPE_CHECKING:
 
 __all__ = ["NEVER", "Acceptor", "Connection", "Connections"]
 
-#: Bytes that are parsed at once, and seconds that one connection may parse in a turn of the loop. Chunks of one byte
+#: Bytes that are parsed at once, and seconds that one connection may parse per turn of the loop. Chunks of one byte
 #: cost a thousand times as much as large ones, and asyncio reads 256 KiB at a time.
 _PIECE: Final = 2048
 _TURN: Final = 0.00025
-#: Seconds that all connections of a server whose data did not fit in that may parse in a turn, one after the other.
+#: Seconds per turn for all connections of a server with more data than that, one after the other.
 _ALL: Final = 0.001
 
-#: Bytes on the wire that a body may have per byte of its content, and besides. Chunks of one byte have six.
+#: Bytes on the wire that a body may have per byte of content, plus an allowance. Chunks of one byte have six.
 _RATIO: Final = 3
 _FRAMING: Final = 16 * 1024
 
-#: Seconds that a refused client has to read its answer and to stop sending before the connection is closed.
+#: Seconds for a refused client to read its answer and stop sending before the connection is closed.
 _LINGER: Final = 1.0
-#: The same once the server ends.
+#: The same while the server ends.
 _LAST_LINGER: Final = 0.1
 
-#: Seconds that a client has for its TLS handshake however many others come; they wait to be accepted meanwhile.
+#: Seconds for a client's TLS handshake under any load; other clients wait to be accepted meanwhile.
 _HANDSHAKE: Final = 0.25
 
-#: Connections that are accepted in a turn of the loop.
+#: Connections that are accepted per turn of the loop.
 _BURST: Final = 32
 
-#: Seconds until an acceptor tries again when nothing can be accepted, such as for lack of descriptors, and between two
+#: Seconds until an acceptor retries if it cannot accept, for instance for lack of descriptors, and seconds between two
 #: log lines about that.
 _PAUSE: Final = 0.1
 _QUIET: Final = 60.0
 
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
-#: aiohttp's own timer for idle connections, out of the way of ours.
+#: Disables aiohttp's own timer for idle connections.
 NEVER: Final = 3600.0
 
 #: The connections of all servers of this process: descriptors belong to the process too.
@@ -68,13 +68,13 @@ _servers: Final[WeakSet[Connections]] = WeakSet()
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's protocol for one client, which shares the loop with the others however its client sends.
+    """aiohttp's protocol for one client, which shares the loop with the others however fast its client sends.
 
     Args:
-        connections: the server's; it hears of what happens to this one.
+        connections: those of the server, which are notified of changes.
         manager: aiohttp's server.
-        refusal: makes the answer to what could not be parsed, from a status and the reason.
-        log: where a failure of ours is logged.
+        refusal: makes the answer to malformed input, from a status and the reason.
+        log: where internal errors are logged.
         settings: those of aiohttp's protocol.
     """
 
@@ -103,41 +103,42 @@ class Connection(web.RequestHandler):
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
         **settings: object,
     ) -> None:
-        # Typed by aiohttp one by one.
+        # aiohttp declares each by name.
         super().__init__(manager, loop=connections.loop, **settings)  # type: ignore[arg-type]
-        #: Makes the transport, and is done when there is one; for TLS that takes a handshake.
+        #: Makes the transport, and is done when there is one; for TLS that includes the handshake.
         self.accepting: asyncio.Task[None] | None = None
         self._connections = connections
         self._refusal = refusal
         self._log = log
-        # What has come and is not parsed yet, whether that goes on later, and whether we have paused the transport.
+        # Received data that is not parsed yet, whether parsing is scheduled, and whether this class has paused the
+        # transport.
         self._held = bytearray()
         self._feeding = False
         self._stopped_reading = False
-        # The body of the request under way, its bytes when it was first looked at, and the bytes received since.
+        # The body of the current request, its bytes when it was first checked, and the bytes received since.
         self._body: StreamReader | None = None
         self._body_before = self._wire = 0
-        # Whether what comes is thrown away; done when the client has gone.
+        # Whether received data is discarded; the future is done when the client has disconnected.
         self._deaf = False
         self._gone: asyncio.Future[None] | None = None
 
     # -- the life of a request ----------------------------------------------------------------------------------------
 
     def begin(self, request: web.BaseRequest) -> None:
-        """The headers of ``request`` are there."""
+        """Note that the headers of ``request`` have arrived."""
         self._connections.got(self)
         if not request.content.is_eof():
             self._body, self._body_before, self._wire = request.content, request.content.total_bytes, 0
 
     def end(self) -> None:
-        """It has its answer; the next request may come."""
+        """Note that it is answered; the next request may come."""
         self._body = None
         self._connections.wait_for(self)
 
     async def linger(self) -> None:
-        """Wait until the client has read its answer and hung up, at most a second, and read nothing more of its body.
+        """Wait up to a second until the client has read its answer and disconnected; discard the rest of its body.
 
-        A socket that is closed with data unread takes the answer with it.
+        A socket that is closed with unread data discards the answer.
         """
         transport = self.transport
         if transport is None:
@@ -153,12 +154,12 @@ class Connection(web.RequestHandler):
                 await self._gone
 
     def hurry(self) -> None:
-        """Linger no longer."""
+        """End `linger`."""
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
 
     def cut(self) -> None:
-        """End it now: one that does not read would hold back a close without end."""
+        """Abort the connection: a client that does not read would delay a graceful close indefinitely."""
         self._held.clear()
         if self.transport is not None:
             self.transport.abort()
@@ -168,23 +169,23 @@ class Connection(web.RequestHandler):
     # -- by the transport ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The client may send."""
+        """Begin to wait for the first request."""
         super().connection_made(transport)
         self._connections.wait_for(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The client has gone."""
+        """Remove the connection."""
         self._held.clear()
         self.hurry()
         self._connections.forget(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, or as much of it as this connection may in one turn of the loop."""
+        """Parse the received data, or as much of it as this connection may per turn of the loop."""
         if self._deaf:
             return
         if self._held or len(data) > _PIECE:
-            # Without data, aiohttp wants to parse what its parser has kept.
+            # Called without data, aiohttp parses what its parser has kept.
             if not data:
                 super().data_received(data)
                 return
@@ -199,11 +200,11 @@ class Connection(web.RequestHandler):
             self._weigh(self._body, len(data))
 
     def feed(self) -> None:
-        """Parse what has come, until it has had its part of this turn of the loop."""
+        """Parse received data until this connection has used its share of the turn."""
         self._feeding = False
         until = perf_counter() + _TURN
         while self._held and self.transport is not None:
-            # A parser that is paused keeps what it is given, and continues by itself.
+            # A paused parser keeps its input, and continues by itself.
             size = len(self._held) if self._is_full else _PIECE
             piece = bytes(self._held[:size])
             del self._held[:size]
@@ -227,7 +228,7 @@ class Connection(web.RequestHandler):
 
     @property
     def _is_full(self) -> bool:
-        """Whether aiohttp has paused the transport, since nothing takes what it has parsed."""
+        """Whether aiohttp has paused the transport because parsed data is not consumed."""
         return self._reading_paused or self._buffer_paused
 
     def _weigh(self, body: StreamReader, received: int) -> None:
@@ -248,7 +249,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002  # aiohttp's words repeat what the client sent
     ) -> web.StreamResponse:
-        """Answer what could not be parsed, or a failure of ours."""
+        """Answer malformed input, or an internal error."""
         if status >= 500:  # noqa: PLR2004  # the family of server errors
             self._log.error("a request failed: %r", exc, exc_info=exc)
         else:
@@ -261,10 +262,10 @@ class Connection(web.RequestHandler):
 
 
 class Connections:
-    """The connections of one server; at most half of the descriptors of the process, together with other servers'.
+    """The connections of one server; at most half of the descriptors of the process, together with other servers.
 
-    From connecting, or from the last answer, a client has ``timeout`` seconds to send the headers of a request; a TLS
-    handshake counts as well. At most ``most`` may wait at a time. One more ends the wait of the one that has waited
+    After connecting, or after an answer, a client has ``timeout`` seconds to send the headers of a request; a TLS
+    handshake counts as well. At most ``most`` may wait at a time. One more disconnects the client that has waited
     longest, so that many slow clients cannot keep a quick one out. One timer serves all.
     """
 
@@ -274,14 +275,14 @@ class Connections:
         self._most = share_of_descriptors(4, least=16, most=10_000)
         self._most_open = share_of_descriptors(2, least=32, most=100_000)
         self._all: set[Connection] = set()
-        # Since when each waits; all have the same time, so the first is the next to be cut off.
+        # The time since which each waits; all have the same timeout, so the first expires next.
         self._waiting: dict[Connection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._new: set[Connection] = set()
-        # Those that have more to parse, the one whose turn it is first, and the call that lets them.
+        # Connections with more data to parse in their order, and the scheduled call that parses it.
         self._hungry: dict[Connection, None] = {}
         self._feeding: asyncio.Handle | None = None
-        #: Whether the server ends, and waits for no client longer than it must.
+        #: Whether the server ends, and waits for no client longer than necessary.
         self.ending = False
         #: Set while every connection has had a request.
         self.all_asked = asyncio.Event()
@@ -289,11 +290,11 @@ class Connections:
         _servers.add(self)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of connections."""
         return len(self._all)
 
     def admit(self, connection: Connection) -> None:
-        """A client has connected, and is expected to ask for something."""
+        """Add a new connection, and wait for its first request."""
         self._all.add(connection)
         _open.add(connection)
         self._new.add(connection)
@@ -303,56 +304,56 @@ class Connections:
             self.make_room()
 
     def forget(self, connection: Connection) -> None:
-        """It has ended; any number of times."""
+        """Remove a connection that has ended; a second call does nothing."""
         self.got(connection)
         self._all.discard(connection)
         self._hungry.pop(connection, None)
         _open.discard(connection)
 
     def got(self, connection: Connection) -> None:
-        """The headers of a request are there."""
+        """Note that the headers of a request have arrived."""
         self._waiting.pop(connection, None)
         self._new.discard(connection)
         if not self._new:
             self.all_asked.set()
 
     def wait_for(self, connection: Connection) -> None:
-        """The next request of ``connection`` may come; nothing happens if it has ended."""
+        """Wait for the next request of ``connection``, unless it has ended."""
         if connection.transport is not None:
             self._wait(connection)
 
     def time_to_room(self, seconds: float) -> float:
-        """How long it takes until another may come and each that waits has had so many ``seconds``; 0: it may now."""
+        """Return the seconds until another client may be accepted, so that each waiting one had ``seconds``."""
         if not self._waiting or (len(self._waiting) < self._most and len(_open) < self._most_open):
             return 0.0
         return max(0.0, next(iter(self._waiting.values())) + seconds - self.loop.time())
 
     def make_room(self) -> None:
-        """End the connection that has waited longest for a request, at whichever server of this loop, if one does.
+        """End the connection that has waited longest for a request, of any server in this loop.
 
-        The clients of one server would keep those of all others out if each server ended its own.
+        If each server ended its own, the clients of one server would keep out those of all others.
         """
         here = [each for each in _servers if each.loop is self.loop]
         min(here, key=lambda each: each.waiting_since).cut_longest()
 
     @property
     def waiting_since(self) -> float:
-        """When the one began to wait that has waited longest."""
+        """The time since which the longest waiting connection waits."""
         return next(iter(self._waiting.values()), math.inf)
 
     def cut_longest(self) -> None:
-        """End the connection that has waited longest for a request here, if one does."""
+        """End the connection of this server that has waited longest for a request, if any."""
         if self._waiting:
             self._cut(next(iter(self._waiting)))
 
     def end(self) -> None:
-        """Wait for clients no longer than an answer takes."""
+        """Wait for clients only as long as an answer takes."""
         self.ending = True
         for connection in self._all:
             connection.hurry()
 
     def feed_later(self, connection: Connection) -> None:
-        """Let it parse in the next turn of the loop, or a later one if others are before it."""
+        """Let it parse in the next turn of the loop, or a later one if others are queued."""
         self._hungry[connection] = None
         if self._feeding is None:
             self._feeding = self.loop.call_soon(self._feed)
@@ -374,7 +375,7 @@ class Connections:
                 self._feeding = self.loop.call_soon(self._feed)
 
     async def abort(self) -> None:
-        """End every connection now, whatever it does."""
+        """Abort every connection."""
         if self._timer is not None:
             self._timer.cancel()
         accepting = [connection.accepting for connection in self._all if connection.accepting is not None]
@@ -409,15 +410,15 @@ class Connections:
 
 
 class Acceptor:
-    """Accepts at listening sockets, which it owns.
+    """Accepts connections at listening sockets, which it owns.
 
-    asyncio's own server would log a thousand errors a second where no descriptor is left, and says nothing of clients
+    asyncio's own server would log a thousand errors per second when no descriptor is left, and does not report clients
     whose TLS handshake has not ended.
 
     Args:
         sockets: where to listen.
-        connections: what becomes of clients.
-        protocol: makes the protocol of one.
+        connections: those of the server.
+        protocol: makes the protocol of one connection.
         context: for TLS.
         handshake: seconds that a TLS handshake may take.
     """
@@ -437,14 +438,14 @@ class Acceptor:
         self._tls = {} if context is None else {"ssl": context, "ssl_handshake_timeout": handshake}
         self._loop = connections.loop
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
-        # When a lack of descriptors was logged.
+        # The time of the last log line about a lack of descriptors.
         self._logged = -_QUIET
         for each in self.sockets:
             each.setblocking(False)
             self._loop.add_reader(each, self._accept, each)
 
     def stop(self) -> None:
-        """Accept nothing more, and leave the sockets open."""
+        """Stop accepting, and leave the sockets open."""
         for each in self.sockets:
             if each.fileno() >= 0:
                 self._loop.remove_reader(each)
@@ -453,7 +454,7 @@ class Acceptor:
         self._pauses.clear()
 
     def close(self) -> None:
-        """Accept nothing more, and close the sockets; any number of times."""
+        """Stop accepting, and close the sockets; a second call does nothing."""
         self.stop()
         for each in self.sockets:
             each.close()
@@ -480,7 +481,7 @@ class Acceptor:
             self._connections.admit(connection)
 
     async def _connect(self, connection: Connection, client: socket.socket) -> None:
-        # A handshake that fails is the client's matter.
+        # A failed handshake is an error of the client.
         with suppress(OSError):
             await self._loop.connect_accepted_socket(lambda: connection, client, **self._tls)  # type: ignore[arg-type]  # by name
 
@@ -505,6 +506,6 @@ class Acceptor:
     def _accepted(self, connection: Connection, client: socket.socket, _: asyncio.Task[None]) -> None:
         connection.accepting = None
         if connection.transport is None:
-            # It never had one, or has lost it already.
+            # It never had a transport, or has lost it already.
             self._connections.forget(connection)
             client.close()
