@@ -579,7 +579,7 @@ OF_THE_HOUSE = {
     "MemoryStore": "fence discard",
     "Member": "cancel_timers check_in check_out felt_unwell felt_well idle_since kill_orphaned most_calls"
     " most_rss sound tell_stacks",
-    "Onlooker": "close",
+    "HookObserver": "close",
     "Owners": "close is_gone lives",
     "ParameterizedForEach": "rebind",
     "Pattern": "rank",

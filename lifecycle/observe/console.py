@@ -27,7 +27,7 @@ from lifecycle.control.commands import completions, split
 from lifecycle.control.deliveries import current as current_delivery
 from lifecycle.errors import Dropped, InvalidTopic, LifecycleError
 from lifecycle.events import CommandEvent, Event, UnknownCommandEvent
-from lifecycle.observe.eventlog import EventLog
+from lifecycle.observe.eventlog.log import EventLog
 from lifecycle.observe.output import Output
 from lifecycle.runtime import current
 from lifecycle.runtime.force import stacks

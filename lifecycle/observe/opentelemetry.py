@@ -15,7 +15,7 @@ from lifecycle.journal.threads import LoopThread
 from lifecycle.observe._meters.readings import Reader
 from lifecycle.observe._meters.series import counting, timing
 from lifecycle.observe._meters.tables import BUCKETS, COUNTED, READ, TIMED
-from lifecycle.observe._onlookers import Onlooker
+from lifecycle.observe.hook_observer import HookObserver
 from lifecycle.observe.labels import policy_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class _Sending:
             _log.warning("%s were not all sent within %g s", self._what, self._seconds)
 
 
-class OpenTelemetryMetrics(Onlooker):
+class OpenTelemetryMetrics(HookObserver):
     """Counts and times what the hooks tell of, and reads how things are whenever the SDK collects.
 
     The meters are those of `PrometheusMetrics`. A main of `run`, best the first, or ``async with``. When it is left,
@@ -127,7 +127,7 @@ class OpenTelemetryMetrics(Onlooker):
             yield observation(value, each.attributes(labels))
 
 
-class OpenTelemetryTraces(Onlooker):
+class OpenTelemetryTraces(HookObserver):
     """Makes spans of events, of their handlers, of calls of a pool and of tasks of a flow.
 
     An event's span begins when it comes in and ends when it is known what became of it; it is below the handler that

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lifecycle.observe._meters.readings import Reader
 from lifecycle.observe._meters.series import counting, timing
 from lifecycle.observe._meters.tables import BUCKETS, COUNTED, READ, TIMED
-from lifecycle.observe._onlookers import Onlooker
+from lifecycle.observe.hook_observer import HookObserver
 from lifecycle.observe.labels import policy_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["PrometheusMetrics"]
 
 
-class PrometheusMetrics(Onlooker):
+class PrometheusMetrics(HookObserver):
     """Counts and times what the hooks tell of, and reads how things are at each scrape.
 
     ``ProbeServer(metrics=…)`` serves it at ``/metrics``. As a main of `run` it is best the first, so that nothing

@@ -13,7 +13,7 @@ import pytest
 
 from lifecycle import hooks, run
 from lifecycle.control import Debounce, Dropped, Event, LaneFull, NotHandled, Router
-from lifecycle.observe import Entry, EventLog, Fate
+from lifecycle.observe import Entry, EventLog, EventOutcome
 from lifecycle.runtime import lifetime
 from lifecycle.testing import Clock, running
 
@@ -77,7 +77,7 @@ async def test_one_that_was_handled(clock: Clock) -> None:
         time=entry.time,
         pattern="a",
         handler="slow",
-        what=Fate.HANDLED,
+        what=EventOutcome.HANDLED,
         into=None,
         merged=0,
         waited=0.0,
@@ -94,9 +94,9 @@ async def test_one_on_its_way_is_seen_as_it_is_now(clock: Clock) -> None:
     router.handle("a", slow)
     async with EventLog() as log, running(router):
         first, second = await router.emit(Event("a")), await router.emit(Event("a"))
-        assert [entry.what for entry in log.entries()] == [Fate.QUEUED, Fate.QUEUED]
+        assert [entry.what for entry in log.entries()] == [EventOutcome.QUEUED, EventOutcome.QUEUED]
         await clock.advance(0.5)
-        assert [entry.what for entry in log.entries()] == [Fate.RUNNING, Fate.QUEUED]
+        assert [entry.what for entry in log.entries()] == [EventOutcome.RUNNING, EventOutcome.QUEUED]
         await second
         waited = [entry.waited for entry in log.entries()]
     assert first.done
@@ -109,7 +109,7 @@ async def test_one_that_failed_tells_with_what(clock: Clock) -> None:
     async with EventLog() as log, running(router):
         await router.emit(Event("a"))
     [entry] = log.entries()
-    assert (entry.what, entry.error) == (Fate.FAILED, "ValueError: the disk is on fire")
+    assert (entry.what, entry.error) == (EventOutcome.FAILED, "ValueError: the disk is on fire")
 
 
 async def test_one_that_was_passed_on_tells_by_whom(clock: Clock) -> None:
@@ -123,8 +123,8 @@ async def test_one_that_was_passed_on_tells_by_whom(clock: Clock) -> None:
         [halfway] = log.entries()
         await sent
     [entry] = log.entries()
-    assert halfway.what is Fate.RUNNING
-    assert (entry.what, entry.pattern, entry.passed) == (Fate.HANDLED, "**", ("a/b", "a/*"))
+    assert halfway.what is EventOutcome.RUNNING
+    assert (entry.what, entry.pattern, entry.passed) == (EventOutcome.HANDLED, "**", ("a/b", "a/*"))
 
 
 async def test_one_that_nobody_took(clock: Clock) -> None:
@@ -176,13 +176,13 @@ async def test_one_that_was_merged_points_to_its_call(clock: Clock) -> None:
     router.handle("a/*", nothing, debounce=Debounce(0.5, merge=lambda _old, _new: Event("a/all")))
     async with EventLog() as log, running(router):
         first, second = await router.emit(Event("a/1")), await router.emit(Event("a/2"))
-        [held] = [entry for entry in log.entries() if entry.what is Fate.HELD]
+        [held] = [entry for entry in log.entries() if entry.what is EventOutcome.HELD]
         await second
     call = log.get(held.id)
     assert call is not None
-    assert (call.topic, call.what, call.merged, call.waited) == ("a/all", Fate.HANDLED, 2, 0.5)
+    assert (call.topic, call.what, call.merged, call.waited) == ("a/all", EventOutcome.HANDLED, 2, 0.5)
     merged = [log.get(sent.id) for sent in (first, second)]
-    assert [entry and (entry.what, entry.into) for entry in merged] == [(Fate.MERGED, held.id)] * 2
+    assert [entry and (entry.what, entry.into) for entry in merged] == [(EventOutcome.MERGED, held.id)] * 2
 
 
 async def test_a_call_that_its_window_has_let_go_waits_as_any_other(clock: Clock) -> None:
@@ -255,7 +255,7 @@ async def test_a_log_of_one_knows_what_is_under_way_besides(clock: Clock) -> Non
         assert [entry.topic for entry in log.entries()] == ["a/2"]
         old = log.get(sent[0].id)
         assert old is not None
-        assert (old.topic, old.what) == ("a/0", Fate.RUNNING)
+        assert (old.topic, old.what) == ("a/0", EventOutcome.RUNNING)
         await clock.advance(1)
         assert log.get(sent[0].id) is None
 
@@ -408,8 +408,8 @@ async def test_who_follows_learns_of_each_change(clock: Clock) -> None:
     router.handle("a", slow)
     async with EventLog() as log, running(router), log.follow() as entries:
         await router.emit(Event("a"))
-        assert [(await anext(entries)).what for _ in range(1)] == [Fate.QUEUED]
-        assert [(await anext(entries)).what for _ in range(2)] == [Fate.RUNNING, Fate.HANDLED]
+        assert [(await anext(entries)).what for _ in range(1)] == [EventOutcome.QUEUED]
+        assert [(await anext(entries)).what for _ in range(2)] == [EventOutcome.RUNNING, EventOutcome.HANDLED]
 
 
 async def test_who_looks_late_sees_each_entry_once_as_it_is(clock: Clock) -> None:
@@ -419,7 +419,10 @@ async def test_who_looks_late_sees_each_entry_once_as_it_is(clock: Clock) -> Non
         for topic in ("a/1", "b/1", "a/2"):
             await (await router.emit(Event(topic)))
         seen = [await anext(entries) for _ in range(2)]
-    assert [(entry.topic, entry.what) for entry in seen] == [("a/1", Fate.HANDLED), ("a/2", Fate.HANDLED)]
+    assert [(entry.topic, entry.what) for entry in seen] == [
+        ("a/1", EventOutcome.HANDLED),
+        ("a/2", EventOutcome.HANDLED),
+    ]
 
 
 async def test_what_is_ready_is_had_without_waiting_and_once(clock: Clock) -> None:
@@ -430,8 +433,8 @@ async def test_what_is_ready_is_had_without_waiting_and_once(clock: Clock) -> No
         for topic in ("a/1", "b/1", "a/2"):
             await (await router.emit(Event(topic)))
         assert [(entry.topic, entry.what) for entry in entries.ready()] == [
-            ("a/1", Fate.HANDLED),
-            ("a/2", Fate.HANDLED),
+            ("a/1", EventOutcome.HANDLED),
+            ("a/2", EventOutcome.HANDLED),
         ]
         assert (entries.ready(), entries.dropped) == ([], 1)
         await (await router.emit(Event("a/3")))
@@ -459,7 +462,7 @@ async def test_following_ends_with_the_log(clock: Clock) -> None:
         await clock.advance(0)
         await (await router.emit(Event("a")))
         assert log.state().followers == 1
-    assert [entry.what for entry in await follower][-1] is Fate.HANDLED
+    assert [entry.what for entry in await follower][-1] is EventOutcome.HANDLED
     assert log.state().followers == 0
 
 

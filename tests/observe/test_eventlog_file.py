@@ -10,7 +10,7 @@ import pytest
 
 from lifecycle.control import Event, Router
 from lifecycle.observe import EventLog
-from lifecycle.observe._events.files import LineFile
+from lifecycle.observe.eventlog.files import LineFile
 from lifecycle.testing import Clock, running
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ async def test_a_file_that_cannot_be_renamed_costs_lines(
 async def test_what_the_disk_cannot_follow_is_lost(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("lifecycle.observe._events.files._WAITING", 3)
+    monkeypatch.setattr("lifecycle.observe.eventlog.files._WAITING", 3)
     path = tmp_path / "events.jsonl"
     log, router = EventLog(path=path), Router()
     async with log:

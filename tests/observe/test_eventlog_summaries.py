@@ -21,7 +21,7 @@ from lifecycle.events import (
     TickEvent,
     WebhookEvent,
 )
-from lifecycle.observe._events.summaries import digest, masked_error, summary
+from lifecycle.observe.eventlog.summaries import digest, masked_error, summary
 
 
 class Colour(Enum):

@@ -11,7 +11,7 @@ import pytest
 from lifecycle import hooks
 from lifecycle.control import Event, NotHandled, Router, RouterState
 from lifecycle.observe import EventLog, Explanation
-from lifecycle.observe._events.near_misses import near_misses
+from lifecycle.observe.eventlog.explanations import near_misses
 from lifecycle.runtime import lifetime
 from lifecycle.testing import Clock, running
 

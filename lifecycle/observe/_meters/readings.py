@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lifecycle._text import component_name
-from lifecycle.observe._events.summaries import masked_error
+from lifecycle.observe.eventlog.summaries import masked_error
 
 if TYPE_CHECKING:
     from lifecycle.runtime.lifetimes import Lifetime

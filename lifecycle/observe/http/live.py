@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from aiohttp.typedefs import Handler, Middleware
 
-    from lifecycle.observe._events.entries import Entry
     from lifecycle.observe.console import Console
+    from lifecycle.observe.eventlog.entries import Entry
 
 __all__ = ["Figures", "Latencies", "Latency", "live", "memory_of", "page_app", "page_files"]
 

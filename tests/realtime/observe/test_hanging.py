@@ -10,7 +10,7 @@ import os, threading
 from opentelemetry.sdk.trace import TracerProvider
 from lifecycle import Event, Router, run
 from lifecycle.observe import EventLog, OpenTelemetryTraces
-from lifecycle.observe._events import files
+from lifecycle.observe.eventlog import files
 
 files._CLOSING = 0.1
 write, hangs = os.write, threading.Event()

@@ -1,4 +1,4 @@
-"""`Onlooker`: something that looks on as long as it is entered, or as long as a program lives."""
+"""`HookObserver`: the base class of what listens to hooks while it is entered, or for the life of a program."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from lifecycle.hooks import Hook
     from lifecycle.runtime.lifetimes import Lifetime
 
-__all__ = ["Onlooker"]
+__all__ = ["HookObserver"]
 
 
-class Onlooker(Auxiliary):
-    """Listens to hooks from when it is entered until it is left; an auxiliary main of `run`, best the first.
+class HookObserver(Auxiliary):
+    """Listens to hooks from entering it until leaving it; an auxiliary main of `run`, best the first.
 
-    When it is left because the program ends, it goes on until the shutdown hooks have run, so that it sees those, too.
+    If it is left because the program ends, it listens until the shutdown hooks have run, so that it sees those too.
     """
 
     _taken: ClassVar[str] = "looks on already; make another"
@@ -30,11 +30,11 @@ class Onlooker(Auxiliary):
         self._lifetime: Lifetime | None = None
 
     async def close(self) -> None:
-        """Look away now; any number of times."""
+        """Stop listening now; it may be called any number of times."""
         await self._held.aclose()
 
     async def _open(self, held: AsyncExitStack) -> None:
-        # One that was left while the program ended still looks on.
+        # If it was left while the program ended, it still listens.
         await self.close()
         life = current_life.get(None)
         self._lifetime = None if life is None else life.lifetime
@@ -44,12 +44,11 @@ class Onlooker(Auxiliary):
             held.callback(life.flush_hooks.discard, self.close)
 
     async def _leave(self) -> None:
-        """Where the program ends, not before its shutdown hooks have run."""
         if self._lifetime is None or not self._lifetime.stopping:
             await self.close()
 
     def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
-        """Begin to look on; ``held`` has what undoes it."""
+        """Begin to listen; ``held`` gets what ends it."""
         raise NotImplementedError
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""`EventLog`: the last events of a program and what became of each."""
+"""`EventLog`: the last events of a program and the outcome of each."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING
 
 from lifecycle import hooks
 from lifecycle.control.routing import as_pattern
-from lifecycle.observe._events.changes import Following
-from lifecycle.observe._events.entries import Entry, Fate
-from lifecycle.observe._events.recorder import Recorder
-from lifecycle.observe._events.routers import Routers
-from lifecycle.observe._events.traces import Node, Trace, trace_of
-from lifecycle.observe._onlookers import Onlooker
-from lifecycle.observe.explaining import Explanation, explain
+from lifecycle.observe.eventlog.entries import trace_of
+from lifecycle.observe.eventlog.explanations import explain
+from lifecycle.observe.eventlog.recorder import Following, Recorder, Routers
+from lifecycle.observe.hook_observer import HookObserver
 from lifecycle.runtime.lifetimes import current_life
 
 if TYPE_CHECKING:
@@ -25,15 +22,17 @@ if TYPE_CHECKING:
 
     from lifecycle.control.patterns import Pattern
     from lifecycle.events import Topical
-    from lifecycle.observe._events.files import Writer
+    from lifecycle.observe.eventlog.entries import Entry, Trace
+    from lifecycle.observe.eventlog.explanations import Explanation
+    from lifecycle.observe.eventlog.files import Writer
     from lifecycle.runtime.lifetimes import Lifetime
 
-__all__ = ["Entry", "EventLog", "EventLogState", "Fate", "Following", "Node", "Trace"]
+__all__ = ["EventLog", "EventLogState"]
 
-#: How many events are looked at in one turn of the loop: at most some ten milliseconds, whatever the pattern.
+#: Events that are compared in one turn of the loop, which takes ten milliseconds at most, whatever the pattern.
 _SLICE = 100
 
-#: How many events of its topic an explanation shows.
+#: Events of its topic that an explanation shows.
 _SEEN = 5
 
 
@@ -45,10 +44,10 @@ class EventLogState:
     #: How many events it keeps, and how many it has now.
     size: int
     kept: int
-    #: Events so far, and those whose end is not known yet.
+    #: Events so far, and those that have not ended.
     seen: int
     under_way: int
-    #: Who follows it.
+    #: Readers that follow it.
     followers: int
     #: The file; None: there is none.
     path: str | None
@@ -56,16 +55,17 @@ class EventLogState:
     lost: int
 
 
-class EventLog(Onlooker):
-    """Remembers the last ``size`` events of the program and what became of each; a main for `run`, best the first.
+class EventLog(HookObserver):
+    """The last ``size`` events of the program with the outcome of each; a main for `run`, best the first.
 
-    It sees the events of every router that runs under its lifetime; outside one, of those that run under none. What is
-    kept of an event is small: see `Entry`. With ``path``, each event is also written there once it has ended, as a line
-    of JSON: by a thread, so that a slow disk holds nobody up; what a full one cannot take is lost, counted and logged
-    once. A file that would grow over ``max_bytes`` is renamed to ``path.1``, and ``backups`` of those are kept.
+    It records the events of every router that runs under its lifetime; outside one, of those that run under none.
+    Little is kept of an event: see `Entry`. With ``path``, each event is also written there once it has ended, as a
+    line of JSON. A thread writes, so that a slow disk delays no event; events that a full disk cannot take are lost,
+    counted and logged once. A file that would grow over ``max_bytes`` is renamed to ``path.1``, and ``backups`` of
+    those are kept.
 
-    ``async with`` does the same as running it; where the file cannot be written, both raise `OSError`. What it has
-    seen can still be read when it is closed.
+    ``async with`` does the same as running it. Both raise `OSError` if the file cannot be written. What was recorded
+    can still be read after it was closed.
 
     Raises:
         ValueError: for a ``size`` or ``max_bytes`` below 1, or negative ``backups``.
@@ -91,7 +91,7 @@ class EventLog(Onlooker):
         self._limits = max_bytes, backups
         self._writer: Writer | None = None
         self._recorder = Recorder(size)
-        # Whose events are noted; None before it is entered.
+        # The routers whose events are recorded; None before it is entered.
         self._routers: Routers | None = None
 
     def __repr__(self) -> str:
@@ -100,7 +100,7 @@ class EventLog(Onlooker):
 
     @classmethod
     def current(cls) -> EventLog | None:
-        """The one that is open under the current lifetime, or around it, the first of several; None: there is none."""
+        """Return the first that is open under the current lifetime, or around it; None if there is none."""
         life = current_life.get(None)
         while life is not None:
             for each in life.lifetime.components():
@@ -109,38 +109,38 @@ class EventLog(Onlooker):
             life = life.outer
         return None
 
-    # -- what can be read ----------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------------
 
     def entries(self, pattern: str | Pattern | type[Topical] = "**", *, limit: int | None = None) -> list[Entry]:
-        """Those that are kept and whose topic matches, oldest first; with ``limit`` the last so many."""
+        """Return the entries whose topic matches, oldest first; with ``limit`` only the last of them."""
         wanted = as_pattern(pattern)
-        found = (record for record in reversed(self._recorder.last) if wanted.matches(record.topic_now()))
+        found = (record for record in reversed(self._recorder.last) if wanted.matches(record.current_topic()))
         return [record.entry() for record in islice(found, limit)][::-1]
 
     async def find(self, pattern: str | Pattern | type[Topical] = "**", *, limit: int | None = None) -> list[Entry]:
-        """The same as `entries`, but other tasks have their turn in between, however many events are kept."""
+        """Return the same as `entries`, but let other tasks run meanwhile, however many events are kept."""
         wanted = as_pattern(pattern)
         found: list[Entry] = []
-        # A copy: events come in meanwhile.
+        # A copy: events are recorded meanwhile.
         for looked, record in enumerate(reversed(list(self._recorder.last)), 1):
             if len(found) == limit:
                 break
-            if wanted.matches(record.topic_now()):
+            if wanted.matches(record.current_topic()):
                 found.append(record.entry())
             if looked % _SLICE == 0:
                 await asyncio.sleep(0)
         return found[::-1]
 
     def get(self, id: int) -> Entry | None:  # noqa: A002  # the field's word
-        """The entry of the event with that id; None where it is not known, or not any more."""
+        """Return the entry of the event with that id; None if it is not known, or not any more."""
         record = self._recorder.get(id)
         return None if record is None else record.entry()
 
     def trace(self, id: int) -> Trace:  # noqa: A002  # the field's word
-        """What the event with that id was caused by, and all that came of that.
+        """Return the causes and effects of the event with that id.
 
         Raises:
-            LookupError: when it is not known, or not any more.
+            LookupError: if it is not known, or not any more.
         """
         records = self._recorder.all()
         if id not in records:
@@ -150,51 +150,51 @@ class EventLog(Onlooker):
         return trace_of(id, {number: record.entry() for number, record in records.items()})
 
     def follow(self, pattern: str | Pattern | type[Topical] = "**", *, maxsize: int = 1000) -> Following:
-        """Entries as they change: ``async with log.follow("file/**") as entries: async for entry in entries``.
+        """Follow entries as they change: ``async with log.follow("file/**") as entries: async for entry in entries``.
 
         An entry that changed several times since the last look comes once, as it is then. At most ``maxsize`` changes
         wait for a reader; then the oldest are dropped and counted in ``entries.dropped``. It ends when the log closes.
 
         Raises:
-            ValueError: for a ``maxsize`` below 1.
+            ValueError: if ``maxsize`` is below 1.
         """
         if maxsize < 1:
             raise ValueError(f"follow(maxsize={maxsize!r}) could hold nothing; give 1 or more")
         return Following(self._recorder.changes, as_pattern(pattern), maxsize)
 
     def explain(self, topic: str) -> Explanation:
-        """Why nothing happened, or what would: who gets ``topic``, what it would meet now, what became of the last.
+        """Explain what happens to an event of ``topic``: the routes that match, their lanes, and its last events.
 
         Raises:
-            RuntimeError: before it was opened.
+            RuntimeError: if it was never opened.
         """
         if self._routers is None:
-            raise RuntimeError(f"{self!r} knows no routers yet; enter it, or run it beside the program")
+            raise RuntimeError(f"{self!r} knows no routers yet; enter it, or run it with the program")
         last = self._recorder.last
-        seen = [record.entry() for record in last if record.topic_now() == topic][-_SEEN:]
-        topics = {record.topic_now() for record in last}
+        seen = [record.entry() for record in last if record.current_topic() == topic][-_SEEN:]
+        topics = {record.current_topic() for record in last}
         return explain(topic, self._routers.names, seen=seen, topics=topics, failures=self._routers.failures)
 
     def state(self) -> EventLogState:
-        """What there is to know about it now."""
+        """Return its state now."""
         recorder = self._recorder
         return EventLogState(
             name=self.name,
             size=self.size,
             kept=len(recorder.last),
             seen=recorder.seen,
-            under_way=len(recorder.under_way),
+            under_way=len(recorder.in_flight),
             followers=len(recorder.changes),
             path=None if self._path is None else str(self._path),
             lost=0 if self._writer is None else self._writer.lost,
         )
 
-    # -- its life ------------------------------------------------------------------------------------------------
+    # -- lifecycle -----------------------------------------------------------------------------------------------
 
     def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:  # noqa: ARG002  # inner ones are found too
         self._routers = routers = Routers()
         if self._path is not None:
-            from lifecycle.observe._events.files import LineFile, Writer  # most logs have no file
+            from lifecycle.observe.eventlog.files import LineFile, Writer  # most logs have no file
 
             self._writer = Writer(LineFile(self._path, *self._limits))
             held.push_async_callback(self._writer.aclose)

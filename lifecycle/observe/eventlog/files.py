@@ -1,4 +1,4 @@
-"""A file of lines that begins anew when it is full, and whoever writes to it beside the loop."""
+"""The file of an event log: lines of JSON, rotated by size and written by a thread."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from lifecycle.journal.threads import LoopThread
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lifecycle.observe._events.records import Record
+    from lifecycle.observe.eventlog.recorder import Record
 
 __all__ = ["LineFile", "Writer"]
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: How many entries wait to be written; a disk that is slower loses the oldest.
+#: Entries that wait to be written; if the disk is slower, the oldest are lost.
 _WAITING = 10_000
-#: How many go to the disk at once.
+#: Entries that are written at once.
 _BATCH = 1000
-#: Seconds that the disk has for what is left when the log is closed.
+#: Seconds that the disk has for the remaining entries when the log is closed.
 _CLOSING = 2.0
 
 
 class LineFile:
-    """Appends lines to ``path``; before one that would make it longer than ``max_bytes`` the file is renamed.
+    """Appends lines to ``path``, and renames the file before a line that would make it longer than ``max_bytes``.
 
-    ``path.1`` is the youngest of ``backups`` older ones. Only its owner can read what is made here.
+    ``path.1`` is the newest of ``backups`` older files. Only their owner can read them.
     """
 
     def __init__(self, path: Path, max_bytes: int, backups: int) -> None:
@@ -42,27 +42,27 @@ class LineFile:
         self._max_bytes = max_bytes
         self._backups = backups
         self._fd: int | None = None
-        # None for what is no regular file, and has no size.
+        # None if it is not a regular file, which has no size.
         self._size: int | None = None
-        # Whether it ends within a line: a write, or whoever wrote before us, was cut off.
+        # Whether it ends within a line, because a write was cut off.
         self._torn = False
         #: Lines that were written.
         self.written = 0
 
     def open(self) -> None:
-        """Open it, at the end of what is there.
+        """Open it for appending.
 
         Raises:
-            OSError: when it cannot be written.
+            OSError: if it cannot be written.
         """
-        # A pipe that nobody reads fails at once.
+        # A pipe without a reader fails at once.
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o600)
-        told = os.fstat(self._fd)
-        self._size = told.st_size if stat.S_ISREG(told.st_mode) else None
+        status = os.fstat(self._fd)
+        self._size = status.st_size if stat.S_ISREG(status.st_mode) else None
         self._torn = bool(self._size) and _last_byte(self.path) != b"\n"
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -71,7 +71,7 @@ class LineFile:
         """Append ``lines``, each with its line ending.
 
         Raises:
-            OSError: for the first that could not be written; `written` tells how many were.
+            OSError: for the first that could not be written; `written` counts those that were.
         """
         gathered: list[bytes] = []
         length = 0
@@ -119,33 +119,33 @@ def _last_byte(path: Path) -> bytes:
 
 
 class Writer:
-    """Writes what has ended to a file, in a thread for which neither the loop nor the end of the process waits.
+    """Writes events that have ended to a file, in a thread that delays neither the loop nor the end of the process.
 
-    What the disk cannot take is lost and counted; the first time it is logged.
+    Events that the disk cannot take are lost and counted, which is logged once.
     """
 
     def __init__(self, file: LineFile) -> None:
         """Open the file and begin to write.
 
         Raises:
-            OSError: when it cannot be written.
+            OSError: if it cannot be written.
         """
         self._file = file
         self._waiting: deque[Record] = deque()
         self._arrived = asyncio.Event()
         self._closing = False
-        # How many are on their way to the disk.
+        # Entries that are being written.
         self._writing = 0
         #: Events that are not in the file.
         self.lost = 0
-        self._said = False
+        self._logged = False
         file.open()
         self._loop = asyncio.get_running_loop()
         self._thread = LoopThread(f"event log {file.path}", self._loop)
         self._task = asyncio.create_task(self._write(), name=f"event log {file.path}")
 
     async def aclose(self) -> None:
-        """Write what is left, as far as the disk takes it in time, and close the file."""
+        """Write the remaining entries, as far as the disk takes them in time, and close the file."""
         self._closing = True
         self._arrived.set()
         try:
@@ -160,7 +160,7 @@ class Writer:
             self._thread.shutdown(wait=in_time)
 
     def put(self, record: Record) -> None:
-        """Write ``record``, which has ended, soon."""
+        """Queue ``record``, which has ended."""
         if len(self._waiting) >= _WAITING:
             self._waiting.popleft()
             self._lose(1, "the disk is too slow")
@@ -186,8 +186,8 @@ class Writer:
 
     def _lose(self, count: int, why: str) -> None:
         self.lost += count
-        if count and not self._said:
-            self._said = True
+        if count and not self._logged:
+            self._logged = True
             _log.error("events are missing in %s: %s; the program goes on (said once)", self._file.path, why)
 
 
