@@ -1,31 +1,58 @@
-"""What a supervisor is told of a child: inert data, checked before anything starts."""
+"""The settings of supervisors and their children, and the rules that follow from them.
+
+Everything here is pure: settings are checked before anything starts, `verdict` and `affected` are truth tables, and the
+clock of `Budget` is an argument.
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
 import os
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
+from enum import Enum, StrEnum, auto
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from lifecycle._async import is_async
 from lifecycle._util import name_of
-from lifecycle.backoff import Backoff
+from lifecycle.backoff import Backoff, Intensity
+from lifecycle.errors import DoNotRestart, RestartLimitReached, StopTree, WorkerFailed
 from lifecycle.workers.base import check_number
+from lifecycle.workers.model import Status
 from lifecycle.workers.process import ProcessWorker
 from lifecycle.workers.tasks import Gate, TaskWorker, required_arguments
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lifecycle.workers.base import Worker
+    from lifecycle.workers.model import Exit
+
+__all__ = [
+    "CONTROL_EXCEPTIONS",
+    "AutoShutdown",
+    "Budget",
+    "OnLimit",
+    "Restart",
+    "Spec",
+    "StopOrder",
+    "Strategy",
+    "Verdict",
+    "affected",
+    "cause_of",
+    "chosen",
+    "ends_with",
+    "verdict",
+]
 
 _E = TypeVar("_E", bound=StrEnum)
-
-__all__ = ["AutoShutdown", "OnLimit", "Restart", "Spec", "StopOrder", "Strategy", "chosen"]
+_T = TypeVar("_T")
 
 
 class Restart(StrEnum):
-    """When a child that ended is started again."""
+    """When a child that ended is restarted."""
 
     #: However it ended (OTP's permanent).
     ALWAYS = "always"
@@ -36,9 +63,9 @@ class Restart(StrEnum):
 
 
 class Strategy(StrEnum):
-    """Who is started again with a child that is."""
+    """Which children are restarted together with one that is."""
 
-    #: Nobody else.
+    #: No other.
     ONE_FOR_ONE = "one_for_one"
     #: All its siblings: they are stopped, then all are started in order.
     ONE_FOR_ALL = "one_for_all"
@@ -47,7 +74,7 @@ class Strategy(StrEnum):
 
 
 class AutoShutdown(StrEnum):
-    """Whether a supervisor ends by itself when significant children have ended and are not started again."""
+    """Whether a supervisor ends by itself when significant children have ended and are not restarted."""
 
     #: It stays.
     NEVER = "never"
@@ -58,9 +85,9 @@ class AutoShutdown(StrEnum):
 
 
 class OnLimit(StrEnum):
-    """What a supervisor does when its budget of restarts is spent."""
+    """What a supervisor does when its budget of restarts is used up."""
 
-    #: It stops its children and ends FAILED, so that its parent may start all of it again.
+    #: It stops its children and ends FAILED, so that its parent may restart all of it.
     ESCALATE = "escalate"
     #: It waits with the restart until the budget allows it.
     PAUSE = "pause"
@@ -75,7 +102,7 @@ class StopOrder(StrEnum):
     PARALLEL = "parallel"
 
 
-Child: TypeAlias = (
+_Target: TypeAlias = (
     Callable[[], Coroutine[Any, Any, object]]
     | Callable[[Gate], Coroutine[Any, Any, object]]
     | Sequence[str | os.PathLike[str]]
@@ -88,27 +115,27 @@ class Spec:
     """A child of a supervisor.
 
     Args:
-        name: what it is called; no sibling has the same.
+        name: its name; no sibling has the same.
         child: an async function, of no argument or of a `Gate`, which becomes a `TaskWorker`; a list of arguments,
             which becomes a `ProcessWorker`; or a function that returns a worker, a new one for each start. Such a
             function is called in the loop, so it must be quick, or return an awaitable.
-        restart: when it is started again.
+        restart: when it is restarted.
         backoff: how long to wait before that, and when to give up.
-        stop_timeout: seconds that it has to end when it is stopped; by default what its worker has.
+        stop_timeout: seconds that it has to end when it is stopped; by default those of its worker.
         significant: whether its end may be the end of the supervisor; see ``auto_shutdown`` there.
         ready: for a list of arguments, when the process counts as started; see `ProcessWorker`.
-        probe_interval: seconds between two questions after its health (a tenth more or less, at random); by default
-            it is not asked. A worker is asked by ``await probe()``; one of yours may know more than that it runs.
-        probe_timeout: seconds that it has to answer; no answer is a bad one.
+        probe_interval: seconds between two health probes (a tenth more or less, at random); by default there are
+            none. A probe is ``await worker.probe()``; a worker of your own can check more than that it runs.
+        probe_timeout: seconds that a probe may take; no answer is a bad one.
         failures: how many bad answers in a row make it unhealthy.
-        restart_unhealthy: whether it is stopped and started again then; otherwise it is only shown.
+        restart_unhealthy: whether it is restarted then; otherwise its health is only shown.
 
     Raises:
         ValueError, TypeError: for settings that cannot work; the message names them.
     """
 
     name: str
-    child: Child
+    child: _Target
     _: KW_ONLY
     restart: Restart | Literal["always", "on_failure", "never"] = Restart.ALWAYS
     backoff: Backoff = field(default_factory=Backoff)
@@ -122,7 +149,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
-            raise ValueError(f"{self.name!r} is no name of a child; give one that people recognise")
+            raise ValueError(f"a child's name must be a string that is not empty, got {self.name!r}")
         object.__setattr__(self, "restart", chosen(Restart, self.restart, "restart"))
         self._check_figures()
         self._check_sense()
@@ -135,13 +162,13 @@ class Spec:
 
     @property
     def kind(self) -> str:
-        """What its worker will be, as far as that is known before it is made."""
+        """The kind of its worker, as far as that is known before it is made."""
         if self.is_command:
             return ProcessWorker.kind
         return TaskWorker.kind if is_async(self.child) else "worker"
 
     def make(self) -> object:
-        """A new worker for it, or what its function returns in place of one."""
+        """Make a worker for it; if its function returns something else, return that."""
         if not callable(self.child):
             return ProcessWorker(self.name, *self.child, ready=self.ready, **self._grace())
         if is_async(self.child):
@@ -153,14 +180,15 @@ class Spec:
 
     def _check_figures(self) -> None:
         if not isinstance(self.backoff, Backoff):
-            raise TypeError(f"backoff={self.backoff!r} of {self.name!r} is no Backoff; give Backoff(initial=…)")
+            raise TypeError(f"backoff={self.backoff!r} of {self.name!r} is not a Backoff; give Backoff(initial=…)")
         for name, least in (("stop_timeout", 0.0), ("probe_interval", _ABOVE_0), ("probe_timeout", _ABOVE_0)):
             value = getattr(self, name)
             if value is None:
                 continue
             check_number(name, value, of=self.name)
             if not value >= least:
-                raise ValueError(f"{name}={value!r} of {self.name!r} is no number of seconds that can work")
+                allowed = "0 or more" if least == 0 else "above 0"
+                raise ValueError(f"{name}={value!r} of {self.name!r} must be {allowed} seconds")
         if self.failures < 1:
             raise ValueError(
                 f"failures={self.failures!r} of {self.name!r} would restart it in good health; give 1 or more"
@@ -173,7 +201,7 @@ class Spec:
                 "supervisor; give restart='on_failure' or 'never'"
             )
         if self.restart_unhealthy and self.probe_interval is None:
-            raise ValueError(f"restart_unhealthy of {self.name!r} needs probe_interval: nobody asks after its health")
+            raise ValueError(f"restart_unhealthy of {self.name!r} needs probe_interval: its health is not probed")
         if self.restart_unhealthy and self.restart == Restart.NEVER:
             raise ValueError(f"{self.name!r} is never restarted and restart_unhealthy; give restart='on_failure'")
 
@@ -185,7 +213,7 @@ class Spec:
                 f"the child of {self.name!r} is a call already made; give the function, without parentheses"
             )
         if isinstance(child, str) or not (callable(child) or isinstance(child, Sequence)):
-            raise TypeError(f"{child!r} is no child for {self.name!r}: give {_ACCEPTED}")
+            raise TypeError(f"{child!r} cannot be the child {self.name!r}: give {_ACCEPTED}")
         if self.is_command or is_async(child):
             self.make()
         elif callable(child) and required_arguments(child) != 0:
@@ -202,7 +230,7 @@ _ACCEPTED = (
 
 
 def chosen(kind: type[_E], value: str, name: str) -> _E:
-    """The member of the enum ``kind`` that ``value`` names.
+    """Return the member of the enum ``kind`` that ``value`` names.
 
     Raises:
         ValueError: naming the members.
@@ -212,3 +240,135 @@ def chosen(kind: type[_E], value: str, name: str) -> _E:
     except ValueError:
         known = ", ".join(repr(str(member)) for member in kind)
         raise ValueError(f"{name}={value!r} is unknown; give one of {known}") from None
+
+
+# -- what follows from an end ------------------------------------------------------------------------------------------
+
+#: The exceptions by which a child controls its supervisor.
+CONTROL_EXCEPTIONS: Final = (DoNotRestart, StopTree, SystemExit, KeyboardInterrupt)
+
+
+class Verdict(Enum):
+    """What follows from the end of a child."""
+
+    #: It is restarted, with those that its supervisor's strategy names.
+    RESTART = auto()
+    #: It stays as it is.
+    LEAVE = auto()
+    #: The supervisor ends, and its parent, up to the root.
+    ESCALATE = auto()
+
+
+def verdict(restart: Restart | str, ended: Exit) -> Verdict:
+    """Return what follows from the exit ``ended`` of a child."""
+    error = cause_of(ended.error)
+    match restart, error, ended.status:
+        case _, StopTree() | SystemExit() | KeyboardInterrupt(), _:
+            return Verdict.ESCALATE
+        case _, DoNotRestart(), _:
+            return Verdict.LEAVE
+        case Restart.ALWAYS, _, _:
+            return Verdict.RESTART
+        case Restart.ON_FAILURE, _, Status.FAILED | Status.KILLED:
+            return Verdict.RESTART
+        case _:
+            return Verdict.LEAVE
+
+
+def cause_of(error: BaseException | None) -> BaseException | None:
+    """Return the control exception that a child raised, also if its worker wrapped it, or else ``error``."""
+    inner = None if error is None else error.__cause__
+    wrapped = isinstance(inner, CONTROL_EXCEPTIONS) and not isinstance(error, CONTROL_EXCEPTIONS)
+    return inner if wrapped else error
+
+
+def affected(strategy: Strategy, children: Sequence[_T], trigger: _T) -> Sequence[_T]:
+    """Return the children that are stopped, in reverse, and restarted, in order, together with ``trigger``."""
+    match strategy:
+        case Strategy.ONE_FOR_ONE:
+            return [trigger]
+        case Strategy.ONE_FOR_ALL:
+            return children
+        case Strategy.REST_FOR_ONE:
+            return children[children.index(trigger) :]
+
+
+def ends_with(auto_shutdown: AutoShutdown, *, significant: bool, others: Iterable[Any]) -> bool:
+    """Return whether a supervisor ends with a child that is not restarted.
+
+    ``others`` are the significant children that are still at work.
+    """
+    match auto_shutdown:
+        case AutoShutdown.NEVER:
+            return False
+        case AutoShutdown.ANY_SIGNIFICANT:
+            return significant
+        case AutoShutdown.ALL_SIGNIFICANT:
+            return significant and not any(True for _ in others)
+
+
+# -- the budget of restarts --------------------------------------------------------------------------------------------
+
+#: Errors that are kept for the group with which a supervisor gives up.
+_MAX_ERRORS: Final = 100
+
+
+class Budget:
+    """The restarts that the supervisor or pool ``name`` may still make, and the errors that used them up.
+
+    Without an ``intensity`` there is no limit. When it is used up, `spend` raises; with ``pauses`` it returns the time
+    from which the restart is allowed.
+    """
+
+    def __init__(self, name: str, intensity: Intensity | None, *, pauses: bool = False) -> None:
+        self._name = name
+        self._intensity = intensity
+        self._pauses = pauses
+        # Newest first; with a pause, some lie in the future.
+        self._restarts: deque[float] = deque()
+        kept = 0 if intensity is None else min(intensity.limit + 1, _MAX_ERRORS)
+        self._errors: deque[Exception] = deque(maxlen=kept)
+
+    def spend(self, now: float, child: str, error: BaseException) -> float:
+        """Count one restart of ``child`` because of ``error``; return when it may take place.
+
+        Raises:
+            RestartLimitReached: if it may not, and the budget does not pause.
+        """
+        if self._intensity is None:
+            return now
+        self._errors.append(_as_exception(child, error))
+        if self._pauses:
+            at = _allowed_at(self._intensity, self._restarts, now)
+            self._restarts = self._intensity.add(self._restarts, at)
+            return at
+        self._restarts = self._intensity.add(self._restarts, now)
+        if self._intensity.exceeded(self._restarts):
+            raise self._used_up(self._intensity, child)
+        return now
+
+    def _used_up(self, intensity: Intensity, child: str) -> RestartLimitReached:
+        restarts = f"{intensity.limit} restart{'s'[: intensity.limit != 1]}"
+        limit = RestartLimitReached(
+            f"{self._name!r} gives up: more than {restarts} within {intensity.within:g} s, "
+            f"the last of {child!r}: {self._errors[-1]}"
+        )
+        limit.__cause__ = ExceptionGroup(f"the last errors of the children of {self._name!r}", list(self._errors))
+        return limit
+
+
+def _as_exception(child: str, error: BaseException) -> Exception:
+    """Return ``error`` as an exception group can hold it; a cancellation that was not asked for is wrapped."""
+    if isinstance(error, Exception):
+        return error
+    wrapped = WorkerFailed(f"{child!r} was cancelled, and its supervisor did not ask for it")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _allowed_at(intensity: Intensity, restarts: Sequence[float], now: float) -> float:
+    """Return when one more restart fits into the budget; ``restarts``, newest first, may lie in the future."""
+    if len(restarts) < intensity.limit:
+        return now
+    # The window is closed: a restart still counts when it is exactly as old as the window is long.
+    return max(now, math.nextafter(restarts[intensity.limit - 1] + intensity.within, math.inf))

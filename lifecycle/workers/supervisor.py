@@ -1,6 +1,6 @@
-"""`Supervisor`: keeps workers running, in the discipline of Erlang/OTP.
+"""`Supervisor`: a worker that keeps others running, by the rules of Erlang/OTP.
 
-This is what is asked of it from outside; how it decides is in `lifecycle.workers.supervision`. Do not add policy here.
+This is its API and the block of ``async with``. `lifecycle.workers.supervision.loop` decides about the children.
 """
 
 from __future__ import annotations
@@ -10,28 +10,24 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from lifecycle import hooks
+from lifecycle.backoff import Intensity
 from lifecycle.errors import InvalidTransition
 from lifecycle.events import StatusEvent
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.model import FINAL, UNSTARTED, Status
 from lifecycle.workers.specs import AutoShutdown, OnLimit, StopOrder, Strategy, chosen
-from lifecycle.workers.supervision import admin, probes, suspension
-from lifecycle.workers.supervision.owner import Owner
-from lifecycle.workers.supervision.policy import Rules
-from lifecycle.workers.supervision.slots import Slot
-from lifecycle.workers.supervision.watches import Board
+from lifecycle.workers.supervision.child import Child, probe_all
+from lifecycle.workers.supervision.loop import SupervisorLoop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
     from typing import Self
 
-    from lifecycle.backoff import Intensity
     from lifecycle.workers.base import Worker
     from lifecycle.workers.model import End, ProbeResult, WorkerState
     from lifecycle.workers.specs import Spec
-    from lifecycle.workers.supervision.watches import Watch
+    from lifecycle.workers.supervision.watch import Watch
 
 __all__ = ["Supervisor"]
 
@@ -79,55 +75,60 @@ class Supervisor(BaseWorker):
     ) -> None:
         # Its children have grace periods of their own, which add up.
         super().__init__(name, stop_timeout=math.inf)
-        self._rules = Rules(
+        if not isinstance(intensity, Intensity | None):
+            raise TypeError(f"intensity={intensity!r} is not an Intensity; give Intensity(5, within=30)")
+        limit_action = chosen(OnLimit, on_limit, "on_limit")
+        if limit_action is OnLimit.PAUSE and intensity is not None and intensity.limit == 0:
+            raise ValueError(f"{name!r} would pause forever: its intensity allows no restart; give a limit above 0")
+        self._loop = SupervisorLoop(
+            self,
+            self._interrupt_block,
             strategy=chosen(Strategy, strategy, "strategy"),
             intensity=intensity,
-            on_limit=chosen(OnLimit, on_limit, "on_limit"),
+            on_limit=limit_action,
             auto_shutdown=chosen(AutoShutdown, auto_shutdown, "auto_shutdown"),
             stop_order=chosen(StopOrder, stop_order, "stop_order"),
         )
-        if self._rules.on_limit is OnLimit.PAUSE and intensity is not None and intensity.limit == 0:
-            raise ValueError(f"{name!r} would pause for ever: its intensity allows no restart; give a limit above 0")
-        self._board = Board()
-        self._owner = Owner(self, self._rules, self._note, self._interrupt_block)
+        # A supervisor above publishes its own changes there, too.
+        self._watches = self._loop.watches
         # The task in the block of `async with`, how many cancellations it had when it came in, and whether one is ours.
         self._block: asyncio.Task[Any] | None = None
         self._cancelled_before = 0
         self._interrupted = False
         for spec in specs:
-            self._register(spec)
-        self.on_change(self._changed)
+            self._loop.register(spec)
+        self.on_change(self._publish)
 
     def __getitem__(self, name: str) -> Worker:
-        """The worker that stands for the child ``name`` now, or did so last.
+        """Return the worker of the child ``name``, now or last.
 
         Raises:
             KeyError: if there is no such child, or it has not been started yet.
         """
-        worker = admin.slot_of(self._owner, name).worker
-        if worker is None:
-            raise KeyError(f"{name!r} has no worker yet; it is {self._owner.slots[name].status}")
-        return worker
+        child = self._loop.child(name)
+        if child.worker is None:
+            raise KeyError(f"{name!r} has no worker yet; it is {child.status}")
+        return child.worker
 
     def __contains__(self, name: object) -> bool:
-        return name in self._owner.slots
+        return name in self._loop.children
 
     # -- by hand ----------------------------------------------------------------------------------------------------
 
     async def add(self, spec: Spec) -> None:
-        """Take on a further child, the last in order, and return when it has started.
+        """Add a child, the last in order, and return when it has started.
 
-        Before the start of the supervisor it is only taken on; while suspended it starts with the resume.
+        Before the start of the supervisor it is only added; while suspended it starts with the resume.
 
         Raises:
             ValueError: if a child has that name, or the spec cannot work here.
             InvalidTransition: if the supervisor is stopping or has ended.
-            WorkerFailed: if the child could not start; then it is not taken on.
+            WorkerFailed: if the child could not start; then it is not added.
         """
         if self.status in UNSTARTED:
-            self._register(spec)
+            self._loop.register(spec)
         else:
-            await self._by_hand(partial(admin.add, auto_shutdown=self._rules.auto_shutdown), spec)
+            await self._by_hand(self._loop.add, spec)
 
     async def remove(self, name: str) -> None:
         """Stop the child ``name``, wherever it is, and forget it.
@@ -136,27 +137,27 @@ class Supervisor(BaseWorker):
             KeyError: if there is no such child.
             InvalidTransition: if the supervisor is stopping.
         """
-        slot = admin.slot_of(self._owner, name)
+        child = self._loop.child(name)
         if self._idle:
-            self._owner.forget(slot)
+            self._loop.forget(child)
         else:
-            await self._by_hand(admin.remove, name)
+            await self._by_hand(self._loop.remove, name)
 
     async def restart(self, name: str) -> None:
         """Stop the child ``name`` if it is at work, start it, and return when it runs.
 
-        It counts in no budget, and closes its circuit. While suspended it starts with the resume. Who is cancelled
-        here gives up waiting: the start goes on, and what follows if it fails is up to the policy of the child.
+        It counts in no budget, and closes its circuit. While suspended it starts with the resume. Cancelling the call
+        only ends the wait: the start goes on, and the policy of the child decides what follows if it fails.
 
         Raises:
             KeyError: if there is no such child.
             InvalidTransition: if the supervisor does not run.
             WorkerFailed: if it could not start, or was stopped meanwhile; it is not tried again.
         """
-        admin.slot_of(self._owner, name)
+        self._loop.child(name)
         if self._idle:
             raise InvalidTransition(f"{self.name!r} is {self.status}; start it before a child of it is restarted")
-        await self._by_hand(admin.restart, name)
+        await self._by_hand(self._loop.restart, name)
 
     async def stop_child(self, name: str) -> None:
         """Stop the child ``name``, which stays; only `restart`, or the restart of its group, starts it again.
@@ -168,81 +169,110 @@ class Supervisor(BaseWorker):
             KeyError: if there is no such child.
             InvalidTransition: if the supervisor is stopping.
         """
-        slot = admin.slot_of(self._owner, name)
+        self._loop.child(name)
         if self._idle:
-            await self._owner.closer.close(slot)
+            await self._loop.stop_now(name)
         else:
-            await self._by_hand(admin.stop_child, name)
+            await self._by_hand(self._loop.stop_child, name)
+
+    @property
+    def _idle(self) -> bool:
+        """Whether its loop does not run."""
+        return self.status in UNSTARTED or self.status in FINAL
+
+    async def _by_hand(self, operation: Callable[[Any], Awaitable[asyncio.Future[None] | None]], on: Any) -> None:
+        if self.status is Status.STOPPING or self.status in FINAL:
+            raise InvalidTransition(
+                f"the supervisor {self.name!r} is {self.status}; nothing can be done with it any more"
+            )
+        await self._loop.by_hand(operation, on)
 
     # -- all of them --------------------------------------------------------------------------------------------------
 
     async def suspend(self) -> None:
-        """Suspend the children that can be, the last first; if one fails, those before it go on again.
+        """Suspend the children that can be, the last first; if one fails, those before it are resumed.
 
-        Until the resume, what ends or is added stays down. Nothing happens if it is suspended.
+        Until the resume, a child that ends or is added stays down. Nothing happens if it is suspended.
 
         Raises:
             InvalidTransition: if it does not run, or begins to stop meanwhile.
             WorkerFailed: if a child that can be suspended could not be.
         """
         if self.status is not Status.SUSPENDED:
-            await self._change(Status.SUSPENDED, suspension.suspend)
+            if not self._machine.can(Status.SUSPENDED):
+                self._machine.to(Status.SUSPENDED)
+            await self._loop.suspend(partial(self._machine.to, Status.SUSPENDED))
 
     async def resume(self) -> None:
-        """Let the children go on, the first first, then start what had to wait. Nothing happens if it runs.
+        """Resume the children, the first first, then start those that had to wait. Nothing happens if it runs.
 
         Raises:
             InvalidTransition: if it is neither suspended nor running, or begins to stop meanwhile.
-            WorkerFailed: if a child could not go on; those before it are suspended again.
+            WorkerFailed: if a child could not be resumed; those before it are suspended again.
         """
         if self.status is not Status.RUNNING:
             self._machine.require_suspended()
-            await self._change(Status.RUNNING, suspension.resume)
+            await self._loop.resume(partial(self._machine.to, Status.RUNNING))
 
     async def probe(self, name: str | None = None) -> ProbeResult:
-        """Ask the child ``name``, or all, after their health; all are as healthy as the one that feels worst.
+        """Probe the child ``name``, or all; all together are as healthy as the worst of them.
 
-        Of all, those that have finished or were stopped do not count.
+        Of all, children that have finished or were stopped do not count.
 
         Raises:
             KeyError: if there is no such child.
         """
-        slots = [*self._owner.slots.values()] if name is None else [admin.slot_of(self._owner, name)]
-        answer = await (probes.ask_all(slots) if name is None else probes.ask(slots[0]))
-        for slot in slots:
-            self._note(slot)
+        children = [*self._loop.children.values()] if name is None else [self._loop.child(name)]
+        answer = await (probe_all(children) if name is None else children[0].probe())
+        for child in children:
+            self._loop.note(child)
         return answer
 
     def workers(self) -> tuple[WorkerState, ...]:
-        """The state of each child, in the order of their starts."""
+        """Return the state of each child, in the order of their starts."""
         # Without a frame of its own: supervisors may be nested as deep as the stack is.
-        return tuple(map(Slot.state, self._owner.slots.values()))
+        return tuple(map(Child.state, self._loop.children.values()))
 
     def watch(self) -> Watch:
-        """What changes from now on, here and in the supervisors below: an async iterator of `StatusEvent`.
+        """Return an async iterator of `StatusEvent`: the changes from now on, here and in the supervisors below.
 
         ``router.add_source(supervisor.watch)`` makes events of it: ``status/<name>``, and for a child of a child,
         ``status/<name>/<name>``. It ends with the supervisor.
         """
-        watch = self._board.watch()
-        self._take_note()
+        watch = self._watches.add()
+        self._begin_watch()
         return watch
+
+    def _begin_watch(self) -> None:
+        """Count earlier changes as announced, here and in the supervisors below."""
+        self._watches.used = True
+        for child in self._loop.children.values():
+            child.announce()
+            if isinstance(child.worker, Supervisor):
+                child.worker._begin_watch()  # noqa: SLF001  # the same class
+
+    def _publish(self, old: Status, new: Status) -> None:
+        if self._watches.used:
+            # A supervisor above publishes this change itself.
+            self._watches.publish(StatusEvent(self.name, old, new, self.state()), up=False)
+        if new in FINAL:
+            self._watches.close()
 
     _children = workers
 
     # -- the life -----------------------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End]:
-        return self._owner.begin()
+        return self._loop.begin()
 
     async def _until_ready(self) -> None:
-        await self._owner.started()
+        await self._loop.started()
 
     def _terminate(self, *, force: bool) -> None:
         if force:
-            self._owner.closer.kill(self._owner.slots.values())
+            self._loop.kill()
         else:
-            self._owner.halt()
+            self._loop.halt()
 
     # -- the block of `async with` ---------------------------------------------------------------------------------
 
@@ -250,7 +280,7 @@ class Supervisor(BaseWorker):
         await super().__aenter__()
         if (task := asyncio.current_task()) is not None:
             self._block, self._cancelled_before = task, task.cancelling()
-        if self._owner.error is not None:
+        if self._loop.error is not None:
             # It failed before the block could begin.
             await self.__aexit__(None, None, None)
         return self
@@ -280,7 +310,7 @@ class Supervisor(BaseWorker):
             if late is not None:
                 raise late
             return
-        if (failure := self._owner.error) is None:
+        if (failure := self._loop.error) is None:
             return
         if error is None or (ours and isinstance(error, asyncio.CancelledError)):
             raise failure
@@ -290,84 +320,3 @@ class Supervisor(BaseWorker):
         if self._block is not None and not self._interrupted:
             self._interrupted = True
             self._block.cancel(f"the supervisor {self.name!r} failed")
-
-    # -- the way to the owner ---------------------------------------------------------------------------------------
-
-    @property
-    def _idle(self) -> bool:
-        """Whether there is no owner at work."""
-        return self.status in UNSTARTED or self.status in FINAL
-
-    async def _by_hand(
-        self, operation: Callable[[Owner, Any], Awaitable[asyncio.Future[None] | None]], on: Any
-    ) -> None:
-        """Have ``operation`` carried out in its turn, and wait for the start that it began, if it did.
-
-        Who gives up waiting leaves that start to the policy of the child.
-        """
-        if self.status is Status.STOPPING or self.status in FINAL:
-            raise InvalidTransition(
-                f"the supervisor {self.name!r} is {self.status}; nothing can be done with it any more"
-            )
-
-        started: asyncio.Future[None] | None = None
-
-        async def in_turn(caller: asyncio.Future[Any]) -> None:
-            nonlocal started
-            started = await operation(self._owner, on)
-            if started is not None and caller.done():
-                started.cancel()
-
-        try:
-            await self._owner.mailbox.call(in_turn)
-            if started is not None:
-                await started
-        finally:
-            if started is not None:
-                started.cancel()
-
-    def _register(self, spec: Spec) -> None:
-        admin.check_new(self._owner, spec, self._rules.auto_shutdown)
-        self._owner.slots[spec.name] = Slot(spec)
-
-    async def _change(self, to: Status, operation: Callable[..., Awaitable[None]]) -> None:
-        if not self._machine.can(to):
-            self._machine.to(to)
-
-        async def in_turn(caller: asyncio.Future[Any]) -> None:
-            # Another request may have been carried out meanwhile.
-            if self._machine.state != to:
-                await operation(self._owner, partial(self._machine.to, to), caller)
-
-        await self._owner.mailbox.call(in_turn)
-
-    # -- what is told of it ---------------------------------------------------------------------------------------
-
-    def _note(self, slot: Slot) -> None:
-        """Announce and publish the change of a child, if there is one."""
-        if isinstance(slot.worker, Supervisor):
-            slot.worker._board.above = self._board  # noqa: SLF001  # one of us
-            slot.worker._board.name_above = slot.spec.name  # noqa: SLF001  # as above
-        watched = self._board.watched
-        if not (watched or hooks.component_changed.receivers):
-            return
-        before, now = slot.tell()
-        if now == before:
-            return
-        hooks.component_changed.announce(self, component=self)
-        if watched and now.seen != before.seen:
-            self._board.publish(StatusEvent(slot.spec.name, before.status, now.status, slot.state()))
-
-    def _take_note(self) -> None:
-        """A watch begins: what changed while there was none is no news to it."""
-        for slot in self._owner.slots.values():
-            slot.tell()
-            if isinstance(slot.worker, Supervisor):
-                slot.worker._take_note()  # noqa: SLF001  # one of us
-
-    def _changed(self, old: Status, new: Status) -> None:
-        if self._board.watched:
-            # A supervisor above tells of it itself.
-            self._board.publish(StatusEvent(self.name, old, new, self.state()), up=False)
-        if new in FINAL:
-            self._board.close()

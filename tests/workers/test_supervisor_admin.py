@@ -584,16 +584,16 @@ async def two(a: int, b: int) -> None: ...
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"name": ""}, "no name"),
+        ({"name": ""}, "must be a string that is not empty"),
         ({"child": "sleep 1"}, "a string is none"),
-        ({"child": None}, "is no child"),
+        ({"child": None}, "cannot be the child"),
         ({"child": Supervisor("x")}, "a worker itself lives only once"),
         ({"child": []}, "has no command"),
         ({"child": ["sleep", 1]}, "is no word"),
         ({"child": two}, "no argument, or one"),
         ({"child": lambda a: a}, "without arguments"),
         ({"restart": "sometimes"}, "restart='sometimes' is unknown; give one of 'always', 'on_failure', 'never'"),
-        ({"backoff": 3}, "is no Backoff"),
+        ({"backoff": 3}, "is not a Backoff"),
         ({"stop_timeout": -1}, "stop_timeout=-1"),
         ({"stop_timeout": "5"}, "stop_timeout='5' of 'a' is not a number; give seconds"),
         ({"significant": True}, "is significant and always restarted"),
@@ -623,7 +623,7 @@ async def test_a_call_is_no_child() -> None:
         ({"on_limit": "explode"}, "on_limit='explode' is unknown"),
         ({"auto_shutdown": "maybe"}, "auto_shutdown='maybe' is unknown"),
         ({"stop_order": "random"}, "stop_order='random' is unknown"),
-        ({"on_limit": "pause", "intensity": Intensity(0, 1)}, "pause for ever"),
+        ({"on_limit": "pause", "intensity": Intensity(0, 1)}, "pause forever"),
     ],
 )
 async def test_so_is_a_supervisor(settings: dict[str, Any], told: str) -> None:
@@ -634,11 +634,11 @@ async def test_so_is_a_supervisor(settings: dict[str, Any], told: str) -> None:
 async def test_a_supervisor_of_two_of_the_same_name_or_of_no_specs_is_none(crew: Crew) -> None:
     with pytest.raises(ValueError, match="already has a child 'a'"):
         Supervisor("s", *crew.specs("a a"))
-    with pytest.raises(TypeError, match="is no Spec"):
+    with pytest.raises(TypeError, match="is not a Spec"):
         Supervisor("s", "a")  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(TypeError, match=r"one by one: \*specs"):
         Supervisor("s", crew.specs("a b"))  # type: ignore[arg-type]  # the point of the test
-    with pytest.raises(TypeError, match=r"is no Intensity; give Intensity\(5, within=30\)"):
+    with pytest.raises(TypeError, match=r"is not an Intensity; give Intensity\(5, within=30\)"):
         Supervisor("s", intensity=(5, 30))  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(ValueError, match="auto_shutdown of 's' is 'never'"):
         Supervisor("s", crew.spec("a", significant=True, restart="never"))

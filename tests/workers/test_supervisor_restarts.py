@@ -55,9 +55,9 @@ async def test_a_start_that_fails_stops_those_before_it(clock: Clock, crew: Crew
     ("child", "told"),
     [
         (lambda: 1 / 0, "division by zero"),
-        (lambda: None, "returned None, which is no worker"),
-        (lambda: Supervisor, "which is no worker"),
-        (lambda: ["sleep", "1"], "which is no worker"),
+        (lambda: None, "returned None, which is not a worker"),
+        (lambda: Supervisor, "which is not a worker"),
+        (lambda: ["sleep", "1"], "which is not a worker"),
     ],
 )
 async def test_a_factory_that_raises_or_returns_the_wrong_thing_fails_the_start(
@@ -780,7 +780,7 @@ async def test_one_that_cannot_tell_of_its_end_has_failed_and_is_stopped_before_
         made[0].lose(error)
         await clock.settle()
         assert (statuses(supervisor), made[0].status) == ({"mute": "pending"}, "stopped")
-        assert "cannot tell of its end, which counts as its failure" in caplog.text
+        assert "cannot report its end, which counts as its failure" in caplog.text
         await clock.advance(1)
         assert (len(made), statuses(supervisor)) == (2, {"mute": "running"})
         made[1].lose(error)

@@ -12,9 +12,7 @@ import pytest
 
 from lifecycle.errors import DoNotRestart, RestartLimitReached, StopTree, WorkerFailed
 from lifecycle.workers import Backoff, Intensity, Strategy, Supervisor
-from lifecycle.workers.specs import AutoShutdown
-from lifecycle.workers.supervision.budgets import Budget
-from lifecycle.workers.supervision.policy import affected, cause_of, ends_with
+from lifecycle.workers.specs import AutoShutdown, Budget, affected, cause_of, ends_with
 
 if TYPE_CHECKING:
     from lifecycle.testing import Clock
@@ -86,7 +84,7 @@ def _last_of(budget: Budget, *, at: float) -> list[str]:
 def test_a_cancellation_that_nobody_asked_for_is_told_with_whose_it_was() -> None:
     cancelled = asyncio.CancelledError()
 
-    with pytest.raises(RestartLimitReached, match="'a' was cancelled, and nobody of us asked for it") as caught:
+    with pytest.raises(RestartLimitReached, match="'a' was cancelled, and its supervisor did not ask for it") as caught:
         Budget("s", Intensity(0, within=1)).spend(0, "a", cancelled)
     assert isinstance(caught.value.__cause__, ExceptionGroup)
     assert caught.value.__cause__.exceptions[0].__cause__ is cancelled

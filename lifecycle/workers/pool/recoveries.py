@@ -9,7 +9,7 @@ from lifecycle import hooks
 from lifecycle.errors import PoolFailed, RestartLimitReached
 from lifecycle.workers.model import Status
 from lifecycle.workers.pool.losses import loss
-from lifecycle.workers.supervision.budgets import Budget
+from lifecycle.workers.specs import Budget
 
 if TYPE_CHECKING:
     from lifecycle.workers.pool.keepers import Keeper

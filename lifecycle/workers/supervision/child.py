@@ -1,0 +1,346 @@
+"""A child of a supervisor: it stays while the workers that stand for it come and go.
+
+It counts, starts a worker and probes it, but decides nothing: that is the business of the supervisor's `loop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+from lifecycle._async import was_cancelled
+from lifecycle._util import error_text, reason_of
+from lifecycle.backoff import Intensity
+from lifecycle.errors import WorkerFailed
+from lifecycle.workers.base import ATTEMPT, PREV_EXIT, RESUME_ID, BaseWorker, Worker, previous_exit
+from lifecycle.workers.model import AT_WORK, ProbeResult, Status, WorkerState, as_failure, failed, stopped_early
+from lifecycle.workers.specs import Restart
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Iterable
+
+    from lifecycle.workers.model import Exit
+    from lifecycle.workers.specs import Spec
+
+    #: Called with the child, the generation of its worker, and the worker's old and new status.
+    Listener = Callable[["Child", int, Status, Status], None]
+
+__all__ = ["Child", "end_of", "probe_all"]
+
+_log = logging.getLogger("lifecycle.workers")
+
+
+class Announced(NamedTuple):
+    """The facts about a child that are announced when they change."""
+
+    status: Status
+    health: ProbeResult | None
+    circuit_open: bool
+
+    @property
+    def in_events(self) -> tuple[Status, bool, bool]:
+        """The facts whose change is a `StatusEvent`; the messages of probes are not among them."""
+        return self.status, self.health is None or self.health.healthy, self.circuit_open
+
+
+class Child:
+    """One child of a supervisor."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        # Constant for the life of the spec, unlike the workers.
+        self._resume_id = str(uuid4())
+        self._created_at = time.time()
+        #: Grows with every start and every stop; a report with an earlier number is stale.
+        self.generation: int = 0
+        #: The worker, now or last; None before the first, and while a new one is made.
+        self.worker: Worker | None = None
+        #: Whether the worker is at work: from the end of its start to its end.
+        self.live: bool = False
+        #: The start, while it goes on.
+        self.starting: asyncio.Task[BaseException | None] | None = None
+        self._idle_status = Status.CREATED
+        # When that or the health changed, in seconds since the epoch.
+        self._changed_at = 0.0
+        #: Whether it was added, has not run yet, and `add` still waits: if it cannot start, it is removed.
+        self.provisional: bool = False
+        self._announced = Announced(Status.CREATED, None, circuit_open=False)
+        #: How the last worker ended.
+        self.exit: Exit | None = None
+        self._health: ProbeResult | None = None
+        #: Given up until it is restarted by hand.
+        self.circuit_open: bool = False
+        #: The end of its backoff; the task that probes it; the task that waits for a worker without `on_change`.
+        self.backoff_timer: asyncio.TimerHandle | None = None
+        self.probe_task: asyncio.Task[None] | None = None
+        self.wait_task: asyncio.Task[None] | None = None
+        # The callers that wait for the outcome of its start.
+        self._callers: list[asyncio.Future[None]] = []
+        # Starts so far; failures in a row; since when it runs; the restarts that its circuit counts, newest first.
+        self._attempt = 0
+        self._retry = 0
+        self._running_since: float | None = None
+        self._restarts: deque[float] | tuple[()] = ()
+
+    def __repr__(self) -> str:
+        return f"<Child {self.spec.name!r}: {self.status}, generation {self.generation}>"
+
+    # -- its state ------------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> Status:
+        """Its status, with or without a worker."""
+        if self.live or self.starting is not None:
+            worker = self.worker
+            return Status.STARTING if worker is None or worker.status == Status.CREATED else worker.status
+        return self._idle_status
+
+    @property
+    def idle_status(self) -> Status:
+        """Its status while no worker is at work."""
+        return self._idle_status
+
+    @idle_status.setter
+    def idle_status(self, status: Status) -> None:
+        if status is not self._idle_status:
+            self._idle_status, self._changed_at = status, time.time()
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started after the first time."""
+        return max(0, self._attempt - 1)
+
+    @property
+    def active(self) -> bool:
+        """Whether it is at work, or waits for a restart."""
+        return self.live or self.starting is not None or self._idle_status == Status.PENDING
+
+    @property
+    def restarts_with_group(self) -> bool:
+        """Whether it is restarted together with a sibling."""
+        return self.spec.restart != Restart.NEVER and not self.circuit_open
+
+    def state(self) -> WorkerState:
+        """Return the record of its worker, with the facts that only a supervisor has."""
+        known: dict[str, Any] = {
+            "status": self.status,
+            "restarts": self.restarts,
+            "circuit": "open" if self.circuit_open else "closed",
+            "health": self._health,
+        }
+        name = self.spec.name
+        if isinstance(self.worker, BaseWorker):
+            return self.worker._state_as(name, changed_at=self._changed_at, **known)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # same package
+        error = None if self.exit is None or self.exit.error is None else reason_of(self.exit.error)
+        if self.worker is not None:
+            try:
+                state = self.worker.state()
+                return replace(state, name=name, updated_at=max(state.updated_at, self._changed_at), **known)
+            except Exception as failure:  # noqa: BLE001  # of user code; it does not hide the siblings
+                error = f"state() failed: {reason_of(failure)}"
+        at = self._created_at
+        updated_at = max(at, self._changed_at)
+        return WorkerState(name, self.spec.kind, error=error, created_at=at, updated_at=updated_at, **known)
+
+    def announce(self) -> tuple[Announced, Announced]:
+        """Return the facts that were announced last, and those of now, which count as announced from here on."""
+        before, self._announced = self._announced, Announced(self.status, self._health, self.circuit_open)
+        return before, self._announced
+
+    # -- a start --------------------------------------------------------------------------------------------------
+
+    def begin_start(self, listener: Listener) -> int:
+        """Start a new worker, in the task `starting`; return its generation.
+
+        The task returns the error that kept it from running, if any.
+        """
+        self.generation += 1
+        self._attempt += 1
+        self.worker, self._health = None, None
+        self.starting = asyncio.create_task(self._start(listener), name=f"start of {self.spec.name}")
+        return self.generation
+
+    async def _start(self, listener: Listener) -> BaseException | None:
+        generation = self.generation
+        try:
+            worker = await _make(self.spec)
+            if self.generation != generation:
+                # It was stopped meanwhile, and user code may ignore a cancellation.
+                return stopped_early(self.spec.name)
+            self.worker = worker
+            if isinstance(worker, BaseWorker):
+                worker.on_change(partial(listener, self, generation))
+                worker.supervised = True
+            if callable(set_env := getattr(worker, "set_env", None)):
+                set_env(RESUME_ID, self._resume_id)
+                set_env(PREV_EXIT, previous_exit(self.exit))
+                set_env(ATTEMPT, str(self._attempt))
+            await worker.start()
+        except asyncio.CancelledError as error:
+            if was_cancelled():
+                raise
+            return error
+        except BaseException as error:  # noqa: BLE001  # judged by the loop, SystemExit too
+            return error
+        return None
+
+    def started(self, now: float) -> None:
+        """Take note that the start has succeeded."""
+        self.live, self._running_since, self.provisional = True, now, False
+
+    def ended(self, ended: Exit) -> None:
+        """Take note that the worker has ended, or could not start."""
+        # The worker itself has the time of its end.
+        self.live, self.exit, self._idle_status = False, ended, ended.status
+        self.cancel_timers()
+
+    def cancel_timers(self) -> None:
+        """Cancel the backoff, the probes and the wait for the end."""
+        if self.backoff_timer is None and self.probe_task is None and self.wait_task is None:
+            # Most often; and there are children by the thousand.
+            return
+        for each in (self.backoff_timer, self.probe_task, self.wait_task):
+            if each is not None:
+                each.cancel()
+        self.backoff_timer = self.probe_task = self.wait_task = None
+
+    # -- restarts ---------------------------------------------------------------------------------------------------
+
+    def count_restart(self, now: float) -> bool:
+        """Count a restart; return whether it was one too many, which opens the circuit."""
+        backoff = self.spec.backoff
+        if backoff.max_restarts and backoff.within:
+            circuit = Intensity(backoff.max_restarts, backoff.within)
+            self._restarts = circuit.add(self._restarts, now)
+            self.circuit_open = circuit.exceeded(self._restarts)
+        return self.circuit_open
+
+    def next_delay(self, now: float) -> float:
+        """Return the seconds to wait before the next start; more each time, until it ran for a while."""
+        if self._running_since is not None and now - self._running_since >= self.spec.backoff.reset_after:
+            self._retry = 0
+        self._running_since = None
+        self._retry += 1
+        return self.spec.backoff.delay(self._retry - 1)
+
+    def reset_failures(self) -> None:
+        """Close the circuit and forget earlier restarts: it is started by hand."""
+        self.circuit_open, self._restarts, self._retry = False, (), 0
+
+    # -- callers that wait for a start ------------------------------------------------------------------------------
+
+    @property
+    def has_callers(self) -> bool:
+        """Whether a caller waits for the outcome of its start."""
+        return any(not caller.done() for caller in self._callers)
+
+    def add_caller(self) -> asyncio.Future[None]:
+        """Return a future for the outcome of its start."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._callers.append(future)
+        return future
+
+    def answer_callers(self, error: BaseException | None = None) -> None:
+        """Report the outcome of its start to the callers; without an error, it stays a child."""
+        self.provisional &= error is not None
+        callers, self._callers = self._callers, []
+        for future in callers:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(as_failure(self.spec.name, error))
+
+    # -- health -----------------------------------------------------------------------------------------------------
+
+    async def probe(self) -> ProbeResult:
+        """Probe the worker, and keep the answer; an error, a time-out, or no worker at work is a bad answer."""
+        worker, status = self.worker, self.status
+        if worker is None or status not in AT_WORK:
+            return ProbeResult(healthy=False, message=f"is {status}")
+        generation = self.generation
+        result = await _answer(worker, self.spec.probe_timeout)
+        if self.generation == generation and result != self._health:
+            self._health, self._changed_at = result, time.time()
+        return result
+
+    async def keep_probing(self, interval: float, report: Callable[[int, ProbeResult], None]) -> None:
+        """Probe it every ``interval`` seconds while it runs; ``report`` gets the number of bad answers in a row."""
+        bad = 0
+        while True:
+            # Spread at random, so that children that started together are not probed together.
+            await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311  # no secret
+            if self.status != Status.RUNNING:
+                continue
+            result = await self.probe()
+            bad = 0 if result.healthy else bad + 1
+            report(bad, result)
+
+
+async def probe_all(children: Iterable[Child]) -> ProbeResult:
+    """Probe all concurrently; the answer is healthy if each is that has to run, and none has failed."""
+    # A child that ended well is not ill, and one that was stopped by hand is meant to be down.
+    probed = [child for child in children if child.status not in (Status.FINISHED, Status.STOPPED)]
+    answers = zip(probed, await asyncio.gather(*(child.probe() for child in probed)), strict=True)
+    ill = [f"{child.spec.name}: {answer.message or 'unhealthy'}" for child, answer in answers if not answer.healthy]
+    return ProbeResult(not ill, "; ".join(ill))
+
+
+async def _answer(worker: Any, timeout: float) -> ProbeResult:
+    probe = getattr(worker, "probe", None)
+    if probe is None:
+        return ProbeResult(healthy=True)
+    try:
+        async with asyncio.timeout(timeout):
+            answer = await probe()
+    except TimeoutError:
+        return ProbeResult(healthy=False, message=f"no answer within {timeout:g} s")
+    except asyncio.CancelledError:
+        if was_cancelled():
+            raise
+        # What the probe awaited was cancelled by other code.
+        return ProbeResult(healthy=False, message="cancelled")
+    except Exception as error:  # noqa: BLE001  # it is the answer
+        return ProbeResult(healthy=False, message=error_text(error))
+    if isinstance(answer, ProbeResult):
+        return answer
+    return ProbeResult(healthy=False, message=f"its probe returned {answer!r}; it has to return a ProbeResult")
+
+
+async def _make(spec: Spec) -> Worker:
+    """Make a new worker for ``spec``.
+
+    Raises:
+        WorkerFailed: if its function returns something else, or a worker that was started before.
+    """
+    made = spec.make()
+    if inspect.isawaitable(made):
+        made = await made
+    if isinstance(made, type) or not isinstance(made, Worker):
+        raise WorkerFailed(f"the function of {spec.name!r} returned {made!r}, which is not a worker; return a new one")
+    if made.status != "created":
+        raise WorkerFailed(
+            f"the function of {spec.name!r} returned {made!r}, which has been started before; "
+            "return a new one each time"
+        )
+    return made
+
+
+async def end_of(worker: Worker) -> Exit:
+    """Wait for the end of ``worker``; an error of its `wait` is logged, and counts as its failure."""
+    try:
+        return await worker.wait()
+    except BaseException as error:  # judged by the loop, SystemExit too
+        if isinstance(error, asyncio.CancelledError) and was_cancelled():
+            raise
+        _log.exception("%r cannot report its end, which counts as its failure", worker)
+        return failed(error)

@@ -1,0 +1,678 @@
+"""The one task that decides about the children of a supervisor.
+
+Everything that happens (a child ended, a start is done, a backoff is over, a caller asks for something) is a message in
+its mailbox, and messages are handled one after the other. A report of a worker carries the generation of its
+child, and is dropped once another worker has taken its place. The loop never waits for a start, so a start that hangs
+blocks no other child. It does wait for stops, which are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from lifecycle import hooks
+from lifecycle._util import reason_of
+from lifecycle.errors import DoNotRestart, InvalidTransition, RestartLimitReached, WorkerFailed
+from lifecycle.events import StatusEvent
+from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.containment import Keep
+from lifecycle.workers.model import FINAL, End, Status, as_failure, cannot_start, failed, stopped_early
+from lifecycle.workers.process import ProcessWorker
+from lifecycle.workers.specs import (
+    CONTROL_EXCEPTIONS,
+    AutoShutdown,
+    Budget,
+    OnLimit,
+    Spec,
+    StopOrder,
+    Strategy,
+    Verdict,
+    affected,
+    cause_of,
+    ends_with,
+    verdict,
+)
+from lifecycle.workers.supervision.child import Child, end_of
+from lifecycle.workers.supervision.stopping import Stopper, resume_all, suspend_all
+from lifecycle.workers.supervision.watch import Watches
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+    from lifecycle.backoff import Intensity
+    from lifecycle.workers.base import Worker
+    from lifecycle.workers.model import Exit, ProbeResult
+
+    Message: TypeAlias = Callable[[], Awaitable[None]]
+    #: Called with the future of its caller, which is done once the caller no longer waits.
+    Operation: TypeAlias = Callable[[asyncio.Future[Any]], Awaitable[Any]]
+
+__all__ = ["SupervisorLoop"]
+
+_log = logging.getLogger("lifecycle.workers")
+
+
+class SupervisorLoop:
+    """Keeps the children of ``supervisor``; ``on_failure`` is called when it begins to end with an error."""
+
+    def __init__(
+        self,
+        supervisor: BaseWorker,
+        on_failure: Callable[[], None],
+        *,
+        strategy: Strategy,
+        intensity: Intensity | None,
+        on_limit: OnLimit,
+        auto_shutdown: AutoShutdown,
+        stop_order: StopOrder,
+    ) -> None:
+        self.supervisor = supervisor
+        self.name: str = supervisor.name
+        #: The children by name, in the order of their starts.
+        self.children: dict[str, Child] = {}
+        self.watches: Final = Watches()
+        self._on_failure = on_failure
+        self._strategy = strategy
+        self._auto_shutdown = auto_shutdown
+        self._budget = Budget(supervisor.name, intensity, pauses=on_limit is OnLimit.PAUSE)
+        self._mailbox = Mailbox()
+        self._stopper = Stopper(stop_order, self.note, self._fail)
+        self._queue = StartQueue(self._mailbox)
+        # A restart must not wait for another guard process.
+        self._guard = Keep()
+        # While it is suspended nothing is started; the messages that wait for the resume.
+        self._suspended = False
+        self._held: list[Message] = []
+        # Set when the supervisor was asked to stop: operations that may take long give up then.
+        self._halted = asyncio.Event()
+        # Whether it is about to end, for whatever reason, and how.
+        self._ending = False
+        self._end = End()
+        self._started: asyncio.Future[WorkerFailed | None] | None = None
+
+    # -- from the start to the end ----------------------------------------------------------------------------------
+
+    def begin(self) -> asyncio.Task[End]:
+        """Start the children in order; the task ends with the supervisor."""
+        self._started = asyncio.get_running_loop().create_future()
+        return asyncio.create_task(self._run(self._started), name=f"supervisor {self.name}")
+
+    async def started(self) -> None:
+        """Return when all children have started.
+
+        Raises:
+            WorkerFailed: if one could not; by then the others are stopped.
+        """
+        assert self._started is not None, "begin() comes first"
+        if error := await asyncio.shield(self._started):
+            raise error
+
+    def halt(self) -> None:
+        """Stop all children, and end."""
+        self._halted.set()
+        self._mailbox.post(self._halt)
+
+    def kill(self) -> None:
+        """Kill all children that have not ended by now."""
+        self._stopper.kill(self.children.values())
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error with which the supervisor ends, or has ended."""
+        return self._end.error
+
+    async def _run(self, started: asyncio.Future[WorkerFailed | None]) -> End:
+        # A child that was stopped before the start stays down.
+        self._queue.fill([child for child in self.children.values() if child.idle_status is Status.CREATED])
+        try:
+            while not self._ending:
+                message = await self._mailbox.take()
+                await message()
+                self._advance()
+        finally:
+            self._ending = True
+            self._queue.clear()
+            await self._stopper.stop_all(list(self.children.values()))
+            await self._stopper.wait_killed()
+            await self._guard.release()
+            self._dismiss(started)
+        return self._end
+
+    async def _halt(self) -> None:
+        self._ending = True
+
+    def _fail(self, error: BaseException | None) -> None:
+        """End by itself, because of ``error`` or because no work is left; the first call decides."""
+        if not self._ending:
+            self._ending, self._end = True, End(error=error)
+            if error is not None:
+                self._on_failure()
+
+    def _advance(self) -> None:
+        """Start the next child of the queue; once it is empty for the first time, the supervisor has started."""
+        child = self._queue.next()
+        if child is not None and not self._suspended and not self._ending:
+            self._start(child)
+        if self._queue.empty and self._starting_up and not self._ending:
+            assert self._started is not None, "it is starting up"
+            self._started.set_result(None)
+
+    @property
+    def _starting_up(self) -> bool:
+        return self._started is not None and not self._started.done()
+
+    def _dismiss(self, started: asyncio.Future[WorkerFailed | None]) -> None:
+        """Answer every caller that still waits."""
+        for child in self.children.values():
+            if child.has_callers:
+                child.answer_callers(stopped_early(child.spec.name))
+        self._mailbox.dismiss(InvalidTransition(f"the supervisor {self.name!r} has ended; nothing was done"))
+        if not started.done():
+            error = self._end.error
+            started.set_result(None if error is None else as_failure(self.name, error))
+
+    def note(self, child: Child) -> None:
+        """Announce and publish the change of a child, if there is one."""
+        watched = self.watches.used and self.watches.active
+        if not (watched or hooks.component_changed.receivers):
+            return
+        before, now = child.announce()
+        if now == before:
+            return
+        hooks.component_changed.announce(self.supervisor, component=self.supervisor)
+        if watched and now.in_events != before.in_events:
+            self.watches.publish(StatusEvent(child.spec.name, before.status, now.status, child.state()))
+
+    # -- a start ----------------------------------------------------------------------------------------------------
+
+    def _start(self, child: Child) -> None:
+        """Begin to start ``child``, which has no worker; the outcome is a message."""
+        generation = child.begin_start(self._worker_changed)
+        assert child.starting is not None, "it was begun"
+        child.starting.add_done_callback(lambda _: self._mailbox.post(partial(self._start_done, child, generation)))
+        self.note(child)
+
+    async def _start_done(self, child: Child, generation: int) -> None:
+        if child.generation != generation or child.starting is None:
+            return
+        starting, child.starting = child.starting, None
+        error = asyncio.CancelledError("cancelled") if starting.cancelled() else starting.result()
+        if error is not None:
+            await self._start_failed(child, error)
+            return
+        assert child.worker is not None, "a start that succeeded has made one"
+        child.started(asyncio.get_running_loop().time())
+        if isinstance(child.worker, ProcessWorker):
+            self._guard.hold()
+        self._queue.discard(child)
+        self._expect_end(child, child.worker)
+        self.note(child)
+        child.answer_callers()
+        if child.restarts:
+            hooks.worker_restarted.announce(self.supervisor, worker=child.worker, restarts=child.restarts)
+
+    async def _start_failed(self, child: Child, error: BaseException) -> None:
+        """Decide what follows: a caller that waits for the start decides itself, else the policy of the child does."""
+        ended = await self._stopper.reap(child, error)
+        child.ended(ended)
+        cause, first = cause_of(error), self._starting_up and child in self._queue
+        if isinstance(cause, CONTROL_EXCEPTIONS):
+            self._queue.discard(child)
+            if isinstance(cause, DoNotRestart):
+                child.idle_status = Status.STOPPED
+            else:
+                self._fail(cause)
+        elif child.has_callers:
+            self._refuse(child, error)
+        elif first:
+            self._fail(cannot_start(self.name, error, child=child.spec.name))
+        elif verdict(child.spec.restart, ended) is Verdict.RESTART:
+            await self._restart(child, child.generation, error)
+        else:
+            self._queue.discard(child)
+            self._leave(child)
+        child.answer_callers(None if isinstance(cause, DoNotRestart) else error)
+        self.note(child)
+
+    def _refuse(self, child: Child, error: BaseException | None = None) -> None:
+        """Report to the callers that ``child`` is not started; one that was just added is removed."""
+        self._queue.discard(child)
+        if child.provisional:
+            self.forget(child)
+        child.answer_callers(error or stopped_early(child.spec.name))
+
+    def forget(self, child: Child) -> None:
+        """Remove ``child``, which has no worker."""
+        del self.children[child.spec.name]
+        hooks.component_changed.announce(self.supervisor, component=self.supervisor)
+
+    # -- an end -----------------------------------------------------------------------------------------------------
+
+    def _expect_end(self, child: Child, worker: Worker) -> None:
+        """Have the end of ``worker`` reported as a message, and its health probed."""
+        generation = child.generation
+        if worker.status in FINAL:
+            self._report_end(child, generation)
+        elif not isinstance(worker, BaseWorker):
+            waiting = self._wait_for_end(child, generation, worker)
+            child.wait_task = asyncio.create_task(waiting, name=f"end of {child.spec.name}")
+        if child.spec.probe_interval is not None:
+            probing = child.keep_probing(child.spec.probe_interval, partial(self._probed, child, generation))
+            child.probe_task = asyncio.create_task(probing, name=f"health of {child.spec.name}")
+
+    def _worker_changed(self, child: Child, generation: int, _old: Status, new: Status) -> None:
+        """Note a change of a `BaseWorker`; report its end, unless it was stopped or replaced."""
+        if new is Status.STARTING and isinstance(watches := getattr(child.worker, "_watches", None), Watches):
+            watches.attach(self.watches, child.spec.name)
+        self.note(child)
+        if new in FINAL and child.live and child.generation == generation:
+            self._report_end(child, generation)
+
+    async def _wait_for_end(self, child: Child, generation: int, worker: Worker) -> None:
+        self._report_end(child, generation, await end_of(worker))
+
+    def _report_end(self, child: Child, generation: int, ended: Exit | None = None) -> None:
+        self._mailbox.post(partial(self._worker_ended, child, generation, ended))
+
+    async def _worker_ended(self, child: Child, generation: int, ended: Exit | None) -> None:
+        if child.generation != generation or child.worker is None:
+            return
+        if ended is None:
+            ended = await end_of(child.worker)
+        elif child.worker.status not in FINAL:
+            # Its `wait` failed, so it may be alive, and must not run next to its successor.
+            await self._stopper.stop_worker(child.worker, child.spec.stop_timeout)
+        child.ended(ended)
+        self.note(child)
+        match verdict(child.spec.restart, ended):
+            case Verdict.ESCALATE:
+                self._fail(cause_of(ended.error))
+            case Verdict.LEAVE:
+                self._leave(child)
+            case Verdict.RESTART:
+                await self._restart(child, generation, ended.error)
+
+    def _leave(self, child: Child) -> None:
+        """Leave ``child`` down, which may be the end of the supervisor."""
+        others = (each for each in self.children.values() if each is not child and each.spec.significant)
+        at_work = [each for each in others if each.active or each in self._queue]
+        if ends_with(self._auto_shutdown, significant=child.spec.significant, others=at_work):
+            _log.info("%r ends: its significant child %r has ended %s", self.name, child.spec.name, child.status)
+            self._fail(None)
+
+    def _probed(self, child: Child, generation: int, bad: int, answer: ProbeResult) -> None:
+        self.note(child)
+        if child.spec.restart_unhealthy and bad == child.spec.failures:
+            self._mailbox.post(partial(self._unhealthy, child, generation, answer))
+
+    async def _unhealthy(self, child: Child, generation: int, answer: ProbeResult) -> None:
+        if child.generation != generation or not child.live:
+            return
+        failures = child.spec.failures
+        error = WorkerFailed(f"{child.spec.name!r} was unhealthy {failures} times in a row: {answer.message}")
+        await self._stopper.stop(child)
+        child.ended(replace(child.exit or failed(error), status=Status.FAILED, error=error))
+        self.note(child)
+        await self._restart(child, child.generation, error)
+
+    # -- a restart --------------------------------------------------------------------------------------------------
+
+    async def _restart(self, child: Child, generation: int, error: BaseException | None) -> None:
+        """Restart ``child``, and its group, after its backoff, if its circuit and the budget allow it."""
+        if child.generation != generation:
+            return
+        if self._suspended:
+            self._held.append(partial(self._restart, child, generation, error))
+            return
+        now, name = asyncio.get_running_loop().time(), child.spec.name
+        if child.count_restart(now):
+            self._open_circuit(child)
+            return
+        error = error or WorkerFailed(f"{name!r} {child.status}, and has to run")
+        try:
+            at = self._budget.spend(now, name, error)
+        except RestartLimitReached as limit:
+            _log.error("%s", limit)
+            self._fail(limit)
+            return
+        delay = max(at - now, child.next_delay(now))
+        _log.warning("%r is started again in %.1f s: %s", name, delay, reason_of(error))
+        hooks.restart_scheduled.announce(self.supervisor, child=name, delay=delay, error=error)
+        if self._strategy is Strategy.ONE_FOR_ONE:
+            self._show_pending(child)
+            child.backoff_timer = self._mailbox.post_after(delay, partial(self._start_due, child, child.generation))
+        else:
+            await self._restart_group(child, delay)
+
+    async def _restart_group(self, child: Child, delay: float) -> None:
+        group = affected(self._strategy, list(self.children.values()), child)
+        self._queue.clear()
+        await self._stopper.stop_all([each for each in group if each is not child])
+        restarted = [each for each in group if each is child or each.restarts_with_group]
+        for each in group:
+            if each in restarted:
+                self._show_pending(each)
+            elif each.has_callers:
+                # Its start by hand was stopped, and its policy does not allow another.
+                self._refuse(each)
+        self._queue.fill(restarted, delay)
+
+    async def _start_due(self, child: Child, generation: int) -> None:
+        """Start ``child`` now, unless it was started or stopped meanwhile."""
+        if child.generation != generation:
+            return
+        if self._suspended:
+            self._held.append(partial(self._start_due, child, generation))
+        else:
+            self._start(child)
+
+    def _show_pending(self, child: Child) -> None:
+        child.idle_status = Status.PENDING
+        self.note(child)
+
+    def _open_circuit(self, child: Child) -> None:
+        """Give ``child`` up; its siblings and the supervisor go on."""
+        backoff, name = child.spec.backoff, child.spec.name
+        many = f"more than {backoff.max_restarts} restart{'s'[: backoff.max_restarts != 1]} within {backoff.within:g} s"
+        _log.error("%r is given up after %s", name, many)
+        child.idle_status = Status.FAILED
+        self._queue.discard(child)
+        self.note(child)
+        hooks.circuit_opened.announce(self.supervisor, child=name, restarts=child.restarts)
+        self._leave(child)
+
+    # -- by hand ----------------------------------------------------------------------------------------------------
+
+    def child(self, name: str) -> Child:
+        """Return the child ``name``.
+
+        Raises:
+            KeyError: naming the children that there are.
+        """
+        if name not in self.children:
+            known = ", ".join(map(repr, self.children)) or "no children"
+            raise KeyError(f"{self.name!r} has no child {name!r}; it has {known}")
+        return self.children[name]
+
+    def register(self, spec: Any) -> Child:
+        """Add a child, the last in order, without starting it.
+
+        Raises:
+            TypeError, ValueError: if it cannot be a child.
+        """
+        if not isinstance(spec, Spec):
+            several = ", or several one by one: *specs" if isinstance(spec, list | tuple) else ""
+            raise TypeError(f"{spec!r} is not a Spec; give {self.name!r} Spec(name, child){several}")
+        if spec.name in self.children:
+            status = self.children[spec.name].status
+            raise ValueError(f"{self.name!r} already has a child {spec.name!r}, which is {status}; remove it first")
+        if spec.significant and self._auto_shutdown is AutoShutdown.NEVER:
+            raise ValueError(f"{spec.name!r} is significant, but auto_shutdown of {self.name!r} is 'never'")
+        child = self.children[spec.name] = Child(spec)
+        return child
+
+    async def by_hand(self, operation: Callable[[Any], Awaitable[asyncio.Future[None] | None]], on: Any) -> None:
+        """Carry out one of the operations below in its turn, and wait for the start that it began, if it did.
+
+        If the caller gives up waiting, the policy of the child decides what follows from that start.
+        """
+        started: asyncio.Future[None] | None = None
+
+        async def in_turn(caller: asyncio.Future[Any]) -> None:
+            nonlocal started
+            started = await operation(on)
+            if started is not None and caller.done():
+                started.cancel()
+
+        try:
+            await self._mailbox.call(in_turn)
+            if started is not None:
+                await started
+        finally:
+            if started is not None:
+                started.cancel()
+
+    async def add(self, spec: Spec) -> asyncio.Future[None] | None:
+        """Add a child and start it; the future completes with the start. None while suspended."""
+        child = self.register(spec)
+        if self._suspended:
+            self._hold(child)
+            return None
+        child.provisional = True
+        outcome = child.add_caller()
+        if self._queue.empty:
+            self._start(child)
+        else:
+            self._queue.add(child)
+            if not self._starting_up:
+                # The queue is a group that waits for its restart.
+                self._show_pending(child)
+        return outcome
+
+    async def remove(self, name: str) -> None:
+        """Stop the child ``name`` and forget it."""
+        child = await self.stop_now(name)
+        self.forget(child)
+        child.answer_callers(stopped_early(name))
+
+    async def stop_child(self, name: str) -> None:
+        """Stop the child ``name``, which stays, unless a caller of `add` still waits for its first start."""
+        child = await self.stop_now(name)
+        if child.provisional and child.has_callers:
+            self._refuse(child)
+        else:
+            child.answer_callers(stopped_early(name))
+
+    async def restart(self, name: str) -> asyncio.Future[None] | None:
+        """Stop the child ``name`` if it is at work, and start it; earlier failures no longer count."""
+        child = await self.stop_now(name)
+        if not (child.provisional and child.has_callers):
+            # A caller of `add` waits for this start instead of the one that was stopped.
+            child.provisional = False
+            child.answer_callers(stopped_early(name))
+        child.reset_failures()
+        if self._suspended:
+            self._hold(child)
+            return None
+        outcome = child.add_caller()
+        self._start(child)
+        return outcome
+
+    async def stop_now(self, name: str) -> Child:
+        """Stop the child ``name`` in the turn of the caller."""
+        child = self.child(name)
+        self._queue.discard(child)
+        await self._stopper.stop(child)
+        return child
+
+    # -- suspension -------------------------------------------------------------------------------------------------
+
+    async def suspend(self, done: Callable[[], object]) -> None:
+        """Suspend the children and call ``done``, unless the supervisor is suspended by then.
+
+        It gives up, and takes back what it did, when the caller or the supervisor does. A child that is being started
+        starts after the resume.
+
+        Raises:
+            WorkerFailed: if a child cannot be suspended; by then the others run again.
+        """
+        await self._mailbox.call(partial(self._suspend, done))
+
+    async def _suspend(self, done: Callable[[], object], caller: asyncio.Future[Any]) -> None:
+        if self.supervisor.status is Status.SUSPENDED:
+            return
+        self._suspended = True
+        try:
+            for child in list(self.children.values()):
+                if child.starting is not None:
+                    await self._stopper.stop(child)
+                    self._hold(child)
+                # A caller that waits for its start would wait for the resume, which may be its own task to request.
+                child.answer_callers()
+            await self._unless_given_up(caller, suspend_all(list(self.children.values())))
+            done()
+        except BaseException:
+            await self._release()
+            raise
+
+    async def resume(self, done: Callable[[], object]) -> None:
+        """Resume the children, call ``done``, and start the children that had to wait, unless it runs by then.
+
+        Raises:
+            WorkerFailed: if a child cannot be resumed; by then the others are suspended again.
+        """
+        await self._mailbox.call(partial(self._resume, done))
+
+    async def _resume(self, done: Callable[[], object], caller: asyncio.Future[Any]) -> None:
+        if self.supervisor.status is Status.RUNNING:
+            return
+        await self._unless_given_up(caller, resume_all(list(self.children.values())))
+        done()
+        await self._release()
+
+    def _hold(self, child: Child) -> None:
+        """Start ``child``, which has no worker, after the resume."""
+        self._show_pending(child)
+        if child not in self._queue:
+            self._held.append(partial(self._start_due, child, child.generation))
+
+    async def _release(self) -> None:
+        self._suspended = False
+        held, self._held = self._held, []
+        for message in held:
+            if not (self._halted.is_set() or self._ending):
+                await message()
+
+    async def _unless_given_up(self, caller: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> None:
+        """Do ``work``, but cancel it once ``caller`` or the supervisor gives up: a loop may never reach its gate."""
+        doing = asyncio.ensure_future(work)
+        halted = asyncio.ensure_future(self._halted.wait())
+        try:
+            await asyncio.wait([doing, halted, caller], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            halted.cancel()
+            doing.cancel()
+            await asyncio.wait([doing, halted])
+        if doing.cancelled():
+            raise InvalidTransition(
+                f"{self.name!r} gave up the change: it was asked to stop, or its caller no longer waits"
+            )
+        doing.result()
+
+
+class Mailbox:
+    """Messages, which are functions, in the order of their coming; some have a caller that waits for the result."""
+
+    def __init__(self) -> None:
+        # Bounded by its senders: a message or two for each worker, and one for each caller.
+        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+        self._calls: set[asyncio.Future[Any]] = set()
+        # Raised in callers once no message is handled any more.
+        self._closed: Exception | None = None
+
+    async def take(self) -> Message:
+        """Return the next message."""
+        return await self._messages.get()
+
+    def post(self, message: Message) -> None:
+        """Add ``message``."""
+        self._messages.put_nowait(message)
+
+    def post_after(self, delay: float, message: Message) -> asyncio.TimerHandle | None:
+        """Post ``message`` after ``delay`` seconds; without a delay, post it now and return None."""
+        if delay <= 0:
+            self.post(message)
+            return None
+        return asyncio.get_running_loop().call_later(delay, self.post, message)
+
+    async def call(self, operation: Operation) -> Any:
+        """Carry out ``operation`` in its turn, unless the caller has given up by then; return or raise its outcome."""
+        if self._closed is not None:
+            raise self._closed
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls.add(future)
+        self.post(partial(_answer, future, operation))
+        try:
+            return await future
+        finally:
+            self._calls.discard(future)
+
+    def dismiss(self, error: Exception) -> None:
+        """Raise ``error`` in all callers, now and later: no message is handled any more."""
+        self._closed = error
+        for future in self._calls:
+            if not future.done():
+                future.set_exception(error)
+
+
+async def _answer(future: asyncio.Future[Any], operation: Operation) -> None:
+    if future.done():
+        return
+    try:
+        result = await operation(future)
+    except Exception as error:  # noqa: BLE001  # raised in the caller
+        if not future.done():
+            future.set_exception(error)
+    else:
+        if not future.done():
+            future.set_result(result)
+
+
+class StartQueue:
+    """The children that are started in order: the start of each ends before that of the next begins.
+
+    A supervisor has one, for its own start and for the restart of a group.
+    """
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        # Only the first is being started. The number tells the timer of this content from those of earlier ones.
+        self._children: list[Child] = []
+        self._number = 0
+        self._waiting = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __contains__(self, child: Child) -> bool:
+        return child in self._children
+
+    @property
+    def empty(self) -> bool:
+        """Whether no child is left in it."""
+        return not self._children
+
+    def fill(self, children: Sequence[Child], delay: float = 0.0) -> None:
+        """Replace its content by ``children``, to be started after ``delay`` seconds."""
+        self.clear()
+        self._children = list(children)
+        number, self._waiting = self._number, True
+
+        async def due() -> None:
+            if number == self._number:
+                self._waiting = False
+
+        self._timer = self._mailbox.post_after(delay, due)
+
+    def add(self, child: Child) -> None:
+        """Add ``child`` at the end."""
+        self._children.append(child)
+
+    def discard(self, child: Child) -> None:
+        """Remove ``child``, wherever it stands."""
+        if child in self._children:
+            self._children.remove(child)
+
+    def next(self) -> Child | None:
+        """Return the first child, if its time has come and it is not being started."""
+        first = self._children[0] if self._children and not self._waiting else None
+        return None if first is None or first.starting is not None else first
+
+    def clear(self) -> None:
+        """Remove all."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._children, self._timer = [], None
+        self._number += 1

@@ -1,0 +1,216 @@
+"""Stopping and suspending the children of a supervisor, however far their starts have come."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from lifecycle.errors import WorkerFailed
+from lifecycle.workers.base import BaseWorker
+from lifecycle.workers.model import FINAL, Status, failed
+from lifecycle.workers.specs import StopOrder, Verdict, cause_of, verdict
+from lifecycle.workers.supervision.child import end_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from lifecycle.workers.base import Worker
+    from lifecycle.workers.model import Exit
+    from lifecycle.workers.supervision.child import Child
+
+__all__ = ["Stopper", "resume_all", "suspend_all"]
+
+_log = logging.getLogger("lifecycle.workers")
+
+#: Seconds for the start of a worker to end once it was stopped or cancelled.
+_START_ENDS: Final = 1.0
+#: The same while the worker is still being made, and has no time-out of its own.
+_MAKING_ENDS: Final = 10.0
+
+
+class Stopper:
+    """Stops the children of one supervisor.
+
+    ``note`` is called when a child may have changed, ``fail`` with an error that ends the supervisor.
+    """
+
+    def __init__(
+        self, order: StopOrder, note: Callable[[Child], None], fail: Callable[[BaseException | None], None]
+    ) -> None:
+        self._order = order
+        self._note = note
+        self._fail = fail
+        # The tasks that kill what is being stopped already, once there is no time left.
+        self._kills: list[asyncio.Task[None]] = []
+        self._no_time_left = False
+
+    async def stop_all(self, children: Sequence[Child]) -> None:
+        """Stop ``children``: the last first, one after the other, or all at once."""
+        if self._order is StopOrder.PARALLEL:
+            await self._stop_at_once(children)
+            return
+        for child in reversed(children):
+            await self.stop(child)
+
+    async def stop(self, child: Child) -> None:
+        """Stop the worker of ``child``, or its start; later reports of that worker are stale."""
+        self._invalidate(child)
+        if child.starting is not None:
+            await self._stop_start(child, child.starting)
+        elif child.live and child.worker is not None:
+            await self.stop_worker(child.worker, self._time_for(child))
+            self._ended(child, await end_of(child.worker))
+        elif child.idle_status in (Status.CREATED, Status.PENDING):
+            child.idle_status = Status.STOPPED
+        self._note(child)
+
+    async def reap(self, child: Child, error: BaseException) -> Exit:
+        """Return the exit of a start that failed with ``error``; a worker that is still alive is stopped."""
+        if child.worker is None:
+            return failed(error)
+        if child.worker.status not in FINAL:
+            await self.stop_worker(child.worker, child.spec.stop_timeout)
+        ended = await end_of(child.worker)
+        return ended if ended.error is not None else failed(error)
+
+    async def stop_worker(self, worker: Worker, timeout: float | None) -> None:
+        """Stop ``worker``; an error of its `stop` is logged."""
+        try:
+            await worker.stop(timeout)
+        except Exception:  # noqa: BLE001  # logged; the siblings have to be stopped all the same
+            _log.exception("%r could not be stopped", worker)
+
+    def kill(self, children: Iterable[Child]) -> None:
+        """Kill ``children``, and give no child any time from now on."""
+        self._no_time_left = True
+        for child in children:
+            if child.worker is not None and (child.live or child.starting is not None):
+                killing = self.stop_worker(child.worker, 0)
+                self._kills.append(asyncio.create_task(killing, name=f"kill of {child.spec.name}"))
+
+    async def wait_killed(self) -> None:
+        """Wait for the ends of the workers that were killed."""
+        if self._kills:
+            await asyncio.wait(self._kills)
+
+    async def _stop_at_once(self, children: Sequence[Child]) -> None:
+        """Stop ``children`` concurrently; only workers that are not a `BaseWorker` take a task each."""
+        asked: list[tuple[Child, BaseWorker]] = []
+        others: list[Child] = []
+        for child in children:
+            worker = child.worker
+            if child.live and isinstance(worker, BaseWorker) and type(worker).stop is BaseWorker.stop:
+                self._invalidate(child)
+                asked.append((child, worker))
+            else:
+                others.append(child)
+        timers = [timer for each in self._by_time(asked).items() if (timer := _ask_all(*each)) is not None]
+        try:
+            await asyncio.gather(*(self.stop(child) for child in others))
+            for child, worker in asked:
+                self._ended(child, await worker.wait())
+                self._note(child)
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    def _by_time(self, asked: Iterable[tuple[Child, BaseWorker]]) -> dict[float, list[BaseWorker]]:
+        groups: dict[float, list[BaseWorker]] = {}
+        for child, worker in asked:
+            timeout = self._time_for(child)
+            groups.setdefault(worker.stop_timeout if timeout is None else timeout, []).append(worker)
+        return groups
+
+    async def _stop_start(self, child: Child, starting: asyncio.Task[BaseException | None]) -> None:
+        """Stop a start: the function that makes the worker, or the worker."""
+        made = child.worker
+        if made is None:
+            starting.cancel()
+        else:
+            await self.stop_worker(made, self._time_for(child))
+        await asyncio.wait({starting}, timeout=_MAKING_ENDS if made is None else _START_ENDS)
+        if not starting.done():
+            starting.cancel()
+            _log.error("the start of %r cannot be ended and is abandoned: %r", child.spec.name, starting)
+        child.starting = None
+        child.idle_status = Status.STOPPED
+        if made is not None:
+            self._ended(child, await end_of(made))
+
+    def _invalidate(self, child: Child) -> None:
+        child.generation += 1
+        child.cancel_timers()
+
+    def _time_for(self, child: Child) -> float | None:
+        return 0 if self._no_time_left else child.spec.stop_timeout
+
+    def _ended(self, child: Child, ended: Exit) -> None:
+        """Take note of the end of a child that was stopped; its error counts only if it ends the supervisor."""
+        child.ended(ended)
+        if ended.error is not None and verdict(child.spec.restart, ended) is Verdict.ESCALATE:
+            self._fail(cause_of(ended.error))
+
+
+def _ask_all(grace: float, workers: Iterable[BaseWorker]) -> asyncio.TimerHandle | None:
+    """Ask ``workers`` to end, with one timer that kills them all: a timer for each would cost more than the stop."""
+    for worker in workers:
+        worker.ask_to_stop(math.inf if grace > 0 else 0)
+    return asyncio.get_running_loop().call_later(grace, _kill_all, workers) if 0 < grace < math.inf else None
+
+
+def _kill_all(workers: Iterable[BaseWorker]) -> None:
+    for worker in workers:
+        worker.ask_to_stop(0)
+
+
+async def suspend_all(children: Sequence[Child]) -> None:
+    """Suspend the running children that can be, the last first.
+
+    Raises:
+        WorkerFailed: if one cannot; by then those before it run again.
+    """
+    await _each([child for child in reversed(children) if _can(child, Status.RUNNING)], "suspend", "resume")
+
+
+async def resume_all(children: Sequence[Child]) -> None:
+    """Resume the suspended children, the first first.
+
+    Raises:
+        WorkerFailed: if one cannot; by then those before it are suspended again.
+    """
+    await _each([child for child in children if _can(child, Status.SUSPENDED)], "resume", "suspend")
+
+
+def _can(child: Child, status: Status) -> bool:
+    if not child.live or child.status != status:
+        return False
+    has = all(callable(getattr(child.worker, name, None)) for name in ("suspend", "resume"))
+    return has and bool(getattr(child.worker, "suspendable", True))
+
+
+async def _each(children: Iterable[Child], do: str, undo: str) -> None:
+    done: list[Child] = []
+    try:
+        for child in children:
+            await _call(child, do)
+            done.append(child)
+    except BaseException:
+        for child in reversed(done):
+            with suppress(WorkerFailed):
+                await _call(child, undo)
+        raise
+
+
+async def _call(child: Child, method: str) -> None:
+    """Suspend or resume ``child``; if it has ended meanwhile, it waits for the resume as others do."""
+    worker: Any = child.worker
+    try:
+        await getattr(worker, method)()
+    except Exception as error:
+        if worker.status in FINAL:
+            return
+        _log.exception("%r could not %s", child.spec.name, method)
+        raise WorkerFailed(f"{child.spec.name!r} could not {method}: {error}") from error

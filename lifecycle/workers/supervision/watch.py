@@ -1,0 +1,107 @@
+"""The watches of a supervisor: each has a bounded queue, and a supervisor above hears of every change, too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from lifecycle.events import StatusEvent
+
+__all__ = ["Watch", "Watches"]
+
+_SIZE: Final = 1000
+
+
+class Watch:
+    """An async iterator of the changes from the moment it was made, until the supervisor has ended.
+
+    It keeps the last 1,000 events for a slow reader; `dropped` counts the others.
+    """
+
+    def __init__(self) -> None:
+        self.dropped: int = 0
+        self._events: deque[StatusEvent] = deque(maxlen=_SIZE)
+        self._closed = False
+        self._changed = asyncio.Event()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StatusEvent:
+        while not self._events:
+            if self._closed:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        return self._events.popleft()
+
+    async def aclose(self) -> None:
+        """End the iteration, and drop the events that were not read."""
+        self._events.clear()
+        self.finish()
+
+    def finish(self) -> None:
+        """End the iteration after the events that are there."""
+        self._closed = True
+        self._changed.set()
+
+    def put(self, event: StatusEvent) -> None:
+        """Add ``event``; if the queue is full, the oldest is dropped."""
+        if self._closed:
+            return
+        self.dropped += len(self._events) == _SIZE
+        self._events.append(event)
+        self._changed.set()
+
+
+class Watches:
+    """The watches of one supervisor, and those of the supervisors above it."""
+
+    def __init__(self) -> None:
+        #: Whether there has been a watch here or above: until then, a change costs no more than this check.
+        self.used: bool = False
+        # Weak: a watch that is no longer iterated is dropped with the iterator.
+        self._watches: WeakSet[Watch] | None = None
+        self._closed = False
+        self._parent: Watches | None = None
+        self._name_in_parent = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether there is a watch, here or above."""
+        return bool(self._watches) or (self._parent is not None and self._parent.active)
+
+    def attach(self, parent: Watches, name: str) -> None:
+        """Publish every change to ``parent``, too, where this supervisor is the child ``name``."""
+        self._parent, self._name_in_parent = parent, name
+        self.used |= parent.used
+
+    def add(self) -> Watch:
+        """Make a watch; it ends at once if the supervisor has ended."""
+        watch = Watch()
+        if self._closed:
+            watch.finish()
+            return watch
+        if self._watches is None:
+            self._watches = WeakSet()
+        self._watches.add(watch)
+        return watch
+
+    def publish(self, event: StatusEvent, *, up: bool = True) -> None:
+        """Give ``event`` to all watches here, and with ``up`` to those above."""
+        for watch in list(self._watches or ()):
+            watch.put(event)
+        if up and self._parent is not None and self._parent.active:
+            self._parent.publish(replace(event, path=f"{self._name_in_parent}/{event.path}"))
+
+    def close(self) -> None:
+        """End all watches here after the events that are there."""
+        self._closed = True
+        for watch in list(self._watches or ()):
+            watch.finish()
