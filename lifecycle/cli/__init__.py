@@ -28,14 +28,14 @@ def main(argv: Sequence[str] | None = None, *, beside: Iterable[AnyMain] = ()) -
     from lifecycle.cli.app import parse
     from lifecycle.cli.output import DONE, CliError
 
-    parsed = parse(sys.argv[1:] if argv is None else argv)
-    parsed.beside = tuple(beside)
+    arguments = parse(sys.argv[1:] if argv is None else argv)
+    arguments.beside = tuple(beside)
     try:
-        return parsed.main(parsed)
+        return arguments.main(arguments)
     except CliError as error:
-        from lifecycle.cli.logs import voice_of
+        from lifecycle.cli.logs import console_for
 
-        voice_of(vars(parsed).get("log_format")).bad(str(error))
+        console_for(vars(arguments).get("log_format")).error(str(error))
         return error.status
     except KeyboardInterrupt:
         return DONE

@@ -42,23 +42,23 @@ _HMAC = {
 }
 
 
-class Parsed(argparse.Namespace):
+class Arguments(argparse.Namespace):
     """What was typed: ``main`` carries out the subcommand."""
 
-    main: Callable[[Parsed], int]
+    main: Callable[[Arguments], int]
     command: tuple[str, ...]
     #: What runs beside the command of `watch`.
     beside: tuple[object, ...] = ()
 
 
-def parse(argv: Sequence[str]) -> Parsed:
+def parse(argv: Sequence[str]) -> Arguments:
     """Read the command line; what follows ``--`` is the command of `watch`, and never an option.
 
     Raises:
         SystemExit: with 0 after ``--help`` or ``--version``, with 2 for what cannot be understood.
     """
     ours, command = _split(argv)
-    return _parser(*ours[:1]).parse_args(ours, Parsed(command=command))
+    return _parser(*ours[:1]).parse_args(ours, Arguments(command=command))
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -200,36 +200,40 @@ def _add_webhook(commands: Any) -> None:
         parser.add_argument(f"--{name}", help=f"of hmac: {described}")
 
 
-def _watch(parsed: Parsed) -> int:
+def _watch(arguments: Arguments) -> int:
     from lifecycle.cli.watch.run import watch
 
-    return watch(vars(parsed))
+    return watch(vars(arguments))
 
 
-def _up(parsed: Parsed) -> int:
+def _up(arguments: Arguments) -> int:
     from lifecycle.cli.up.run import up
 
-    if parsed.command:
-        raise UsageError(f"lifecycle up takes no command; write {' '.join(parsed.command)!r} into a Procfile")
-    return up(parsed.file, parsed.names, parsed.log_dir, log_format=parsed.log_format)
+    if arguments.command:
+        raise UsageError(f"lifecycle up takes no command; write {' '.join(arguments.command)!r} into a Procfile")
+    return up(arguments.file, arguments.names, arguments.log_dir, log_format=arguments.log_format)
 
 
-def _run(parsed: Parsed) -> int:
+def _run(arguments: Arguments) -> int:
     from lifecycle.cli.run import run_target
 
-    if parsed.command:
-        raise UsageError(f"lifecycle run takes no command; {' '.join(parsed.command)!r} would be for lifecycle watch")
-    return run_target(parsed.target, factory=parsed.factory, log_format=parsed.log_format)
+    if arguments.command:
+        raise UsageError(
+            f"lifecycle run takes no command; {' '.join(arguments.command)!r} would be for lifecycle watch"
+        )
+    return run_target(arguments.target, factory=arguments.factory, log_format=arguments.log_format)
 
 
-def _webhook_send(parsed: Parsed) -> int:
+def _webhook_send(arguments: Arguments) -> int:
     from lifecycle.cli.webhook import send
 
-    if parsed.command:
-        raise UsageError(f"lifecycle webhook send takes no command; give {' '.join(parsed.command)!r} as --data")
-    given = vars(parsed)
+    if arguments.command:
+        raise UsageError(f"lifecycle webhook send takes no command; give {' '.join(arguments.command)!r} as --data")
+    given = vars(arguments)
     options = {name: given[name] for name in _HMAC if given[name] is not None}
-    return send(parsed.url, scheme=parsed.scheme, secret_env=parsed.secret_env, data=parsed.data, options=options)
+    return send(
+        arguments.url, scheme=arguments.scheme, secret_env=arguments.secret_env, data=arguments.data, options=options
+    )
 
 
 class _Collect(argparse.Action):
@@ -245,16 +249,16 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         from importlib.metadata import PackageNotFoundError, version
 
-        from lifecycle.cli.output import give, voice
+        from lifecycle.cli.output import print_result, stderr_console
 
         try:
             found = version("lifecycle-control")
         except PackageNotFoundError:
             found = "unknown (lifecycle-control is not installed; this is a copy of its source)"
         try:
-            give(sys.stdout, f"lifecycle {found}\n")
+            print_result(sys.stdout, f"lifecycle {found}\n")
         except CliError as error:
-            voice().bad(str(error))
+            stderr_console().error(str(error))
             parser.exit(error.status)
         parser.exit(0)
 
@@ -267,20 +271,20 @@ class CommandParser(argparse.ArgumentParser):
     #: The long options.
     _known: tuple[str, ...] = ()
 
-    def add_argument(self, *names: str, **how: Any) -> argparse.Action:  # pyright: ignore[reportIncompatibleMethodOverride]  # argparse has no better names
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action:  # pyright: ignore[reportIncompatibleMethodOverride]  # argparse has no better names
         """As in argparse."""
         self._known += tuple(name for name in names if name.startswith("--"))
-        return super().add_argument(*names, **how)
+        return super().add_argument(*names, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # its overloads
         """As in argparse, but for what is unknown."""
         if not self.intermixes:
             return super().parse_known_args(args, namespace)
         self.intermixes = False  # what follows comes back here
-        parsed, unknown = self.parse_known_intermixed_args(args, namespace)
+        arguments, unknown = self.parse_known_intermixed_args(args, namespace)
         if unknown:
             self.error(f"unknown: {' '.join(unknown)}{self._meant(unknown[0])}")
-        return parsed, unknown
+        return arguments, unknown
 
     def _meant(self, unknown: str) -> str:
         import difflib
@@ -361,20 +365,20 @@ def _verb(verbs: Any, verb: str, told: str, *, file_of: str, servers: bool = Fal
     return each
 
 
-def _inbox(parsed: argparse.Namespace) -> int:
+def _inbox(arguments: argparse.Namespace) -> int:
     from lifecycle.cli.inbox import inbox
 
-    _take_no_command(parsed, "inbox")
-    return inbox(parsed.verb, parsed.file, parsed.letters)
+    _take_no_command(arguments, "inbox")
+    return inbox(arguments.verb, arguments.file, arguments.letters)
 
 
-def _flows(parsed: argparse.Namespace) -> int:
+def _flows(arguments: argparse.Namespace) -> int:
     from lifecycle.cli.flows import flows
 
-    _take_no_command(parsed, "flows")
-    return flows(parsed.verb, parsed.file, parsed.ids, json=parsed.json, flow=parsed.flow)
+    _take_no_command(arguments, "flows")
+    return flows(arguments.verb, arguments.file, arguments.ids, json=arguments.json, flow=arguments.flow)
 
 
-def _take_no_command(parsed: argparse.Namespace, name: str) -> None:
-    if parsed.command:
+def _take_no_command(arguments: argparse.Namespace, name: str) -> None:
+    if arguments.command:
         raise UsageError(f"lifecycle {name} takes no command after --")

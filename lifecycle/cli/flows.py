@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle._masking import HIDDEN, is_secret, masked, masked_values
+from lifecycle._text import plural, printable, shorten
 from lifecycle.cli.files import check_file
 from lifecycle.cli.output import (
     DONE,
@@ -18,12 +19,9 @@ from lifecycle.cli.output import (
     UsageError,
     ago,
     columns,
-    give,
-    harmless,
-    moment,
-    several,
-    short,
-    voice,
+    local_time,
+    print_result,
+    stderr_console,
 )
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Flows
@@ -65,7 +63,7 @@ def flows(verb: str, place: Path | str, ids: Sequence[str], *, json: bool = Fals
         check_file(place, FLOW_TABLES, lacks="holds no flows", given_to="Flows")
     try:
         chosen = _Selection(Flows(place), ids, json=json, flow=flow)
-        return asyncio.run(_carry_out(VERBS[verb], chosen))
+        return asyncio.run(_carry_out(COMMANDS[verb], chosen))
     except (JournalError, FlowError, OSError) as error:
         raise CliError(str(error)) from error
     except ValueError as error:
@@ -122,23 +120,23 @@ async def _list(chosen: _Selection) -> int:
     """A line a flow, the oldest first."""
     rows = [(row, await chosen.runner(row)) for row in await chosen.rows()]
     if rows or chosen.json:
-        give(sys.stdout, listed_as_json(rows) if chosen.json else listed(rows))
+        print_result(sys.stdout, listed_as_json(rows) if chosen.json else listed(rows))
     else:
-        voice().say("there are no flows")
+        stderr_console().info("there are no flows")
     return DONE
 
 
 async def _show(chosen: _Selection) -> int:
     """All that is known of each."""
     shown = [(*await _read(chosen, row.id), await chosen.runner(row)) for row in await chosen.rows()]
-    give(sys.stdout, described(shown, json=chosen.json))
+    print_result(sys.stdout, described(shown, json=chosen.json))
     return DONE
 
 
 async def _diagram(chosen: _Selection) -> int:
     """One flow with its tasks, or of several each as a node, for Mermaid."""
     snapshots = [(await _read(chosen, row.id))[0] for row in await chosen.rows()]
-    give(sys.stdout, picture(snapshots, chosen.flow))
+    print_result(sys.stdout, picture(snapshots, chosen.flow))
     return DONE
 
 
@@ -153,9 +151,11 @@ async def _suspend(chosen: _Selection) -> int:
     asked = await _ask(chosen, SUSPEND, _RUNS)
     left = [row for row in await chosen.rows() if row.state in _RUNS and row.id not in asked]
     for row in left:
-        voice().say(f"{row.id} is not running: it is {row.state}, and its program goes on with it when it starts")
+        stderr_console().info(
+            f"{row.id} is not running: it is {row.state}, and its program goes on with it when it starts"
+        )
     if not asked and not left:
-        voice().say("there is nothing to suspend")
+        stderr_console().info("there is nothing to suspend")
     return DONE
 
 
@@ -165,9 +165,9 @@ async def _resume(chosen: _Selection) -> int:
     others = [row for row in await chosen.rows() if row.state not in ENDS and row.id not in asked]
     left = [row for row in others if not await chosen.runner(row)]
     for row in left:
-        voice().say(f"{row.id} is {row.state}, and nobody runs who could go on with it; start its program")
+        stderr_console().info(f"{row.id} is {row.state}, and nobody runs who could go on with it; start its program")
     if not asked and not left:
-        voice().say("there is nothing to resume")
+        stderr_console().info("there is nothing to resume")
     return FAILED if left else DONE
 
 
@@ -179,7 +179,7 @@ async def _ask(chosen: _Selection, what: str, states: Sequence[FlowState]) -> se
     meant = {row.id: runner for row in rows if row.state in states and (runner := await chosen.runner(row))}
     chosen.ring(what, meant)
     for each, runner in meant.items():
-        voice().say(f"process {runner} was asked to {what} {each}")
+        stderr_console().info(f"process {runner} was asked to {what} {each}")
     return set(meant)
 
 
@@ -190,10 +190,10 @@ async def _retry(chosen: _Selection) -> int:
     for row in rows:
         await begin_anew(chosen.flows.store, row.id)
         when = f"by process {_process_of(row.owner)}" if row.owner in living else "when its program starts, or recovers"
-        voice().say(f"{row.id} was {row.state}, and is begun anew {when}")
+        stderr_console().info(f"{row.id} was {row.state}, and is begun anew {when}")
     chosen.ring(RECOVER, living)
     if not rows:
-        voice().say("nothing has failed")
+        stderr_console().info("nothing has failed")
     return DONE
 
 
@@ -206,9 +206,9 @@ async def _dead(chosen: _Selection) -> int:
         *(("event", row.id, row.topic, row.failures, row.error) for row in await store.outbox().dead()),
     ]
     if letters or chosen.json:
-        give(sys.stdout, dead_as_json(letters) if chosen.json else dead(letters))
+        print_result(sys.stdout, dead_as_json(letters) if chosen.json else dead(letters))
     else:
-        voice().say("there are no dead letters")
+        stderr_console().info("there are no dead letters")
     return DONE
 
 
@@ -221,7 +221,7 @@ async def _replay(chosen: _Selection) -> int:
         chosen.flows.owners.ring(SENT)
     finally:
         chosen.flows.owners.close()
-    voice().say(f"{several(len(numbers), 'event')} to be delivered again")
+    stderr_console().info(f"{plural(len(numbers), 'event')} to be delivered again")
     return DONE
 
 
@@ -229,7 +229,7 @@ async def _drop(chosen: _Selection) -> int:
     """Remove sent events that are dead letters."""
     numbers = await _letters(chosen)
     await chosen.flows.store.outbox().forget(numbers)
-    voice().say(f"{several(len(numbers), 'event')} removed")
+    stderr_console().info(f"{plural(len(numbers), 'event')} removed")
     return DONE
 
 
@@ -244,7 +244,7 @@ async def _letters(chosen: _Selection) -> list[int]:
     return [row.number for row in letters if row.id in chosen.ids]
 
 
-VERBS: dict[str, Callable[[_Selection], Awaitable[int]]] = {
+COMMANDS: dict[str, Callable[[_Selection], Awaitable[int]]] = {
     "list": _list,
     "show": _show,
     "diagram": _diagram,
@@ -281,7 +281,7 @@ def in_order(snapshot: Snapshot, changes: Sequence[Change]) -> Snapshot:
 def listed(rows: Sequence[tuple[FlowRow, str]]) -> str:
     """A line a flow."""
     cells = [(row.id, row.name, row.state, ago(row.at) if row.at else "", runner) for row, runner in rows]
-    return columns([("id", "flow", "state", "changed", "process"), *(tuple(map(harmless, row)) for row in cells)])
+    return columns([("id", "flow", "state", "changed", "process"), *(tuple(map(printable, row)) for row in cells)])
 
 
 def listed_as_json(rows: Sequence[tuple[FlowRow, str]]) -> str:
@@ -291,8 +291,8 @@ def listed_as_json(rows: Sequence[tuple[FlowRow, str]]) -> str:
 
 def dead(letters: Sequence[tuple[str, str, str, int, str]]) -> str:
     """Format the dead letters, one per line: kind, id, name of the flow or topic, attempts and last error."""
-    rows = [(kind, id, name, str(attempts), short(masked(error))) for kind, id, name, attempts, error in letters]  # noqa: A001  # what it is
-    return columns([_DEAD, *(tuple(map(harmless, row)) for row in rows)])
+    rows = [(kind, id, name, str(attempts), shorten(masked(error))) for kind, id, name, attempts, error in letters]  # noqa: A001  # what it is
+    return columns([_DEAD, *(tuple(map(printable, row)) for row in rows)])
 
 
 def dead_as_json(letters: Sequence[tuple[str, str, str, int, str]]) -> str:
@@ -362,30 +362,30 @@ def _told(snapshot: Snapshot, changes: Sequence[Change], runner: str) -> str:
         ("flow", flow.name),
         ("id", flow.id),
         ("state", flow.state),
-        ("changed", f"{moment(flow.at)}, {ago(flow.at)} ago" if flow.at else "not yet"),
+        ("changed", f"{local_time(flow.at)}, {ago(flow.at)} ago" if flow.at else "not yet"),
         ("process", runner or "none"),
         ("given", _given(flow.store)),
     ]
-    text = "".join(f"{name:<10}{harmless(value)}\n" for name, value in known)
+    text = "".join(f"{name:<10}{printable(value)}\n" for name, value in known)
     steps = snapshot.steps.values()
     rows = [(row.name, row.kind, row.state, row.intention, str(row.attempt), _outcome(row)) for row in steps]
     heading = ("name", "kind", "state", "intention", "attempts", "result")
-    text += "\n" + columns([heading, *(tuple(map(harmless, row)) for row in rows)])
+    text += "\n" + columns([heading, *(tuple(map(printable, row)) for row in rows)])
     return text + _history(changes)
 
 
 def _given(text: str) -> str:
     given = _value(text)
     if not isinstance(given, dict):
-        return short(masked(str(text)))
-    return short(js.dumps(masked_values(cast("dict[str, object]", given))))
+        return shorten(masked(str(text)))
+    return shorten(js.dumps(masked_values(cast("dict[str, object]", given))))
 
 
 def _outcome(row: StepRow) -> str:
     error = masked(step_view(row).error)
     if error or row.result is None:
-        return short(error)
-    return HIDDEN if is_secret(row.name) else short(_result(row.result))
+        return shorten(error)
+    return HIDDEN if is_secret(row.name) else shorten(_result(row.result))
 
 
 def _result(text: str) -> str:
@@ -396,15 +396,15 @@ def _result(text: str) -> str:
 def _history(changes: Sequence[Change]) -> str:
     if not changes:
         return ""
-    rows = [(moment(each.at), each.name, each.old, each.new, _why(each)) for each in changes[-_LATEST:]]
+    rows = [(local_time(each.at), each.name, each.old, each.new, _why(each)) for each in changes[-_LATEST:]]
     left = len(changes) - len(rows)
     text = f"\n({left} changes before these; --json has all)\n" if left else "\n"
-    return text + columns([("at", "name", "from", "to", ""), *(tuple(map(harmless, row)) for row in rows)])
+    return text + columns([("at", "name", "from", "to", ""), *(tuple(map(printable, row)) for row in rows)])
 
 
 def _why(change: Change) -> str:
     if change.text is not None and change.new in ("FAILURE", "REVERT_FAILURE"):
-        return short(masked(str(Failure.decode(change.text))))
+        return shorten(masked(str(Failure.decode(change.text))))
     return masked(change.reason)
 
 

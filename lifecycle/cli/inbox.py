@@ -13,8 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._masking import HIDDEN, is_secret, masked
+from lifecycle._text import plural, printable, shorten
 from lifecycle.cli.files import check_file
-from lifecycle.cli.output import DONE, CliError, UsageError, ago, columns, give, harmless, moment, several, short, voice
+from lifecycle.cli.output import DONE, CliError, UsageError, ago, columns, local_time, print_result, stderr_console
 from lifecycle.errors import JournalError
 from lifecycle.journal import QUEUES, FileLock
 from lifecycle.journal.databases import Database
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from lifecycle.journal import Entry
     from lifecycle.journal.databases import Work
 
-__all__ = ["VERBS", "inbox"]
+__all__ = ["inbox"]
 
 _COLUMNS = ("id", "state", "attempts", "accepted", "topic", "error")
 
@@ -42,7 +43,7 @@ def inbox(verb: str, file: Path, letters: Sequence[str]) -> int:
         CliError: for a letter that is not there, or cannot be had now.
     """
     with _opened(file) as carry_out:
-        VERBS[verb](carry_out, letters)
+        COMMANDS[verb](carry_out, letters)
     return DONE
 
 
@@ -89,9 +90,9 @@ def _list(carry_out: Callable[[Work], Any], _letters: Sequence[str]) -> None:
     entries: list[Entry] = carry_out(WEBHOOKS.entries)
     rows = [_COLUMNS, *map(_row, entries)]
     if entries:
-        give(sys.stdout, columns(rows))
+        print_result(sys.stdout, columns(rows))
     else:
-        voice().say("nothing waits, and there are no dead letters")
+        stderr_console().info("nothing waits, and there are no dead letters")
 
 
 def _show(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
@@ -100,7 +101,7 @@ def _show(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
         entry: Entry | None = carry_out(partial(WEBHOOKS.get, number=number))
         if entry is None:
             raise CliError(f"there is no letter {number} any more")
-        give(sys.stdout, _described(entry))
+        print_result(sys.stdout, _described(entry))
 
 
 def _replay(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
@@ -109,7 +110,7 @@ def _replay(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
     for number in numbers:
         if not carry_out(partial(WEBHOOKS.revive, number=number)):
             raise CliError(f"letter {number} is with the receiver at this moment, or gone")
-    voice().say(f"{several(len(numbers), 'letter')} to be delivered again")
+    stderr_console().info(f"{plural(len(numbers), 'letter')} to be delivered again")
 
 
 def _drop(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
@@ -122,15 +123,15 @@ def _drop(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> None:
         return taken
 
     taken: list[int] = carry_out(remove)
-    voice().say(f"{several(len(numbers), 'letter')} removed")
+    stderr_console().info(f"{plural(len(numbers), 'letter')} removed")
     if taken:
         shown = ", ".join(map(str, taken))
-        voice().say(
+        stderr_console().info(
             f"of these the receiver already has {shown}, and may deliver that; nothing brings it back after a crash"
         )
 
 
-VERBS: dict[str, Callable[[Callable[[Work], Any], Sequence[str]], None]] = {
+COMMANDS: dict[str, Callable[[Callable[[Work], Any], Sequence[str]], None]] = {
     "list": _list,
     "show": _show,
     "replay": _replay,
@@ -157,8 +158,15 @@ def _numbers(carry_out: Callable[[Work], Any], letters: Sequence[str]) -> list[i
 def _row(entry: Entry) -> tuple[str, ...]:
     event = _event(entry)
     topic = "(cannot be read)" if event is None else event.topic
-    cells = (str(entry.id), _state(entry), str(entry.attempts), ago(entry.accepted), topic, short(masked(entry.error)))
-    return tuple(harmless(cell) for cell in cells)
+    cells = (
+        str(entry.id),
+        _state(entry),
+        str(entry.attempts),
+        ago(entry.accepted),
+        topic,
+        shorten(masked(entry.error)),
+    )
+    return tuple(printable(cell) for cell in cells)
 
 
 def _state(entry: Entry) -> str:
@@ -174,11 +182,11 @@ def _described(entry: Entry) -> str:
     known = [
         ("letter", str(entry.id)),
         ("state", _state(entry)),
-        ("accepted", f"{moment(entry.accepted)}, {ago(entry.accepted)} ago"),
+        ("accepted", f"{local_time(entry.accepted)}, {ago(entry.accepted)} ago"),
         ("attempts", f"{entry.attempts}, of which {entry.failures} failed"),
         ("error", masked(entry.error) or "none"),
     ]
-    text = "".join(f"{name:<10}{harmless(value)}\n" for name, value in known)
+    text = "".join(f"{name:<10}{printable(value)}\n" for name, value in known)
     return text + (_request(event) if event is not None else "(the request cannot be read)\n") + "\n"
 
 
@@ -189,8 +197,8 @@ def _request(event: WebhookEvent) -> str:
         f"request   {event.method} {event.path}{masked(f'?{query}') if query else ''}",
         *(f"  {name}: {_shown(name, value)}" for name, value in event.headers.items()),
     ]
-    body = harmless(masked(event.text()), "\n\t")
-    return "".join(f"{harmless(line)}\n" for line in lines) + (f"\n{body}\n" if body else "")
+    body = printable(masked(event.text()), "\n\t")
+    return "".join(f"{printable(line)}\n" for line in lines) + (f"\n{body}\n" if body else "")
 
 
 def _shown(name: str, value: str) -> str:

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.cli.output import PREFIX, Voice, brief, put, voice
+from lifecycle.cli.output import PREFIX, Console, stderr_console, without_output, write
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from lifecycle.cli.options import LogFormat
 
-__all__ = ["MachineVoice", "configured", "failure_shown", "heard", "json_line", "voice_of"]
+__all__ = ["JsonConsole", "console_for", "json_line", "logging_to", "print_failure", "program_logging"]
 
 
 #: Logs at level info whom it refused: who sets up a sender looks here for what is wrong.
@@ -27,39 +27,39 @@ _OURSELVES = "lifecycle.cli"
 
 
 @dataclass(frozen=True, slots=True)
-class MachineVoice(Voice):
+class JsonConsole(Console):
     """Prints each message as an object of JSON, as log records are; see `lifecycle.observe.JsonFormatter`."""
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         """What happens."""
         self.tell(_record(logging.INFO, text))
 
-    def good(self, text: str) -> None:
+    def success(self, text: str) -> None:
         """What was wished for happened."""
         self.tell(_record(logging.INFO, text))
 
-    def warn(self, text: str) -> None:
+    def warning(self, text: str) -> None:
         """What the reader may want to change."""
         self.tell(_record(logging.WARNING, text))
 
-    def bad(self, text: str) -> None:
+    def error(self, text: str) -> None:
         """What went wrong."""
         self.tell(_record(logging.ERROR, text))
 
     def tell(self, record: logging.LogRecord) -> None:
         """A record that was logged."""
-        put(self.stream or sys.stderr, _encoded(record))
+        write(self.stream or sys.stderr, _encoded(record))
 
 
-def voice_of(log_format: LogFormat | None, prefix: str = PREFIX) -> Voice:
+def console_for(log_format: LogFormat | None, prefix: str = PREFIX) -> Console:
     """Who speaks in that format on standard error."""
-    return MachineVoice() if log_format == "json" else voice(prefix)
+    return JsonConsole() if log_format == "json" else stderr_console(prefix)
 
 
-def failure_shown(voice: Voice, error: BaseException) -> None:
+def print_failure(console: Console, error: BaseException) -> None:
     """Show ``error`` of the user's program whole."""
-    if isinstance(voice, MachineVoice):
-        voice.tell(_record(logging.ERROR, str(error), exc_info=(type(error), error, error.__traceback__)))
+    if isinstance(console, JsonConsole):
+        console.tell(_record(logging.ERROR, str(error), exc_info=(type(error), error, error.__traceback__)))
     else:
         traceback.print_exception(error)
 
@@ -82,9 +82,9 @@ def _record(level: int, text: str, **fields: Any) -> logging.LogRecord:
 
 
 @contextmanager
-def heard(voice: Voice) -> Generator[None]:
+def logging_to(console: Console) -> Generator[None]:
     """Within the block ``voice`` says what the library logs, from warnings on; and which requests it refuses."""
-    logger, sources, handler = logging.getLogger("lifecycle"), logging.getLogger(_SOURCES), _Spoken(voice)
+    logger, sources, handler = logging.getLogger("lifecycle"), logging.getLogger(_SOURCES), _WarningHandler(console)
     propagated, logger.propagate = logger.propagate, False
     level = sources.level
     sources.setLevel(logging.INFO)
@@ -98,15 +98,15 @@ def heard(voice: Voice) -> Generator[None]:
 
 
 @contextmanager
-def configured(voice: Voice) -> Generator[None]:
+def program_logging(console: Console) -> Generator[None]:
     """Within the block a program of the user's runs here, and ``voice`` says what is logged.
 
     As JSON that is whatever anybody logs, from level info on, unless the program configures the root logger anew. As
     text it is what the library logs, from warnings on, as long as the program has configured nothing.
     """
-    is_machine = isinstance(voice, MachineVoice)
+    is_machine = isinstance(console, JsonConsole)
     logger = logging.getLogger() if is_machine else logging.getLogger("lifecycle")
-    handler = _Told(voice) if is_machine else _Unconfigured(voice)
+    handler = _ConsoleHandler(console) if is_machine else _DefaultHandler(console)
     level = logger.level
     logger.setLevel(logging.INFO if is_machine else level)
     logger.addHandler(handler)
@@ -117,28 +117,30 @@ def configured(voice: Voice) -> Generator[None]:
         logger.setLevel(level)
 
 
-class _Told(logging.Handler):
+class _ConsoleHandler(logging.Handler):
     """Lets ``voice`` say what comes."""
 
-    def __init__(self, voice: Voice) -> None:
+    def __init__(self, console: Console) -> None:
         super().__init__()
-        self._voice = voice
+        self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        if isinstance(self._voice, MachineVoice):
-            self._voice.tell(record)
+        if isinstance(self._console, JsonConsole):
+            self._console.tell(record)
         else:
-            (self._voice.bad if record.levelno >= logging.ERROR else self._voice.warn)(brief(self.format(record)))
+            (self._console.error if record.levelno >= logging.ERROR else self._console.warning)(
+                without_output(self.format(record))
+            )
 
 
-class _Spoken(_Told):
+class _WarningHandler(_ConsoleHandler):
     """Only what somebody should know."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno >= logging.WARNING or record.name == _SOURCES
 
 
-class _Unconfigured(_Told):
+class _DefaultHandler(_ConsoleHandler):
     """Only what somebody should know, and nothing once the program has its own way of logging."""
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -16,13 +16,14 @@ from lifecycle.cli.files import did_you_mean, shown, texts
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lifecycle.cli.paths import Glob
+    from lifecycle.control.patterns import Pattern
 
 __all__ = [
     "LOG_FORMAT",
     "Action",
     "Address",
     "Busy",
+    "Glob",
     "LogFormat",
     "Option",
     "Policy",
@@ -74,6 +75,57 @@ class Address(NamedTuple):
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
         return is_loopback(self.host)
+
+
+@dataclass(frozen=True, slots=True)
+class Glob:
+    """A glob for paths: a pattern as of topics, with the rules of ``.gitignore``.
+
+    ``*`` and ``?`` never cross a slash, ``**`` does. A glob without a slash matches a name anywhere; one with a slash
+    starts at ``base``; one that ends in a slash matches everything below. Paths have forward slashes and are relative
+    to ``base`` (None: the current directory).
+
+    Raises:
+        ValueError: for an empty one, or (`InvalidPattern`) naming the position of what cannot be read.
+    """
+
+    text: str
+    base: Path | None = None
+    _pattern: Pattern = field(init=False, repr=False, compare=False)
+    _below: Pattern | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.text.strip("./"):
+            raise ValueError(f"{self.text!r} is no glob for paths; give one such as '*.py' or 'src/**'")
+        from lifecycle.control.patterns import Pattern  # with the router, which the help does not need
+
+        anchored = self.text.removeprefix("./").strip("/")
+        floating = "/" not in self.text.rstrip("/")
+        pattern = Pattern(f"**/{anchored}" if floating else anchored)
+        object.__setattr__(self, "_pattern", pattern)
+        object.__setattr__(self, "_below", Pattern(f"{pattern}/**") if self.text.endswith("/") else None)
+
+    def at(self, base: Path) -> Glob:
+        """The same, starting at ``base``."""
+        return replace(self, base=base)
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it has no wildcard, and so was meant for exactly what it says."""
+        return self._below is None and not any(char in self.text for char in "*?[")
+
+    def matches(self, path: str) -> bool:
+        """Whether it means this very path."""
+        if self._below is not None:
+            return self._below.matches(path) and not self._pattern.matches(path)
+        return self._pattern.matches(path)
+
+    def covers(self, path: str) -> bool:
+        """Whether it means the path or a directory above it."""
+        parts = path.split("/")
+        # A glob for directories does not mean a file of that name.
+        last = len(parts) - (self._below is not None)
+        return any(self._pattern.matches("/".join(parts[:end])) for end in range(1, last + 1))
 
 
 class Rule(NamedTuple):
@@ -196,8 +248,6 @@ def rules(text: str) -> tuple[Rule, ...]:
 
 def globs(text: str) -> tuple[Glob, ...]:
     """One glob for paths."""
-    from lifecycle.cli.paths import Glob
-
     return (Glob(text),)
 
 

@@ -22,22 +22,19 @@ __all__ = [
     "USAGE",
     "CliError",
     "ConfigError",
+    "Console",
     "UsageError",
-    "Voice",
     "ago",
-    "at_terminal",
-    "brief",
-    "colourful",
     "columns",
-    "give",
-    "harmless",
-    "moment",
-    "painted",
-    "put",
-    "several",
-    "short",
+    "has_colour",
+    "is_terminal",
+    "local_time",
+    "paint",
+    "print_result",
     "signal_name",
-    "voice",
+    "stderr_console",
+    "without_output",
+    "write",
 ]
 
 #: Done, or stopped on request.
@@ -77,7 +74,7 @@ class ConfigError(CliError):
     status = CONFIGURATION
 
 
-def put(stream: TextIO | None, text: str) -> bool:
+def write(stream: TextIO | None, text: str) -> bool:
     """Write ``text`` now; False if its reader has just gone.
 
     Where ``stream`` was closed when we were started (None), or its reader has gone, there is nobody to tell; later
@@ -90,7 +87,7 @@ def put(stream: TextIO | None, text: str) -> bool:
         return True
 
 
-def give(stream: TextIO | None, text: str) -> bool:
+def print_result(stream: TextIO | None, text: str) -> bool:
     """Write ``text``, which is what a command was asked for, as `put` does.
 
     Raises:
@@ -130,7 +127,7 @@ def _put(stream: TextIO | None, text: str) -> bool:
     return True
 
 
-def brief(text: str) -> str:
+def without_output(text: str) -> str:
     """What the library says of an end, without the last lines of a process, which have been shown already."""
     return text.partition("; its last words:\n")[0]
 
@@ -143,7 +140,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def painted(text: str, colour: str) -> str:
+def paint(text: str, colour: str) -> str:
     """``text`` in a colour, given as the parameters of the control sequence."""
     return f"\x1b[{colour}m{text}\x1b[0m"
 
@@ -154,53 +151,53 @@ def _to_nowhere(stream: TextIO) -> None:
     os.close(nowhere)
 
 
-def colourful(stream: TextIO | None, env: Mapping[str, str] = os.environ) -> bool:
+def has_colour(stream: TextIO | None, env: Mapping[str, str] = os.environ) -> bool:
     """Whether colour is wanted there: a terminal, and nobody said no (https://no-color.org)."""
     if env.get("NO_COLOR") or env.get("TERM") == "dumb":
         return False
-    return at_terminal(stream)
+    return is_terminal(stream)
 
 
-def at_terminal(stream: TextIO | None) -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
     """Whether somebody sits there; None is a stream that was closed when we were started."""
     return stream is not None and stream.isatty()
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class Console:
     """Prints messages, each line with the prefix; ``stream`` None is whatever standard error is at the time."""
 
     colour: bool = False
     stream: TextIO | None = None
     prefix: str = PREFIX
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         """What happens."""
         self._print(text, _DIM)
 
-    def good(self, text: str) -> None:
+    def success(self, text: str) -> None:
         """What was wished for happened."""
         self._print(text, _GREEN)
 
-    def warn(self, text: str) -> None:
+    def warning(self, text: str) -> None:
         """What the reader may want to change."""
         self._print(text, _YELLOW)
 
-    def bad(self, text: str) -> None:
+    def error(self, text: str) -> None:
         """What went wrong."""
         self._print(text, _RED)
 
     def _print(self, text: str, colour: str) -> None:
         lines = [f"{self.prefix} {line}".rstrip() for line in text.splitlines() or [""]]
         if self.colour:
-            lines = [painted(line, colour) for line in lines]
+            lines = [paint(line, colour) for line in lines]
         # One write a message: two writers must not interleave within it.
-        put(self.stream or sys.stderr, "".join(line + "\n" for line in lines))
+        write(self.stream or sys.stderr, "".join(line + "\n" for line in lines))
 
 
-def voice(prefix: str = PREFIX) -> Voice:
+def stderr_console(prefix: str = PREFIX) -> Console:
     """Who speaks to a person on standard error."""
-    return Voice(colourful(sys.stderr), prefix=prefix)
+    return Console(has_colour(sys.stderr), prefix=prefix)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
@@ -208,21 +205,6 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "".join(f"{line}\n" for line in lines)
-
-
-def harmless(text: str, kept: str = "") -> str:
-    """``text`` with whatever a terminal might obey written out, but for the characters ``kept``."""
-    return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
-
-
-def short(text: str, longest: int = _SHORT) -> str:
-    """``text``, or its beginning and an ellipsis."""
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def several(count: int, noun: str) -> str:
-    """``1 restart``, ``2 restarts``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def ago(since: float) -> str:
@@ -234,6 +216,6 @@ def ago(since: float) -> str:
     return f"{seconds} s"
 
 
-def moment(at: float) -> str:
+def local_time(at: float) -> str:
     """When that was, as the clock on the wall has it."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

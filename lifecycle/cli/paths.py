@@ -1,73 +1,36 @@
-"""Paths that count: globs, what git ignores, and what a change of a path leads to."""
+"""What a changed path leads to, decided by the settings and by what git ignores.
+
+Files that our own output goes to never count. Then, in this order: the first rule of ``--on`` that matches;
+``--ignore``; what git ignores; ``--ext`` and ``--include``. A rule that names a file without wildcards (``--on
+.env=restart``) counts even if git ignores that file. One with wildcards does not, so that what a build writes does not
+trigger ``*.js=restart``.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import stat
-from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-from lifecycle.control.patterns import Pattern
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from pathspec import GitIgnoreSpec
 
-    from lifecycle.cli.options import Action
+    from lifecycle.cli.options import Action, Glob
+    from lifecycle.cli.output import Console
     from lifecycle.cli.watch.settings import Settings
+    from lifecycle.events import Change
 
-__all__ = ["Glob", "PathRules", "absolute", "available", "has_rules", "own_output"]
+__all__ = ["PathRules", "absolute", "available", "honours_gitignore", "own_output"]
+
+#: Names in a message; the others are counted.
+_MAX_NAMES: Final = 3
 
 _log = logging.getLogger("lifecycle.cli")
-
-
-@dataclass(frozen=True, slots=True)
-class Glob:
-    """One glob, ready to match paths with forward slashes, relative to ``base`` (None: the current directory).
-
-    Raises:
-        ValueError: for an empty one, or (`InvalidPattern`) naming the position of what cannot be read.
-    """
-
-    text: str
-    base: Path | None = None
-    _pattern: Pattern = field(init=False, repr=False, compare=False)
-    _below: Pattern | None = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if not self.text.strip("./"):
-            raise ValueError(f"{self.text!r} is no glob for paths; give one such as '*.py' or 'src/**'")
-        anchored = self.text.removeprefix("./").strip("/")
-        floating = "/" not in self.text.rstrip("/")
-        pattern = Pattern(f"**/{anchored}" if floating else anchored)
-        object.__setattr__(self, "_pattern", pattern)
-        object.__setattr__(self, "_below", Pattern(f"{pattern}/**") if self.text.endswith("/") else None)
-
-    def at(self, base: Path) -> Glob:
-        """The same, starting at ``base``."""
-        return replace(self, base=base)
-
-    @property
-    def is_name(self) -> bool:
-        """Whether it has no wildcard, and so was meant for exactly what it says."""
-        return self._below is None and not any(char in self.text for char in "*?[")
-
-    def matches(self, path: str) -> bool:
-        """Whether it means this very path."""
-        if self._below is not None:
-            return self._below.matches(path) and not self._pattern.matches(path)
-        return self._pattern.matches(path)
-
-    def covers(self, path: str) -> bool:
-        """Whether it means the path or a directory above it."""
-        parts = path.split("/")
-        # A glob for directories does not mean a file of that name.
-        last = len(parts) - (self._below is not None)
-        return any(self._pattern.matches("/".join(parts[:end])) for end in range(1, last + 1))
 
 
 class _IgnoreFile(NamedTuple):
@@ -140,6 +103,18 @@ def has_rules(roots: Iterable[Path]) -> bool:
     return False
 
 
+def honours_gitignore(settings: Settings, console: Console) -> bool:
+    """Whether what git ignores shall not count, and can be known."""
+    if not settings.gitignore or available():
+        return settings.gitignore
+    if has_rules(path.absolute() for path in settings.paths):
+        console.warning(
+            ".gitignore is not honoured: pathspec is not installed; pip install 'lifecycle-control[watch]', "
+            "or say --no-gitignore"
+        )
+    return False
+
+
 def available() -> bool:
     """Whether the library that reads the rules is installed."""
     return find_spec("pathspec") is not None
@@ -204,11 +179,6 @@ class PathRules:
             return "ignore"
         return self._otherwise if self._is_wanted(path) else "ignore"
 
-    def strongest(self, paths: Iterable[Path]) -> Action:
-        """What several changes lead to together: a restart does all that a reload would."""
-        actions = {self.action(path) for path in paths}
-        return "restart" if "restart" in actions else "reload" if "reload" in actions else "ignore"
-
     def name(self, path: Path, start: Path | None = None) -> str:
         """``path`` as globs and people see it: from ``start`` (the current directory), else from the watched one."""
         path = absolute(path, self._here)
@@ -216,6 +186,15 @@ class PathRules:
             if path.is_relative_to(base):
                 return path.relative_to(base).as_posix()
         return path.as_posix().lstrip("/")
+
+    def describe(self, changes: Mapping[Path, Change]) -> str:
+        """Return ``changed: app.py, new.py (added) (+3)``."""
+        shown = [
+            self.name(path) + ("" if change == "modified" else f" ({change})")
+            for path, change in list(changes.items())[:_MAX_NAMES]
+        ]
+        more = len(changes) - len(shown)
+        return f"changed: {', '.join(shown)}" + (f" (+{more})" if more else "")
 
     def _matches(self, glob: Glob, path: Path) -> bool:
         return glob.matches(self.name(path, glob.base))

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from lifecycle.cli.logs import configured, failure_shown, voice_of
+from lifecycle.cli.logs import console_for, print_failure, program_logging
 from lifecycle.cli.output import DONE, FAILED, UsageError
 from lifecycle.runtime.mains import Auxiliary
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from lifecycle.cli.options import LogFormat
-    from lifecycle.cli.output import Voice
+    from lifecycle.cli.output import Console
 
-__all__ = ["Steered", "find", "load", "named_after", "run_target"]
+__all__ = ["OptionalControlSocket", "find", "load", "program_name", "run_target"]
 
 #: What a shell adds to the number of the signal that a process died of.
 _SIGNALLED = 128
@@ -37,22 +37,22 @@ def run_target(target: str, *, factory: bool, log_format: LogFormat | None = Non
         UsageError: when there is no such module or attribute, or nothing there that can be run.
     """
     sys.path.insert(0, str(Path.cwd()))
-    voice = voice_of(log_format)
-    with configured(voice):
-        return _run(target, load(target, factory=factory), voice)
+    console = console_for(log_format)
+    with program_logging(console):
+        return _run(target, load(target, factory=factory), console)
 
 
-def _run(target: str, mains: tuple[Any, ...], voice: Voice) -> int:
+def _run(target: str, mains: tuple[Any, ...], console: Console) -> int:
     from lifecycle.runtime import run
 
     try:
-        run(Steered(target.partition(":")[0], voice), *mains)
+        run(OptionalControlSocket(target.partition(":")[0], console), *mains)
     except Exception as error:  # noqa: BLE001  # shown to the user whole: it is their program
         status = _own_code(mains)
         if status is None:
-            failure_shown(voice, error)
+            print_failure(console, error)
             return FAILED
-        voice.bad(str(error))
+        console.error(str(error))
         return status
     return _own_code(mains) or DONE
 
@@ -114,11 +114,11 @@ def _made(factory: Any, target: str) -> tuple[Any, ...]:
     if not callable(factory) or inspect.iscoroutinefunction(factory):
         raise UsageError(f"{target} is {factory!r}, which is no plain function; leave --factory out to run it itself")
     made = factory()
-    several = tuple(cast("Iterable[Any]", made)) if isinstance(made, list | tuple) else (made,)
-    strangers = [each for each in several if not _can_run(each)]
-    if strangers or not several:
+    components = tuple(cast("Iterable[Any]", made)) if isinstance(made, list | tuple) else (made,)
+    strangers = [each for each in components if not _can_run(each)]
+    if strangers or not components:
         raise UsageError(f"{target}() returned {made!r}; return async functions, routers or workers")
-    return several
+    return components
 
 
 def _can_run(thing: Any) -> bool:
@@ -145,13 +145,13 @@ def _own_code(mains: tuple[Any, ...]) -> int | None:
     return None
 
 
-class Steered(Auxiliary):
+class OptionalControlSocket(Auxiliary):
     """A main for `run`: a `ControlSocket` called ``name``; one that cannot be opened is said, and nothing else."""
 
-    def __init__(self, name: str, voice: Voice) -> None:
+    def __init__(self, name: str, console: Console) -> None:
         super().__init__()
         self.name = name
-        self._voice = voice
+        self._console = console
 
     async def _open(self, held: AsyncExitStack) -> None:
         if not hasattr(socket, "AF_UNIX"):
@@ -161,9 +161,9 @@ class Steered(Auxiliary):
         try:
             await held.enter_async_context(ControlSocket(self.name))
         except OSError as error:
-            self._voice.warn(f"lifecycle ctl will not find this program: {error.strerror or error}")
+            self._console.warning(f"lifecycle ctl will not find this program: {error.strerror or error}")
 
 
-def named_after(command: str, directory: Path) -> str:
+def program_name(command: str, directory: Path) -> str:
     """A name for what ``command`` runs in ``directory``, of characters that need no quotes."""
     return f"{command}-{re.sub('[^A-Za-z0-9._-]+', '_', directory.name) or 'root'}"

@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 from lifecycle._util import reason_of
 from lifecycle.cli.files import secret_in
-from lifecycle.cli.output import DONE, FAILED, CliError, UsageError, give
+from lifecycle.cli.output import DONE, FAILED, CliError, UsageError, print_result
 from lifecycle.sources.signatures import GitHub, GitLab, Hmac, Slack, StandardWebhooks, Stripe
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def send(url: str, *, scheme: str, secret_env: str, data: str, options: Mapping[
     except (ValueError, ImportError) as error:
         raise UsageError(f"--scheme {scheme} with the secret in {secret_env}: {error}") from None
     answer = _post(target, body, headers)
-    give(sys.stdout, str(answer))
+    print_result(sys.stdout, str(answer))
     return DONE if 200 <= answer.status < 300 else FAILED  # noqa: PLR2004  # what HTTP calls a success
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from lifecycle.cli import main
 from lifecycle.cli.app import parse
-from lifecycle.cli.logs import MachineVoice, configured, failure_shown, heard, voice_of
-from lifecycle.cli.output import Voice
+from lifecycle.cli.logs import JsonConsole, console_for, logging_to, print_failure, program_logging
+from lifecycle.cli.output import Console
 from lifecycle.cli.up.screen import Screen
 from lifecycle.cli.watch.settings import watch_settings
 
@@ -42,11 +42,11 @@ def alone() -> Iterator[None]:
 
 def test_every_word_of_the_command_is_an_object() -> None:
     stream = io.StringIO()
-    voice = MachineVoice(stream=stream)
-    voice.say("one\ntwo")
-    voice.good("up")
-    voice.warn("hm")
-    voice.bad('no "disk" 😀')
+    console = JsonConsole(stream=stream)
+    console.info("one\ntwo")
+    console.success("up")
+    console.warning("hm")
+    console.error('no "disk" 😀')
     lines = told(stream.getvalue())
     assert [(line["level"], line["message"]) for line in lines] == [
         ("info", "one\ntwo"),
@@ -62,7 +62,7 @@ def test_every_word_of_the_command_is_an_object() -> None:
 def test_what_the_library_logs_is_an_object_with_its_error() -> None:
     stream = io.StringIO()
     log = logging.getLogger("lifecycle.control")
-    with heard(MachineVoice(stream=stream)):
+    with logging_to(JsonConsole(stream=stream)):
         log.info("not this")
         log.error("it failed: %s", "x", exc_info=ValueError("no"))
     [line] = told(stream.getvalue())
@@ -72,7 +72,7 @@ def test_what_the_library_logs_is_an_object_with_its_error() -> None:
 
 def test_a_program_that_logs_nothing_itself_shows_what_the_library_logs() -> None:
     stream = io.StringIO()
-    with alone(), configured(Voice(stream=stream)):
+    with alone(), program_logging(Console(stream=stream)):
         logging.getLogger("lifecycle.control").info("not this")
         logging.getLogger("lifecycle.control").warning("a source failed")
     assert stream.getvalue() == "[lifecycle] a source failed\n"
@@ -82,7 +82,7 @@ def test_a_program_that_logs_nothing_itself_shows_what_the_library_logs() -> Non
 def test_a_program_that_logs_itself_is_left_alone(name: str) -> None:
     stream, own = io.StringIO(), io.StringIO()
     logger, handler = logging.getLogger(name), logging.StreamHandler(own)
-    with alone(), configured(Voice(stream=stream)):
+    with alone(), program_logging(Console(stream=stream)):
         logger.addHandler(handler)
         try:
             logging.getLogger("lifecycle.control").warning("a source failed")
@@ -94,7 +94,7 @@ def test_a_program_that_logs_itself_is_left_alone(name: str) -> None:
 def test_as_json_everything_that_is_logged_is_there_and_nothing_stays_behind() -> None:
     stream = io.StringIO()
     with alone():
-        with configured(MachineVoice(stream=stream)):
+        with program_logging(JsonConsole(stream=stream)):
             logging.basicConfig(format="mine: %(message)s")
             logging.getLogger("shop").info("order %d", 7, extra={"customer": "bob"})
             logging.getLogger("lifecycle.control").debug("not this")
@@ -107,7 +107,7 @@ def test_as_json_everything_that_is_logged_is_there_and_nothing_stays_behind() -
 
 def test_an_error_of_the_program_is_one_object() -> None:
     stream = io.StringIO()
-    failure_shown(MachineVoice(stream=stream), ValueError("no"))
+    print_failure(JsonConsole(stream=stream), ValueError("no"))
     [line] = told(stream.getvalue())
     assert (line["level"], line["message"]) == ("error", "no")
     assert "ValueError: no" in line["exception"]
@@ -116,7 +116,7 @@ def test_an_error_of_the_program_is_one_object() -> None:
 def test_lines_of_processes_are_objects_that_say_whose_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     with Screen(["web"], log_dir=None, gone=pytest.fail, log_format="json") as screen:
         screen.output("web")('GET "/" \x1b[31mred\r', "stderr")
-        screen.voice.say("started web")
+        screen.console.info("started web")
     shown = capsys.readouterr()
     [line], [said] = told(shown.out), told(shown.err)
     assert (line["worker"], line["stream"], line["message"]) == ("web", "stderr", 'GET "/" \x1b[31mred\r')
@@ -131,8 +131,8 @@ def test_a_mistake_on_the_command_line_is_an_object_too(capsys: pytest.CaptureFi
 
 
 def test_without_it_people_are_spoken_to(capsys: pytest.CaptureFixture[str]) -> None:
-    assert type(voice_of(None)) is Voice
-    assert type(voice_of("text")) is Voice
+    assert type(console_for(None)) is Console
+    assert type(console_for("text")) is Console
     assert main(["run", "nowhere"]) == 2
     assert capsys.readouterr().err.startswith("[lifecycle] ")
 
@@ -153,4 +153,4 @@ def test_for_watch_it_can_stand_in_the_file() -> None:
 
 def test_a_stream_that_was_closed_when_we_began_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
-    MachineVoice().say("nobody hears this")
+    JsonConsole().info("nobody hears this")

@@ -14,7 +14,7 @@ import pytest
 
 from lifecycle.cli import main
 from lifecycle.cli.app import parse
-from lifecycle.cli.output import Voice, colourful
+from lifecycle.cli.output import Console, has_colour
 from lifecycle.flows import Flows, linear, task
 
 ROOT = Path(__file__).parents[2]
@@ -126,7 +126,7 @@ def test_a_refusal_is_one_line_and_a_status(capsys: pytest.CaptureFixture[str]) 
 
 def test_every_line_of_a_message_has_the_prefix() -> None:
     stream = io.StringIO()
-    Voice(stream=stream).bad("one\n\n  two")
+    Console(stream=stream).error("one\n\n  two")
     assert stream.getvalue() == "[lifecycle] one\n[lifecycle]\n[lifecycle]   two\n"
 
 
@@ -140,9 +140,9 @@ class FakeTerminal(io.StringIO):
 )
 def test_colour_is_for_terminals_and_can_be_refused(env: dict[str, str], colour: bool) -> None:
     stream = FakeTerminal()
-    assert colourful(stream, env) is colour
-    assert not colourful(io.StringIO(), env)
-    Voice(colour, stream).good("done")
+    assert has_colour(stream, env) is colour
+    assert not has_colour(io.StringIO(), env)
+    Console(colour, stream).success("done")
     assert ("\x1b[" in stream.getvalue()) is colour
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from lifecycle.cli.app import parse
-from lifecycle.cli.options import Address, Rule
+from lifecycle.cli.options import Address, Glob, Rule
 from lifecycle.cli.output import ConfigError, UsageError
-from lifecycle.cli.paths import Glob
 from lifecycle.cli.watch.settings import Settings, find_table, watch_settings
 
 

@@ -37,8 +37,8 @@ print(platform.python_implementation(), platform.python_version())
 #: Each prints "works" where its extra is installed.
 EXTRAS = {
     "cli": """
-from lifecycle.cli.ctl.printing import Sheet
-sheet = Sheet(("name", "status"), [("api", "running")])
+from lifecycle.cli.ctl.printing import Table
+sheet = Table(("name", "status"), [("api", "running")])
 print(sheet.plain())
 try:
     assert sheet.rich().row_count == 1
@@ -110,12 +110,11 @@ print("works")
 """,
     "watch": """
 from pathlib import Path
-from lifecycle.cli.output import Voice
-from lifecycle.cli.paths import available
-from lifecycle.cli.watch.run import _honours_git
+from lifecycle.cli.output import Console
+from lifecycle.cli.paths import available, honours_gitignore
 from lifecycle.cli.watch.settings import Settings
 Path(".gitignore").write_text("*.log")
-if _honours_git(Settings(command=("true",), paths=(Path(),), gitignore=True), Voice()):
+if honours_gitignore(Settings(command=("true",), paths=(Path(),), gitignore=True), Console()):
     print("works")
 """,
 }

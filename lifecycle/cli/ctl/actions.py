@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from lifecycle._text import plural, printable
 from lifecycle.cli.ctl.client import GoneError, SilentError, choose, decoded
-from lifecycle.cli.ctl.printing import console, show_json, show_text
+from lifecycle.cli.ctl.printing import rich_console, show_json, show_text
 from lifecycle.cli.ctl.status import Tree
-from lifecycle.cli.output import DONE, FAILED, CliError, UsageError, harmless, several, voice
+from lifecycle.cli.output import DONE, FAILED, CliError, UsageError, stderr_console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.ctl.commands import Request
     from lifecycle.cli.ctl.status import Node
 
-__all__ = ["Left", "Renewal", "bar", "command", "emit", "restart", "stop"]
+__all__ = ["RestartProgress", "StopProgress", "bar", "command", "emit", "restart", "stop"]
 
 #: Seconds for a process to end after its socket was closed: by default a program ends within 25.
 _EXIT_TIMEOUT: Final = 30.0
@@ -41,26 +42,26 @@ _ALIVE: Final = ("pending", "starting", "running", "suspended", "stopping")
 def command(request: Request) -> int:
     """Have the program carry out its command, and wait for the outcome."""
     client = choose(request.program)
-    with patiently(client):
+    with interruptible(client):
         outcome = client.post("/api/command", {"line": line_of(request)})
-    return told(client, request, outcome)
+    return report(client, request, outcome)
 
 
 def emit(request: Request) -> int:
     """Send an event, and wait for what becomes of it."""
-    text, data = request.given["data"], None
+    text, data = request.arguments["data"], None
     try:
         data = None if text is None else json.loads(text)
     except ValueError as error:
         raise UsageError(f"{text!r} is no JSON: {error}; a text is given as '\"text\"'") from None
     client = choose(request.program)
-    with patiently(client):
-        outcome = client.post("/api/emit", {"topic": request.given["topic"], "data": data})
-    return told(client, request, outcome)
+    with interruptible(client):
+        outcome = client.post("/api/emit", {"topic": request.arguments["topic"], "data": data})
+    return report(client, request, outcome)
 
 
 @contextmanager
-def patiently(client: Client) -> Generator[None]:
+def interruptible(client: Client) -> Generator[None]:
     """Within the block Ctrl+C ends the waiting, which the program does not notice.
 
     Raises:
@@ -74,10 +75,10 @@ def patiently(client: Client) -> Generator[None]:
 
 def line_of(request: Request) -> str:
     """The command as a person at the program's prompt would type it; options of ours are none of its."""
-    return shlex.join(word for word in request.words if not request.verb or word != "--json")
+    return shlex.join(word for word in request.words if not request.command or word != "--json")
 
 
-def told(client: Client, request: Request, outcome: dict[str, Any]) -> int:
+def report(client: Client, request: Request, outcome: dict[str, Any]) -> int:
     """Show what became of it, and give the status to exit with."""
     done = outcome.get("outcome") == "handled"
     if request.json:
@@ -85,36 +86,38 @@ def told(client: Client, request: Request, outcome: dict[str, Any]) -> int:
         return DONE if done else FAILED
     show_text(outcome.get("answer") or "")
     if done:
-        voice().good(f"{client.name}: {harmless(' '.join(request.words))}: done")
+        stderr_console().success(f"{client.name}: {printable(' '.join(request.words))}: done")
     else:
-        voice().bad(f"{client.name}: {harmless(str(outcome.get('error') or outcome.get('outcome')), chr(10))}")
+        stderr_console().error(
+            f"{client.name}: {printable(str(outcome.get('error') or outcome.get('outcome')), chr(10))}"
+        )
     return DONE if done else FAILED
 
 
 def stop(request: Request) -> int:
     """Ask the program to end, and wait until its process has ended."""
     client, tree = choose(request.program), Tree()
-    with patiently(client), _life(client) as ends_within, client.stream("/api/state/stream") as stream:
+    with interruptible(client), _life(client) as ends_within, client.stream("/api/state/stream") as stream:
         tree.update([stream.first()])
         embedded = any(node.get("embedded") for node in tree.of("lifetime"))
         outcome, stops = _stopped(client, line_of(request), stream, tree)
         if not stops:
-            return told(client, request, outcome)
+            return report(client, request, outcome)
         patience = _MOMENT if embedded else _EXIT_TIMEOUT
         if not ends_within(patience):
             why = "another program runs its event loop" if embedded else f"it has not ended within {patience:g} s"
             error = f"its lifetime has ended, but its process (pid {client.program.pid}) still runs: {why}"
-            return told(client, request, {**outcome, "outcome": "failed", "error": error})
+            return report(client, request, {**outcome, "outcome": "failed", "error": error})
     if request.json:
         show_json(outcome)
     else:
-        voice().good(f"{client.name} has ended")
+        stderr_console().success(f"{client.name} has ended")
     return DONE
 
 
 def _stopped(client: Client, line: str, stream: Stream, tree: Tree) -> tuple[dict[str, Any], bool]:
     """Show how it stops until it has closed its socket; what it answered, and whether it does stop."""
-    left = Left()
+    left = StopProgress()
     with bar(f"stopping {client.name}") as draw, client.tell("/api/command", {"line": line}) as exchange:
         for _ in _changes(tree, stream, exchange):
             draw(*left.of(tree))
@@ -129,19 +132,19 @@ def _stopped(client: Client, line: str, stream: Stream, tree: Tree) -> tuple[dic
 
 def restart(request: Request) -> int:
     """Start a worker anew, and show how far that has come."""
-    if request.given["name"] is None:  # a program's own word may take none
+    if request.arguments["name"] is None:  # a program's own word may take none
         return command(request)
     client = choose(request.program)
     tree = Tree()
-    with patiently(client), client.stream("/api/state/stream") as stream:
+    with interruptible(client), client.stream("/api/state/stream") as stream:
         tree.update([stream.first()])
-        renewal = Renewal(tree, request.given["name"])
+        renewal = RestartProgress(tree, request.arguments["name"])
         line = {"line": line_of(request)}
         with bar(f"restarting {renewal.name}") as draw, client.tell("/api/command", line) as exchange:
             for _ in _changes(tree, stream, exchange):
                 draw(*renewal.of(tree))
             outcome = _answer(exchange)
-    return told(client, request, outcome)
+    return report(client, request, outcome)
 
 
 def _changes(tree: Tree, stream: Stream, exchange: Exchange) -> Iterator[None]:
@@ -201,7 +204,7 @@ def _wait(descriptor: int, seconds: float) -> bool:
     return bool(poll.poll(seconds * 1000))
 
 
-class Left:
+class StopProgress:
     """How much of a program has still to end, of the most that there was."""
 
     def __init__(self) -> None:
@@ -213,11 +216,11 @@ class Left:
         events = sum(int(lane.get("waiting") or 0) + int(lane.get("running") or 0) for lane in lanes)
         workers = sum(worker.get("status") in _ALIVE for worker in tree.of("worker", "member"))
         self._most = max(self._most, events + workers)
-        left = [several(count, noun) for count, noun in ((events, "event"), (workers, "worker")) if count]
+        left = [plural(count, noun) for count, noun in ((events, "event"), (workers, "worker")) if count]
         return self._most - events - workers, self._most, ", ".join(left)
 
 
-class Renewal:
+class RestartProgress:
     """Which of those that are to start anew have done so."""
 
     def __init__(self, tree: Tree, name: str) -> None:
@@ -231,7 +234,7 @@ class Renewal:
         nodes = {name: tree.get(name) for name in self._old}
         new = sum(self._is_new(name, node) for name, node in nodes.items())
         left = len(self._old) - new
-        return new, len(self._old), f"{several(left, 'worker')} to go" if left else ""
+        return new, len(self._old), f"{plural(left, 'worker')} to go" if left else ""
 
     def _is_new(self, name: str, node: Node | None) -> bool:
         return node is None or (node.get("status") == "running" and _life_of(node) != self._old[name])
@@ -244,7 +247,7 @@ def _life_of(node: Node) -> tuple[Any, ...]:
 @contextmanager
 def bar(doing: str) -> Generator[Callable[[int, int, str], None]]:
     """What is called with how much is done, of how much, and what is left in words."""
-    screen = console(errors=True)
+    screen = rich_console(errors=True)
     with _lines(doing) if screen is None else _drawn(doing, screen) as tell:
         yield tell
 
@@ -258,7 +261,7 @@ def _lines(doing: str) -> Generator[Callable[[int, int, str], None]]:
         # A worker that is started again and again has ended, and has not.
         if left and left != said and done >= farthest:
             said, farthest = left, done
-            voice().say(f"{doing}: {left}")
+            stderr_console().info(f"{doing}: {left}")
 
     yield tell
 

@@ -11,10 +11,11 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from lifecycle._text import printable
 from lifecycle.cli.ctl.client import choose, decoded
 from lifecycle.cli.ctl.printing import show_output, show_text
 from lifecycle.cli.ctl.queries import show_commands
-from lifecycle.cli.output import DONE, FAILED, CliError, harmless, voice
+from lifecycle.cli.output import DONE, FAILED, CliError, stderr_console
 from lifecycle.control import Command, Router
 from lifecycle.control.commands import Commands
 from lifecycle.events import LineEvent
@@ -36,13 +37,13 @@ def attach(request: Request) -> int:
     """Talk to the program until Ctrl+D, the end of the lines, or its own end; 1 if a line from a pipe failed."""
     client = choose(request.program)
     with client.stream("/api/attach", sys.stdout) as output:
-        talk = _Talk(client, output)
+        talk = _Session(client, output)
         run(talk.router(), talk.listen)
         show_output(output.take(0))
     return FAILED if talk.failed else DONE
 
 
-class _Talk:
+class _Session:
     """What is said to the program, and what comes back."""
 
     def __init__(self, client: Client, output: Stream) -> None:
@@ -74,17 +75,17 @@ class _Talk:
             show_output(self._output.take(0))
             await _readable(self._output)
         if not self._output.unread:
-            voice().warn(f"{self._client.name} has ended")
+            stderr_console().warning(f"{self._client.name} has ended")
 
-    def _command(self, told: dict[str, Any]) -> Command:
+    def _command(self, report: dict[str, Any]) -> Command:
         """A word of the program, which goes back to it as the line that it came from."""
-        name = told["name"]
+        name = report["name"]
         return Command(
             name,
-            told["help"],
+            report["help"],
             event=lambda args: LineEvent(shlex.join((name, *args))),
             complete=lambda typed: self._candidates(f"{name} {typed}"),
-            aliases=tuple(told["aliases"]),
+            aliases=tuple(report["aliases"]),
         )
 
     def _candidates(self, line: str) -> list[str]:
@@ -92,7 +93,7 @@ class _Talk:
             answer: list[str] = self._client.get("/api/complete", line=line)
         except CliError:
             return []
-        return [word for word in answer if word == harmless(word)]
+        return [word for word in answer if word == printable(word)]
 
     def _tell_help(self, _: Topical) -> None:
         show_commands(self._known)
@@ -111,13 +112,13 @@ class _Talk:
         show_text(outcome.get("answer") or "")
         if outcome["outcome"] != "handled":
             self.failed |= not self._keyboard.is_terminal
-            voice().bad(harmless(outcome.get("error") or outcome["outcome"], "\n"))
+            stderr_console().error(printable(outcome.get("error") or outcome["outcome"], "\n"))
 
     def _interrupt(self, _: Topical) -> None:
         """Ctrl+C is not for the program: it gives up what is half typed."""
         current().reset_signals()
         if not self._keyboard.clear_line():
-            voice().say(f"Ctrl+D leaves, and {self._client.name} goes on; `stop` ends it")
+            stderr_console().info(f"Ctrl+D leaves, and {self._client.name} goes on; `stop` ends it")
 
 
 async def _readable(one: Stream | Exchange) -> None:

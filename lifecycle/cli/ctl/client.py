@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from lifecycle.cli.output import CliError, UsageError, harmless
+from lifecycle._text import printable
+from lifecycle.cli.output import CliError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -64,7 +65,7 @@ class Client:
     @property
     def name(self) -> str:
         """Of the program, as it may be printed."""
-        return harmless(self.program.name)
+        return printable(self.program.name)
 
     def get(self, target: str, **query: object) -> Any:
         """What it answers, of JSON.
@@ -114,8 +115,8 @@ def choose(name: str | None) -> Client:
     if len(programs) == 1:
         return Client(programs[0])
     if programs:
-        several = "run here" if name is None else f"are called {name!r}"
-        raise UsageError(f"several programs {several}; name one with -p:\n{_listed(programs)}")
+        which = "run here" if name is None else f"are called {name!r}"
+        raise UsageError(f"several programs {which}; name one with -p:\n{_listed(programs)}")
     if name is None:
         raise NoProgramError("no program runs here that could be asked; `lifecycle run`, or a ControlSocket, makes one")
     others = find()
@@ -124,7 +125,7 @@ def choose(name: str | None) -> Client:
 
 
 def _listed(programs: Sequence[Program]) -> str:
-    return "\n".join(f"  {harmless(each.name)}" for each in programs)
+    return "\n".join(f"  {printable(each.name)}" for each in programs)
 
 
 def _with_query(target: str, query: dict[str, object]) -> str:
@@ -207,7 +208,7 @@ class Exchange:
         while piece := self.receive():
             whole += piece
             if len(whole) > most:
-                raise CliError(f"{harmless(self._program.name)} answers more than {most} bytes")
+                raise CliError(f"{printable(self._program.name)} answers more than {most} bytes")
         return bytes(whole)
 
     def head(self, *, until: float | None = None) -> tuple[int | None, bytes]:
@@ -286,18 +287,18 @@ def _refusal(status: int, body: bytes) -> str:
     except (ValueError, RecursionError):
         answer = None
     if isinstance(answer, dict) and isinstance(text := answer.get("error"), str):  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # what JSON has
-        return harmless(text, "\n")
+        return printable(text, "\n")
     return f"the program refused, with status {status}"
 
 
 def _gone(program: Program, error: OSError) -> GoneError:
     if isinstance(error, (TimeoutError, BlockingIOError)):
         return _silent(program)
-    return GoneError(f"{harmless(program.name)} is not there any more ({error.strerror or error})")
+    return GoneError(f"{printable(program.name)} is not there any more ({error.strerror or error})")
 
 
 def _silent(program: Program) -> SilentError:
-    name = harmless(program.name)
+    name = printable(program.name)
     who = name if program.pid is None else f"{name} (pid {program.pid})"
     return SilentError(f"{who} does not answer: its event loop is blocked, or the process is stopped")
 

@@ -9,26 +9,25 @@ import json
 import re
 import shutil
 import sys
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle.cli.output import CliError, at_terminal, colourful, columns, give, harmless, painted, put, short
+from lifecycle._text import duration, printable, shorten, time_of_day
+from lifecycle.cli.output import CliError, columns, has_colour, is_terminal, paint, print_result, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
 __all__ = [
-    "Sheet",
-    "clock",
-    "coloured",
-    "console",
+    "Table",
+    "colour_state",
     "entry_line",
     "live",
+    "rich_console",
     "show",
     "show_json",
     "show_output",
@@ -59,7 +58,7 @@ _KEPT: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class Table:
     """Rows under a heading."""
 
     heading: tuple[str, ...]
@@ -67,21 +66,21 @@ class Sheet:
 
     def plain(self) -> str:
         """One row a line, in columns."""
-        return columns([self.heading, *(tuple(map(harmless, row)) for row in self.rows)])
+        return columns([self.heading, *(tuple(map(printable, row)) for row in self.rows)])
 
-    def rich(self) -> Table:
+    def rich(self) -> RichTable:
         """The same for rich; what is too long for the window is cut."""
-        from rich.table import Table
+        from rich.table import Table as RichTable
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, header_style="bold")
+        table = RichTable(box=None, pad_edge=False, header_style="bold")
         for at, name in enumerate(self.heading):
             width = max((len(row[at]) for row in self.rows), default=0)
             # rich takes room from those that may wrap, first; none of the cells does. It would take all of it: what
             # a window has no room for then is beyond its right edge.
             table.add_column(name, no_wrap=width <= _KEPT, min_width=min(max(width, len(name)), _KEPT))
         for row in self.rows:
-            table.add_row(*(Text(harmless(cell), _style(cell), no_wrap=True, overflow="ellipsis") for cell in row))
+            table.add_row(*(Text(printable(cell), _style(cell), no_wrap=True, overflow="ellipsis") for cell in row))
         return table
 
 
@@ -89,14 +88,14 @@ def _style(cell: str) -> str:
     return _STYLES.get(_COLOURS.get(cell, ""), "")
 
 
-def show(sheet: Sheet) -> bool:
+def show(state_table: Table) -> bool:
     """Print it; False if nobody reads any more."""
-    screen = console()
+    screen = rich_console()
     if screen is None:
-        return give(sys.stdout, sheet.plain())
+        return print_result(sys.stdout, state_table.plain())
     with screen.capture() as drawn:
-        screen.print(sheet.rich())
-    return give(sys.stdout, drawn.get())
+        screen.print(state_table.rich())
+    return print_result(sys.stdout, drawn.get())
 
 
 def show_json(value: Any, *, line: bool = False) -> bool:
@@ -105,12 +104,12 @@ def show_json(value: Any, *, line: bool = False) -> bool:
         text = json.dumps(value, indent=None if line else 2)
     except RecursionError:
         raise CliError("the answer of the program is nested too deeply") from None
-    return give(sys.stdout, f"{text}\n")
+    return print_result(sys.stdout, f"{text}\n")
 
 
 def show_text(text: str) -> bool:
     """Print what the program has written; False if nobody reads any more."""
-    return give(sys.stdout, harmless(text.rstrip("\n"), "\n\t") + "\n" if text else "")
+    return print_result(sys.stdout, printable(text.rstrip("\n"), "\n\t") + "\n" if text else "")
 
 
 def show_output(messages: Iterable[Any]) -> None:
@@ -118,28 +117,28 @@ def show_output(messages: Iterable[Any]) -> None:
     for message in messages:
         text = message.get("text") or f"\n({message.get('dropped')} characters are not shown)\n"
         text = text.replace("\r\n", "\n")  # of a process at a terminal of its own
-        pieces = _COLOUR.split(text) if colourful(sys.stdout) else [text]
+        pieces = _COLOUR.split(text) if has_colour(sys.stdout) else [text]
         # Those between colours, and the colours themselves.
-        kept = (piece if _COLOUR.fullmatch(piece) else harmless(piece, "\n\t") for piece in pieces)
-        put(sys.stdout, "".join(kept))
+        kept = (piece if _COLOUR.fullmatch(piece) else printable(piece, "\n\t") for piece in pieces)
+        write(sys.stdout, "".join(kept))
 
 
-def coloured(text: str, word: str) -> str:
+def colour_state(text: str, word: str) -> str:
     """``text`` in the colour of a word of state."""
     colour = _COLOURS.get(word)
-    return painted(text, colour) if colour is not None and colourful(sys.stdout) else text
+    return paint(text, colour) if colour is not None and has_colour(sys.stdout) else text
 
 
 def width() -> int | None:
     """How many characters a line may have; None where nobody sits before a terminal."""
-    return shutil.get_terminal_size().columns if at_terminal(sys.stdout) else None
+    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
 
 
-def console(*, errors: bool = False) -> Console | None:
+def rich_console(*, errors: bool = False) -> Console | None:
     """A terminal that rich can draw on; None where there is none, or no rich."""
     stream = sys.stderr if errors else sys.stdout
     # What rich would do without colours, columns do as well.
-    if not colourful(stream):
+    if not has_colour(stream):
         return None
     try:
         from rich.console import Console
@@ -149,12 +148,12 @@ def console(*, errors: bool = False) -> Console | None:
 
 
 @contextmanager
-def live(screen: Console) -> Generator[Callable[[Sheet], None]]:
+def live(screen: Console) -> Generator[Callable[[Table], None]]:
     """A table that is drawn anew in its place for each call."""
     from rich.live import Live
 
     with Live(console=screen, auto_refresh=False, vertical_overflow="ellipsis") as drawing:
-        yield lambda sheet: drawing.update(sheet.rich(), refresh=True)
+        yield lambda state_table: drawing.update(state_table.rich(), refresh=True)
 
 
 # -- events ------------------------------------------------------------------------------------------------------
@@ -166,17 +165,12 @@ def entry_line(entry: dict[str, Any], *, depth: int = 0, whole: bool = False, wi
     A long text is cut unless the ``whole`` is wanted; what is wider than ``width`` characters is cut as well.
     """
     what = str(entry["what"])
-    topic = "  " * depth + harmless(entry["topic"])
-    begun = f"{clock(entry['time'])} #{entry['id']:<5} "
+    topic = "  " * depth + printable(entry["topic"])
+    begun = f"{time_of_day(entry['time'], milliseconds=True)} #{entry['id']:<5} "
     rest = " ".join([f"{topic:<{_TOPIC}}", *_details(entry, whole=whole)]).rstrip()
     if width is not None:
-        rest = short(rest, max(1, width - len(begun) - _WIDTH - 1))
-    return f"{begun}{coloured(f'{what:<{_WIDTH}}', what)} {rest}"
-
-
-def clock(at: float) -> str:
-    """The time of day, with thousandths."""
-    return f"{time.strftime('%H:%M:%S', time.localtime(at))}.{int(at % 1 * 1000):03}"
+        rest = shorten(rest, max(1, width - len(begun) - _WIDTH - 1))
+    return f"{begun}{colour_state(f'{what:<{_WIDTH}}', what)} {rest}"
 
 
 def _details(entry: dict[str, Any], *, whole: bool) -> list[str]:
@@ -185,17 +179,13 @@ def _details(entry: dict[str, Any], *, whole: bool) -> list[str]:
     if entry.get("into") is not None:
         parts.append(f"into #{entry['into']}")
     if entry.get("handler"):
-        parts.append(harmless(entry["handler"]))
+        parts.append(printable(entry["handler"]))
     if entry.get("merged"):
         parts.append(f"with {entry['merged']} merged")
     if entry.get("attempt", 1) > 1:
         parts.append(f"attempt {entry['attempt']}")
     if entry.get("duration") is not None:
-        parts.append(_seconds(entry["duration"]))
-    if text := harmless(entry.get("error") or entry.get("summary") or ""):
-        parts.append(text if whole else short(text))
+        parts.append(duration(entry["duration"]))
+    if text := printable(entry.get("error") or entry.get("summary") or ""):
+        parts.append(text if whole else shorten(text))
     return parts
-
-
-def _seconds(value: float) -> str:
-    return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.1f} s"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from lifecycle.cli.ctl.client import Exchange, GoneError, NoProgramError, choose, decoded
-from lifecycle.cli.ctl.printing import Sheet, entry_line, show, show_json, show_text, width
-from lifecycle.cli.output import DONE, FAILED, CliError, ago, give, voice
+from lifecycle.cli.ctl.printing import Table, entry_line, show, show_json, show_text, width
+from lifecycle.cli.output import DONE, FAILED, CliError, ago, print_result, stderr_console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,18 +20,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.ctl.commands import Request
     from lifecycle.observe.sockets import Program
 
-__all__ = [
-    "Held",
-    "commands",
-    "diagram",
-    "dump",
-    "explain",
-    "ps",
-    "routes",
-    "show_commands",
-    "tail",
-    "trace",
-]
+__all__ = ["EntryBuffer", "commands", "diagram", "dump", "explain", "ps", "routes", "show_commands", "tail", "trace"]
 
 #: What becomes of an event is not known yet.
 UNDER_WAY: Final = frozenset({"queued", "held", "running"})
@@ -57,7 +46,7 @@ def routes(request: Request) -> int:
 
 def _routes(answer: Any) -> None:
     heading = ("router", "pattern", "handler", "busy", "lane", "")
-    show(Sheet(heading, [_route(each) for each in answer]))
+    show(Table(heading, [_route(each) for each in answer]))
 
 
 def _route(route: dict[str, Any]) -> tuple[str, ...]:
@@ -80,33 +69,35 @@ def commands(request: Request) -> int:
 def show_commands(answer: Any) -> None:
     """A line a command, with the first of what is said of it."""
     rows = [(", ".join((each["name"], *each["aliases"])), *each["help"].strip().splitlines()[:1]) for each in answer]
-    show(Sheet(("command", "meaning"), [(row[0], row[1] if row[1:] else "") for row in rows]))
+    show(Table(("command", "meaning"), [(row[0], row[1] if row[1:] else "") for row in rows]))
 
 
 def explain(request: Request) -> int:
     """Why nothing happens."""
-    return _tell(request, choose(request.program).get("/api/explain", topic=request.given["topic"]), _explanation)
+    return _tell(request, choose(request.program).get("/api/explain", topic=request.arguments["topic"]), _explanation)
 
 
 def _explanation(answer: Any) -> None:
     show_text("\n".join(answer["lines"]))
     if not answer.get("matches", True) and not answer.get("near"):
-        voice().say("`lifecycle ctl routes` lists the patterns that there are")
+        stderr_console().info("`lifecycle ctl routes` lists the patterns that there are")
 
 
 def trace(request: Request) -> int:
     """An event, what led to it, and what came of it."""
-    number = request.given["id"].removeprefix("#")
+    number = request.arguments["id"].removeprefix("#")
     return _tell(request, choose(request.program).get(f"/api/trace/{quote(number, safe='')}"), _trace)
 
 
 def _trace(answer: Any) -> None:
-    give(sys.stdout, "".join(f"{entry_line(node, depth=node['depth'], whole=True)}\n" for node in answer["nodes"]))
+    print_result(
+        sys.stdout, "".join(f"{entry_line(node, depth=node['depth'], whole=True)}\n" for node in answer["nodes"])
+    )
 
 
 def diagram(request: Request) -> int:
     """A drawing for Mermaid."""
-    show_text(choose(request.program).text("/api/diagram", of=request.given["of"]))
+    show_text(choose(request.program).text("/api/diagram", of=request.arguments["of"]))
     return DONE
 
 
@@ -135,9 +126,9 @@ def ps(request: Request) -> int:
     if request.json:
         show_json([{**answer, "name": each.name, "path": str(each.path)} for each, answer in answers])
     elif answers:
-        show(Sheet(("name", "pid", "since"), [_program_row(each, answer) for each, answer in answers]))
+        show(Table(("name", "pid", "since"), [_program_row(each, answer) for each, answer in answers]))
     else:
-        voice().say("no program runs here that could be asked")
+        stderr_console().info("no program runs here that could be asked")
     return DONE
 
 
@@ -178,17 +169,17 @@ def _program_row(program: Program, answer: dict[str, Any]) -> tuple[str, ...]:
 def tail(request: Request) -> int:
     """Show events until Ctrl+C, until nobody reads any more, or until the program has ended (a failure)."""
     client = choose(request.program)
-    pattern = request.given["pattern"]
+    pattern = request.arguments["pattern"]
     # First the stream, so that nothing falls between the two.
     with client.stream("/api/events/stream", sys.stdout, pattern=pattern) as stream:
         past = client.get("/api/events", pattern=pattern, limit=_RECENT)
         if request.json:
             lines = (show_json(message, line=True) for message in _all(stream, past))
         else:
-            lines = (give(sys.stdout, f"{_line(message)}\n") for message in _settled(stream, past))
+            lines = (print_result(sys.stdout, f"{_line(message)}\n") for message in _settled(stream, past))
         if not all(lines) or stream.unread:
             return DONE
-    voice().warn(f"{client.name} has ended")
+    stderr_console().warning(f"{client.name} has ended")
     return FAILED
 
 
@@ -206,14 +197,14 @@ def _all(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
 
 def _settled(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
     """Each event once, when it has come to its end; and before that if it takes its time."""
-    held = Held()
+    held = EntryBuffer()
     yield from held.sift(past)
     while not stream.ended:
         yield from held.sift([message for message in stream.take(held.left()) if message not in past])
         yield from held.due()
 
 
-class Held:
+class EntryBuffer:
     """Events that are under way, and will soon have ended."""
 
     def __init__(self) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from lifecycle._text import plural, printable, shorten, time_of_day
 from lifecycle.cli.ctl.client import choose
-from lifecycle.cli.ctl.printing import Sheet, clock, console, live, show, show_json
-from lifecycle.cli.output import DONE, FAILED, ago, give, harmless, several, short, voice
+from lifecycle.cli.ctl.printing import Table, live, rich_console, show, show_json
+from lifecycle.cli.output import DONE, FAILED, ago, print_result, stderr_console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.ctl.client import Client, Stream
     from lifecycle.cli.ctl.commands import Request
 
-__all__ = ["Node", "Tree", "details", "is_shown", "sheet", "status"]
+__all__ = ["Node", "Tree", "details", "is_shown", "state_table", "status"]
 
 _HEADING: Final = ("name", "kind", "status", "")
 #: Seconds after which a table at a terminal is drawn again without news.
@@ -31,7 +32,7 @@ _STATS: Final = ("idle", "busy", "degraded", "starting", "stopping", "queued")
 def status(request: Request) -> int:
     """Show it; with --watch until Ctrl+C, until nobody reads any more, or until the program has ended (a failure)."""
     client = choose(request.program)
-    watching = request.given["watch"]
+    watching = request.arguments["watch"]
     if request.json and not watching:
         show_json(client.get("/api/state"))
         return DONE
@@ -39,12 +40,12 @@ def status(request: Request) -> int:
         if not watching:
             tree = Tree()
             tree.update([stream.first()])
-            show(sheet(tree, client.name))
+            show(state_table(tree, client.name))
             return DONE
         read = _as_json(client, stream) if request.json else _as_it_changes(stream, client.name)
         if not read or stream.unread:
             return DONE
-    voice().warn(f"{client.name} has ended")
+    stderr_console().warning(f"{client.name} has ended")
     return FAILED
 
 
@@ -59,33 +60,35 @@ def _as_json(client: Client, stream: Stream) -> bool:
 
 def _as_it_changes(stream: Stream, name: str) -> bool:
     """A table that is drawn anew, or lines; whether somebody has read them all."""
-    tree, screen = Tree(), console()
+    tree, screen = Tree(), rich_console()
     if screen is not None:
         with live(screen) as draw:
             while not stream.ended:
                 # Also without news: the times in it pass.
                 tree.update(stream.take(_REDRAWN))
-                draw(sheet(tree, name))
+                draw(state_table(tree, name))
         return True
     said = {name: _told(node) for name, node in tree.update([stream.first()]).items()}
-    return show(sheet(tree, name)) and all(give(sys.stdout, _lines(message, said)) for message in stream)
+    return show(state_table(tree, name)) and all(print_result(sys.stdout, _lines(message, said)) for message in stream)
 
 
 def _lines(message: Any, said: dict[str, str]) -> str:
     """A line for each node of which there is something to say that has not been ``said``."""
-    told = {name: _told(node) for name, node in message["nodes"].items()}
-    new = {name: text for name, text in told.items() if said.get(name) != text}
-    said |= told
-    return "".join(f"{clock(message['time'])} {harmless(name)}: {text}\n" for name, text in new.items())
+    report = {name: _told(node) for name, node in message["nodes"].items()}
+    new = {name: text for name, text in report.items() if said.get(name) != text}
+    said |= report
+    return "".join(
+        f"{time_of_day(message['time'], milliseconds=True)} {printable(name)}: {text}\n" for name, text in new.items()
+    )
 
 
 def _told(node: Node | None) -> str:
-    return "gone" if node is None else harmless(", ".join(filter(None, (node["status"], details(node)))))
+    return "gone" if node is None else printable(", ".join(filter(None, (node["status"], details(node)))))
 
 
-def sheet(tree: Tree, name: str) -> Sheet:
+def state_table(tree: Tree, name: str) -> Table:
     """The tree of the program that is asked by this ``name``."""
-    return Sheet(_HEADING, [_row(depth, node, name) for depth, node in tree.walk(is_shown)])
+    return Table(_HEADING, [_row(depth, node, name) for depth, node in tree.walk(is_shown)])
 
 
 def _row(depth: int, node: Node, program: str) -> tuple[str, ...]:
@@ -163,7 +166,7 @@ def details(node: Node) -> str:
     """What else there is to say; nothing for most of those that are well."""
     tell = _TELLING.get(node["kind"], _nothing)
     error = node.get("error")
-    return ", ".join([*tell(node), *([short(str(error))] if error else ())])
+    return ", ".join([*tell(node), *([shorten(str(error))] if error else ())])
 
 
 def called(node: Node) -> str:
@@ -255,7 +258,7 @@ def _counted(node: dict[str, Any], **names: str) -> Iterator[str]:
 
 def _several(node: dict[str, Any], **names: str) -> Iterator[str]:
     """The same, of what can be counted."""
-    yield from (several(count, name) for field, name in names.items() if (count := node.get(field)))
+    yield from (plural(count, name) for field, name in names.items() if (count := node.get(field)))
 
 
 _TELLING: Final[dict[str, Callable[[Node], Iterator[str]]]] = {

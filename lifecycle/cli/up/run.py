@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
-from lifecycle.cli.logs import heard
+from lifecycle.cli.logs import logging_to
 from lifecycle.cli.output import FAILED
 from lifecycle.cli.paths import PathRules, absolute, available, own_output
 from lifecycle.cli.up.processes import environment, find_file, read_file, selected
-from lifecycle.cli.up.screen import Narrator, Outcome, Screen, exit_status, summary
-from lifecycle.cli.watch.runner import changed
+from lifecycle.cli.up.screen import Outcome, Screen, StatusPrinter, exit_status, summary
 from lifecycle.cli.watch.settings import Settings
 from lifecycle.control import Debounce, Router, merge_files
 from lifecycle.errors import InvalidTransition, SourceFailed, WorkerFailed
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from lifecycle.cli.options import LogFormat
-    from lifecycle.cli.output import Voice
+    from lifecycle.cli.output import Console
     from lifecycle.cli.up.processes import Process
     from lifecycle.control import FileBatch
     from lifecycle.events import Change, StatusEvent
@@ -55,9 +54,9 @@ def up(
     file = find_file(Path.cwd()) if file is None else Path.cwd() / file
     processes = selected(read_file(file), names, file)
     screen = Screen([each.name for each in processes], log_dir=log_dir, gone=_shut_down, log_format=log_format)
-    with screen, heard(screen.voice):
+    with screen, logging_to(screen.console):
         program = _Program(processes, file.parent, screen)
-        screen.voice.say(f"{file.name}: {', '.join(each.name for each in processes)}")
+        screen.console.info(f"{file.name}: {', '.join(each.name for each in processes)}")
         return program.run()
 
 
@@ -70,11 +69,11 @@ class _Starts:
     """
 
     def __init__(
-        self, processes: Sequence[Process], supervisor: Supervisor, voice: Voice, settled: Callable[[], None]
+        self, processes: Sequence[Process], supervisor: Supervisor, console: Console, settled: Callable[[], None]
     ) -> None:
         self._processes = {each.name: each for each in processes}
         self._supervisor = supervisor
-        self._voice = voice
+        self._console = console
         self._settled = settled
         self._ancestors = {each.name: self._ancestors_of(each) for each in processes}
         # Those that are to be started, those that are being started, those that were up at least once, those that are.
@@ -142,10 +141,10 @@ class _Starts:
             if name not in self._begun:
                 self._supervisor.ask_to_stop()
             elif self._supervisor.status in AT_WORK:
-                self._voice.say(f"{name} waits for the next change")
+                self._console.info(f"{name} waits for the next change")
         except InvalidTransition:
             if name in self._begun:
-                self._voice.say(f"{name} is not restarted: everything is being stopped")
+                self._console.info(f"{name} is not restarted: everything is being stopped")
         self._begun.add(name)
         del self._busy[name]
         if name not in self._up:
@@ -177,7 +176,7 @@ class _Starts:
         for name in sorted(self._due & self._begun):
             if failed in self._ancestors[name]:
                 self._due.discard(name)
-                self._voice.say(f"{name} is not restarted, since {failed} failed")
+                self._console.info(f"{name} is not restarted, since {failed} failed")
 
     def _state(self, name: str) -> WorkerState:
         return next(each for each in self._supervisor.workers() if each.name == name)
@@ -213,16 +212,16 @@ class _Program:
             # Where nobody needs another, one that takes its time keeps nobody else running.
             stop_order="reverse" if any(each.after for each in processes) else "parallel",
         )
-        self._starts = _Starts(processes, self._supervisor, screen.voice, self._end_if_over)
+        self._starts = _Starts(processes, self._supervisor, screen.console, self._end_if_over)
         self._outcomes: list[Outcome] = []
 
     def run(self) -> int:
         """Until all have ended, one that is essential has, or we are asked to stop."""
-        from lifecycle.cli.run import Steered, named_after
+        from lifecycle.cli.run import OptionalControlSocket, program_name
         from lifecycle.runtime import run
 
-        steered = Steered(named_after("up", self._directory), self._screen.voice)
-        router = watching(self._processes, self._starts.restart, self._screen.voice, logs=self._screen.logs)
+        steered = OptionalControlSocket(program_name("up", self._directory), self._screen.console)
+        router = watching(self._processes, self._starts.restart, self._screen.console, logs=self._screen.logs)
         if router is not None:
             # SIGHUP where there is no terminal: it ends us as it does where nothing is watched.
             router.handle("lifecycle/reload", lambda _: _shut_down())
@@ -232,7 +231,7 @@ class _Program:
             # A fifth of the time belongs to hooks.
             run(steered, *([router] if router else []), self._live, exit_timeout=max(25.0, limit * 1.25))
         except SourceFailed as error:
-            self._screen.voice.bad(str(error))
+            self._screen.console.error(str(error))
             return FAILED
         finally:
             hooks.forced_exit.disconnect(self._kill)
@@ -256,7 +255,7 @@ class _Program:
             self._outcomes = [await self._outcome(each.name) for each in self._processes]
 
     async def _tell(self, events: AsyncIterator[StatusEvent]) -> None:
-        narrator = Narrator(self._processes, self._screen.voice, self._starts.stops_all)
+        narrator = StatusPrinter(self._processes, self._screen.console, self._starts.stops_all)
         async for event in events:
             if self._screen.read:
                 narrator.tell(event)
@@ -285,7 +284,7 @@ class _Program:
         if not self._screen.read:
             return
         for outcome, line in zip(self._outcomes, summary(self._outcomes), strict=True):
-            (self._screen.voice.bad if outcome.failed else self._screen.voice.say)(line)
+            (self._screen.console.error if outcome.failed else self._screen.console.info)(line)
 
     def _kill(self, _: object, **__: object) -> None:
         """We are ended by force: so are they, also where no guard sees to it."""
@@ -333,7 +332,7 @@ def _shut_down() -> None:
 def watching(
     processes: Sequence[Process],
     restart: Callable[[Sequence[str]], None],
-    voice: Voice,
+    console: Console,
     *,
     logs: Sequence[int] = (),
 ) -> Router | None:
@@ -347,7 +346,7 @@ def watching(
         concerned: list[str] = []
         for watch in watches:
             if changes := watch.of_interest(batch):
-                voice.say(f"{changed(changes, watch.rules.name)}; restarting {watch.name}")
+                console.info(f"{watch.rules.describe(changes)}; restarting {watch.name}")
                 concerned.append(watch.name)
         restart(concerned)
 

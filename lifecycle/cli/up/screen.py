@@ -8,8 +8,19 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Final, cast
 
-from lifecycle.cli.logs import json_line, voice_of
-from lifecycle.cli.output import DONE, FAILED, UsageError, brief, colourful, columns, painted, put, several, signal_name
+from lifecycle._text import plural
+from lifecycle.cli.logs import console_for, json_line
+from lifecycle.cli.output import (
+    DONE,
+    FAILED,
+    UsageError,
+    columns,
+    has_colour,
+    paint,
+    signal_name,
+    without_output,
+    write,
+)
 from lifecycle.workers.model import FINAL, Status
 
 if TYPE_CHECKING:
@@ -19,13 +30,13 @@ if TYPE_CHECKING:
     from typing import BinaryIO, Self
 
     from lifecycle.cli.options import LogFormat
-    from lifecycle.cli.output import Voice
+    from lifecycle.cli.output import Console
     from lifecycle.cli.up.processes import Process
     from lifecycle.events import StatusEvent
     from lifecycle.workers import Exit, WorkerState
     from lifecycle.workers.stdio import Output
 
-__all__ = ["Narrator", "Outcome", "Screen", "exit_status", "how", "summary"]
+__all__ = ["Outcome", "Screen", "StatusPrinter", "describe_end", "exit_status", "summary"]
 
 #: Who speaks where we do.
 _OURSELVES: Final = "system"
@@ -54,13 +65,13 @@ class Screen:
         log_format: LogFormat | None = None,
     ) -> None:
         width = max(map(len, (*names, _OURSELVES)))
-        colour = colourful(sys.stdout)
+        colour = has_colour(sys.stdout)
         self._prefixes = {
-            name: painted(f"{name:<{width}} |", code) if colour else f"{name:<{width}} |"
+            name: paint(f"{name:<{width}} |", code) if colour else f"{name:<{width}} |"
             for name, code in zip(names, cycle(_COLOURS), strict=False)
         }
         #: For what we say ourselves.
-        self.voice: Final = voice_of(log_format, prefix=f"{_OURSELVES:<{width}} |")
+        self.console: Final = console_for(log_format, prefix=f"{_OURSELVES:<{width}} |")
         self._is_json = log_format == "json"
         #: Whether somebody reads it.
         self.read: bool = True
@@ -108,7 +119,7 @@ class Screen:
         return tuple(log.fileno() for log in self._logs.values())
 
     def _print(self, text: str) -> None:
-        if not put(sys.stdout, text):
+        if not write(sys.stdout, text):
             self.read = False
             self._gone()
 
@@ -118,7 +129,7 @@ class Screen:
         except OSError as error:
             if name not in self._failed:
                 self._failed.add(name)
-                self.voice.bad(f"{log.name}: {error.strerror}; lines of {name} are lost (said once)")
+                self.console.error(f"{log.name}: {error.strerror}; lines of {name} are lost (said once)")
 
     def _open(self, file: Path) -> BinaryIO:
         # Without a buffer: what cannot be written now does not come up again later.
@@ -131,14 +142,14 @@ def _shown(prefix: str, line: str) -> str:
     return f"{prefix} {shown}\n"
 
 
-class Narrator:
+class StatusPrinter:
     """Tells of ``processes``; ``stops_all`` says whether all are stopped because one has ended."""
 
     def __init__(
-        self, processes: Sequence[Process], voice: Voice, stops_all: Callable[[Process, WorkerState], bool]
+        self, processes: Sequence[Process], console: Console, stops_all: Callable[[Process, WorkerState], bool]
     ) -> None:
         self._processes = {each.name: each for each in processes}
-        self._voice = voice
+        self._console = console
         self._stops_all = stops_all
 
     def tell(self, event: StatusEvent) -> None:
@@ -150,16 +161,16 @@ class Narrator:
         if event.new != event.old:
             self._moved(process, event, state)
         elif state.circuit == "open" and process.watch:
-            self._voice.say(f"{process.name} waits for the next change")
+            self._console.info(f"{process.name} waits for the next change")
 
     def _moved(self, process: Process, event: StatusEvent, state: WorkerState) -> None:
         match event.new:
             case Status.STARTING if process.ready is not None:
-                self._voice.say(f"starting {process.name}")
+                self._console.info(f"starting {process.name}")
             case Status.RUNNING if event.old == Status.STARTING:
                 self._started(process, state)
             case Status.STOPPING:
-                self._voice.say(f"stopping {process.name}")
+                self._console.info(f"stopping {process.name}")
             case new if new in FINAL:
                 self._ended(process, event.old, state)
             case _:
@@ -168,21 +179,21 @@ class Narrator:
     def _started(self, process: Process, state: WorkerState) -> None:
         word = "started" if process.ready is None else "ready:"
         again = f", restart {state.restarts}" if state.restarts else ""
-        self._voice.good(f"{word} {process.name} (pid {state.pid}{again})")
+        self._console.success(f"{word} {process.name} (pid {state.pid}{again})")
 
     def _ended(self, process: Process, old: str, state: WorkerState) -> None:
         if state.status is Status.STOPPED:
             return
-        told = f"{process.name} {how(state)}"
+        told = f"{process.name} {describe_end(state)}"
         if old == Status.STOPPING:
-            self._voice.warn(told)
+            self._console.warning(told)
         elif old == Status.STARTING:
             # Only at first is that the end of all.
-            self._voice.bad(told + self._others(stop=not state.restarts))
+            self._console.error(told + self._others(stop=not state.restarts))
         elif not process.comes_back(failed=state.error is not None):
             stop = self._stops_all(process, state)
             then = "; waiting for a change" if process.watch else self._others(stop=stop)
-            (self._voice.good if state.error is None else self._voice.bad)(told + then)
+            (self._console.success if state.error is None else self._console.error)(told + then)
 
     def _others(self, *, stop: bool) -> str:
         return "; stopping the others" if stop and len(self._processes) > 1 else ""
@@ -222,12 +233,12 @@ def exit_status(outcomes: Iterable[Outcome]) -> int:
     return min(failed, key=lambda each: each.state.updated_at).code if failed else DONE
 
 
-def how(state: WorkerState) -> str:
+def describe_end(state: WorkerState) -> str:
     """How a process ended, to follow its name."""
     after = "" if state.started_at is None else f" after {_duration(state)}"
     if state.error is None:
         return f"{state.status}{after}"
-    told = brief(state.error).removeprefix(f"{state.name!r} ")
+    told = without_output(state.error).removeprefix(f"{state.name!r} ")
     if state.status is Status.KILLED:
         return told
     fact, semicolon, advice = told.partition(";")
@@ -242,7 +253,7 @@ def summary(outcomes: Sequence[Outcome]) -> list[str]:
 def _row(state: WorkerState) -> tuple[str, str, str, str]:
     """Name, end, duration and restarts."""
     ran = state.started_at is not None
-    restarts = several(state.restarts, "restart") if state.restarts else ""
+    restarts = plural(state.restarts, "restart") if state.restarts else ""
     given_up = "given up after " if state.circuit == "open" else ""
     return state.name, _end(state), f"after {_duration(state)}" if ran else "", given_up + restarts
 

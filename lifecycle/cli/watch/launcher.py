@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from lifecycle.cli.files import read_env
-from lifecycle.cli.output import CliError, UsageError, at_terminal, put
+from lifecycle.cli.output import CliError, UsageError, is_terminal, write
 from lifecycle.errors import StopTree
 from lifecycle.workers import ProcessWorker, Status
-from lifecycle.workers.model import FINAL
 from lifecycle.workers.stdio import Pipes
 
 if TYPE_CHECKING:
@@ -33,13 +32,13 @@ if TYPE_CHECKING:
     from lifecycle.workers.model import End
     from lifecycle.workers.stdio import Stdio
 
-__all__ = ["Children", "Handover", "arguments", "changes_env", "find_program", "handover", "interpreter", "manner"]
+__all__ = ["Handover", "Launcher", "arguments", "changes_env", "find_program", "handover", "interpreter", "stdio_mode"]
 
-#: ``pty``: a terminal of the child's own, beside a prompt. ``foreground``: our terminal itself. ``pipes``: none.
-Manner: TypeAlias = Literal["pty", "foreground", "pipes"]
+#: ``pty``: a terminal of the command's own, with a prompt in ours. ``foreground``: our terminal. ``pipes``: none.
+StdioMode: TypeAlias = Literal["pty", "foreground", "pipes"]
 
-#: Bytes of changed paths that the environment is given; the system refuses 128 KiB in one variable.
-_ROOM = 96 * 1024
+#: Bytes of changed paths in the environment; the system refuses 128 KiB in one variable.
+_MAX_CHANGES = 96 * 1024
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
 _INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 
@@ -55,10 +54,10 @@ _LAST: Final = 9
 _HAND_OVER: Final = 'LISTEN_FDS=1 LISTEN_PID=$$; export LISTEN_FDS LISTEN_PID; exec "$@"'
 
 
-def manner(*, prompt: bool) -> Manner:
-    """What the command's streams shall be, from what ours are."""
+def stdio_mode(*, prompt: bool) -> StdioMode:
+    """Choose the streams of the command by ours."""
     if prompt:
-        return "pty" if at_terminal(sys.stdin) and at_terminal(sys.stdout) else "pipes"
+        return "pty" if is_terminal(sys.stdin) and is_terminal(sys.stdout) else "pipes"
     try:
         in_front = os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
@@ -66,40 +65,28 @@ def manner(*, prompt: bool) -> Manner:
     return "foreground" if in_front else "pipes"
 
 
-def changes_env(changes: Mapping[Path, Change]) -> dict[str, str]:
-    """``LIFECYCLE_CHANGES``: a JSON list of path and change.
+class Launcher:
+    """Makes the command's workers, a new one for each start.
 
-    Where there are too many for an environment the list is cut, and ``LIFECYCLE_CHANGES_CUT`` says by how many.
-    """
-    listed: list[str] = []
-    size = 0
-    for path, change in changes.items():
-        listed.append(json.dumps({"path": str(path), "change": change}))
-        size += len(listed[-1]) + 2
-        if size > _ROOM:
-            listed.pop()
-            break
-    cut = len(changes) - len(listed)
-    found = {"LIFECYCLE_CHANGES": f"[{', '.join(listed)}]"}
-    return found | {"LIFECYCLE_CHANGES_CUT": str(cut)} if cut else found
-
-
-class Children:
-    """Makes the command's workers, a fresh one for each start.
-
-    ``foreground`` is the terminal to lend to them, ``handover`` the socket to hand to them.
+    Args:
+        settings: what to run.
+        mode: what the command's streams are.
+        foreground: the terminal that is lent to the command in the foreground.
+        handover: the socket that each run inherits.
     """
 
     def __init__(
-        self, settings: Settings, how: Manner, foreground: Foreground | None = None, handover: Handover | None = None
+        self,
+        settings: Settings,
+        mode: StdioMode,
+        foreground: Foreground | None = None,
+        handover: Handover | None = None,
     ) -> None:
         self._settings = settings
-        self._how = how
+        self._mode = mode
         self._handover = handover
         self._foreground = foreground
-        # Those that have not ended, the oldest first: two while one takes the place of another.
-        self._lives: list[ProcessWorker] = []
-        # Theirs; one that has been closed takes no notice.
+        # Of the last two runs; a closed one ignores its size.
         self._terminals: list[OwnTerminal] = []
 
     @property
@@ -109,30 +96,33 @@ class Children:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """What is executed.
+        """The program with its full path, and its arguments.
 
         Raises:
             UsageError: if there is no such program.
             ConfigError: if ``--env-file`` cannot be read.
         """
-        return self._argv(self._env())
+        return arguments(self._settings.command, shell=self._settings.shell, env=self._env())
 
     def make(self, changes: Mapping[Path, Change]) -> ProcessWorker:
-        """A worker for the next start, told of ``changes`` by its environment.
+        """Make the worker for the next start, with ``changes`` in its environment.
 
         Raises:
             UsageError: if the program is gone.
             ConfigError: if ``--env-file`` cannot be read.
         """
         env, settings = self._env(), self._settings
-        argv = self._argv(env)
-        if settings.clear and at_terminal(sys.stdout):
-            put(sys.stdout, _CLEAR)
-        kind = ProcessWorker if self._foreground is None else _Job
-        worker = kind(
+        argv = arguments(settings.command, shell=settings.shell, env=env)
+        if settings.clear and is_terminal(sys.stdout):
+            write(sys.stdout, _CLEAR)
+        if self._mode == "pipes":
+            # Python buffers what it writes to a pipe.
+            env["PYTHONUNBUFFERED"] = env.get("PYTHONUNBUFFERED") or "1"
+        worker_class = ProcessWorker if self._foreground is None else _ForegroundWorker
+        return worker_class(
             settings.command[0],
             *(argv if self._handover is None else self._handover.wrapped(argv)),
-            env={**env, **self._manners(env), **changes_env(changes)},
+            env=env | changes_env(changes),
             stop_signal=settings.stop_signal,
             stop_timeout=settings.stop_timeout,
             ready=settings.ready,
@@ -140,41 +130,25 @@ class Children:
             stdio=self._stdio(),
             inherit=() if self._handover is None else self._handover.inherit,
         )
-        self._lives = [*(each for each in self._lives if each.status not in FINAL), worker]
-        return worker
 
-    def signal(self, signum: signal.Signals) -> None:
-        """To the command itself; to all of its group where a shell stands before it."""
-        for worker in self._lives:
-            if worker.status in (Status.RUNNING, Status.SUSPENDED):
-                worker.send_signal(signum, group=self._settings.shell)
-                break
-
-    def is_last(self, exit_code: int | None) -> bool:
-        """Whether who ended the command wanted to end everything: by Ctrl+C in the terminal lent to it."""
+    def ends_all(self, exit_code: int | None) -> bool:
+        """Whether the user ended everything: by Ctrl+C in the terminal that is lent to the command."""
         return self._foreground is not None and exit_code in _INTERRUPTED
 
     def resize(self) -> None:
-        """Tell the command's own terminal the size that ours has now."""
+        """Give the command's own terminal the size of ours."""
         for terminal in self._terminals:
             terminal.fit()
 
     def _env(self) -> dict[str, str]:
-        """Ours, and below it what ``--env-file`` adds: a variable that is set already stays."""
+        """Our environment, and the variables of ``--env-file`` that are not set there."""
         file = self._settings.env_file
         return {**(read_env(file) if file else {}), **os.environ}
-
-    def _argv(self, env: Mapping[str, str]) -> tuple[str, ...]:
-        return arguments(self._settings.command, shell=self._settings.shell, env=env)
-
-    def _manners(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Where output goes through a pipe, Python shall not keep it back."""
-        return {} if self._how != "pipes" or env.get("PYTHONUNBUFFERED") else {"PYTHONUNBUFFERED": "1"}
 
     def _stdio(self) -> Stdio:
         if self._foreground is not None:
             return self._foreground
-        if self._how == "pipes":
+        if self._mode == "pipes":
             return _PassedOn(_pass_on, logging.getLogger("lifecycle.cli"))
         from lifecycle.cli.watch.terminal import OwnTerminal
 
@@ -182,21 +156,39 @@ class Children:
         return self._terminals[-1]
 
 
-class _Job(ProcessWorker):
-    """The command in the foreground: to end it by Ctrl+C is to end everything."""
+class _ForegroundWorker(ProcessWorker):
+    """The command in the foreground. Ending it by Ctrl+C ends everything."""
 
     async def _launch(self) -> Awaitable[End]:
-        return self._judged(await super()._launch())
+        return self._checked(await super()._launch())
 
-    async def _judged(self, life: Awaitable[End]) -> End:
-        end = await life
-        # Asked to stop, some end as if by Ctrl+C.
-        wished = end.exit_code in _INTERRUPTED and self.status is not Status.STOPPING
-        return replace(end, error=StopTree("Ctrl+C")) if wished else end
+    async def _checked(self, process: Awaitable[End]) -> End:
+        end = await process
+        # Some programs end as if by Ctrl+C when they are asked to stop.
+        by_user = end.exit_code in _INTERRUPTED and self.status is not Status.STOPPING
+        return replace(end, error=StopTree("Ctrl+C")) if by_user else end
+
+
+def changes_env(changes: Mapping[Path, Change]) -> dict[str, str]:
+    """Return ``LIFECYCLE_CHANGES``: a JSON list of paths and changes.
+
+    If there are too many for an environment, the list is cut, and ``LIFECYCLE_CHANGES_CUT`` is the number of the rest.
+    """
+    listed: list[str] = []
+    size = 0
+    for path, change in changes.items():
+        listed.append(json.dumps({"path": str(path), "change": change}))
+        size += len(listed[-1]) + 2
+        if size > _MAX_CHANGES:
+            listed.pop()
+            break
+    cut = len(changes) - len(listed)
+    found = {"LIFECYCLE_CHANGES": f"[{', '.join(listed)}]"}
+    return found | {"LIFECYCLE_CHANGES_CUT": str(cut)} if cut else found
 
 
 class _PassedOn(Pipes):
-    """Pipes whose last words need not be told: they have been seen."""
+    """Pipes whose last lines an error does not repeat: they have been shown."""
 
     def tail(self) -> str:
         """Nothing."""
@@ -205,7 +197,7 @@ class _PassedOn(Pipes):
 
 def _pass_on(line: str, stream: Literal["stdout", "stderr"]) -> None:
     """A line of the command's, to where it belongs."""
-    put(sys.stdout if stream == "stdout" else sys.stderr, line + "\n")
+    write(sys.stdout if stream == "stdout" else sys.stderr, line + "\n")
 
 
 def arguments(command: Sequence[str], *, shell: bool, env: Mapping[str, str]) -> tuple[str, ...]:

@@ -10,33 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._steering.answers import reply
-from lifecycle.cli.files import secret_in
-from lifecycle.cli.logs import heard, voice_of
+from lifecycle.cli.logs import console_for, logging_to
 from lifecycle.cli.output import DONE, FAILED, ConfigError, UsageError
-from lifecycle.cli.paths import PathRules, available, has_rules, own_output
-from lifecycle.cli.watch.launcher import Children, handover, interpreter, manner
-from lifecycle.cli.watch.live import LiveReload
-from lifecycle.cli.watch.runner import Generations
+from lifecycle.cli.paths import PathRules, honours_gitignore, own_output
+from lifecycle.cli.watch.launcher import Launcher, handover, interpreter, stdio_mode
+from lifecycle.cli.watch.runner import Runner
 from lifecycle.cli.watch.session import Session
 from lifecycle.cli.watch.settings import find_table, watch_settings
 from lifecycle.control import Debounce, Router, merge_files
 from lifecycle.errors import SourceFailed
 from lifecycle.handlers import SuspendHandler
-from lifecycle.sources import WebhookSource
-from lifecycle.sources.signatures import GitHub
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Callable, Mapping
-    from typing import Self
+    from collections.abc import AsyncIterable, Mapping
 
-    from lifecycle.cli.options import Address
-    from lifecycle.cli.output import Voice
+    from lifecycle.cli.output import Console
+    from lifecycle.cli.watch.endpoints import LiveReload
     from lifecycle.cli.watch.launcher import Handover
     from lifecycle.cli.watch.settings import Settings
     from lifecycle.cli.watch.terminal import Foreground
     from lifecycle.runtime.mains import AnyMain
 
-__all__ = ["SpokenWebhook", "watch"]
+__all__ = ["watch"]
 
 #: A stream of changes that never pauses is acted on after so many seconds.
 _LONGEST_WAIT = 2.0
@@ -61,11 +56,11 @@ def watch(typed: Mapping[str, Any]) -> int:
     here = Path.cwd()
     settings = watch_settings(typed, find_table(here))
     _require_paths(settings, typed=bool(typed.get("paths")))
-    voice = voice_of(settings.log_format)
-    with handover(settings.socket) as socket, heard(voice):
-        program = _prepare(settings, here, voice, socket)
+    console = console_for(settings.log_format)
+    with handover(settings.socket) as socket, logging_to(console):
+        program = _prepare(settings, here, console, socket)
         if socket is not None:
-            voice.say(f"listening on {socket} for the command")
+            console.info(f"listening on {socket} for the command")
         return program.run(*typed.get("beside", ()))
 
 
@@ -74,21 +69,21 @@ class _Program:
     """The parts, put together."""
 
     settings: Settings
-    voice: Voice
+    console: Console
     router: Router
-    children: Children
+    launcher: Launcher
     session: Session
-    generations: Generations
+    runner: Runner
 
     def run(self, *beside: AnyMain) -> int:
-        from lifecycle.cli.run import Steered, named_after
+        from lifecycle.cli.run import OptionalControlSocket, program_name
         from lifecycle.runtime import run
 
         try:
-            steered = Steered(named_after("watch", Path.cwd()), self.voice)
+            steered = OptionalControlSocket(program_name("watch", Path.cwd()), self.console)
             run(steered, *beside, self.router, self._main, exit_timeout=max(25.0, self.settings.stop_timeout + 5.0))
         except SourceFailed as error:
-            self.voice.bad(str(error))
+            self.console.error(str(error))
             return FAILED
         return DONE
 
@@ -101,14 +96,16 @@ class _Program:
             self.router.handle("command/status", self._tell_status, lane="command", replace=True)
         _add_files(self.router, settings, session, rules)
         if settings.webhook is not None:
+            from lifecycle.cli.watch.endpoints import AnnouncedWebhook
+
             self.router.handle("webhook/**", session.webhook)
-            self.router.add_source(SpokenWebhook(settings.webhook, settings.secret_env, say=self.voice.say))
+            self.router.add_source(AnnouncedWebhook(settings.webhook, settings.secret_env, announce=self.console.info))
 
     def _tell_status(self, _: object) -> None:
         """Say how the command does."""
         watched = ", ".join(str(path) for path in self.settings.paths)
         then = "; held, what changes waits for release" if self.session.held else ""
-        reply(f"{self.children.name}: {self.generations.describe()}\nwatching {watched}{then}", self.voice.say)
+        reply(f"{self.launcher.name}: {self.runner.describe()}\nwatching {watched}{then}", self.console.info)
 
     async def _main(self) -> None:
         """Begins when the sources have started: from the first start on no change is missed."""
@@ -117,8 +114,8 @@ class _Program:
         await anext(reading, None)
         learning = asyncio.create_task(_exhaust(reading), name="read the watched files")
         try:
-            self.voice.say(f"watching {', '.join(str(path) for path in self.settings.paths)}")
-            await self.generations.run()
+            self.console.info(f"watching {', '.join(str(path) for path in self.settings.paths)}")
+            await self.runner.run()
         finally:
             learning.cancel()
             await asyncio.wait({learning})
@@ -129,28 +126,36 @@ async def _exhaust(steps: AsyncIterable[object]) -> None:
         pass
 
 
-def _prepare(settings: Settings, here: Path, voice: Voice, socket: Handover | None) -> _Program:
+def _prepare(settings: Settings, here: Path, console: Console, socket: Handover | None) -> _Program:
     """Look at everything that can be wrong before anything is started."""
-    how = manner(prompt=settings.prompt)
-    foreground = _foreground(settings) if how == "foreground" else None
-    children = Children(settings, how, foreground, socket)
-    python = interpreter(children.argv, os.environ)
-    rules = PathRules(settings, here, git=_honours_git(settings, voice), outputs=own_output())
-    live = None if settings.live is None else LiveReload(settings.live, voice.say)
-    generations = Generations(children, settings, voice, ready=live.tell if live is not None else lambda: None)
+    mode = stdio_mode(prompt=settings.prompt)
+    foreground = _foreground(settings) if mode == "foreground" else None
+    launcher = Launcher(settings, mode, foreground, socket)
+    python = interpreter(launcher.argv, os.environ)
+    rules = PathRules(settings, here, git=honours_gitignore(settings, console), outputs=own_output())
+    live = _live_reload(settings, console)
+    runner = Runner(launcher, settings, console, on_ready=live.notify if live is not None else lambda: None)
     suspender = SuspendHandler()
-    suspender.manage(generations)
-    session = Session(settings, rules, generations, voice, python=python, suspender=suspender)
-    router = _prompting(session, suspender, at_terminal=how == "pty") if settings.prompt else Router("watch")
-    program = _Program(settings, voice, router, children, session, generations)
+    suspender.manage(runner)
+    session = Session(settings, rules, runner, console, python=python, suspender=suspender)
+    router = _prompting(session, suspender, is_terminal=mode == "pty") if settings.prompt else Router("watch")
+    program = _Program(settings, console, router, launcher, session, runner)
     program.route(rules)
     if live is not None:
         router.add_source(live)
     if foreground is not None:
         _follow_the_shell(router, foreground)
-    if how == "pty":
-        _follow_the_window(router, children)
+    if mode == "pty":
+        _follow_the_window(router, launcher)
     return program
+
+
+def _live_reload(settings: Settings, console: Console) -> LiveReload | None:
+    if settings.live is None:
+        return None
+    from lifecycle.cli.watch.endpoints import LiveReload
+
+    return LiveReload(settings.live, console.info)
 
 
 def _require_paths(settings: Settings, *, typed: bool) -> None:
@@ -163,23 +168,11 @@ def _require_paths(settings: Settings, *, typed: bool) -> None:
         raise UsageError(missing + ("; the command goes after --" if settings.paths[0] == path else ""))
 
 
-def _honours_git(settings: Settings, voice: Voice) -> bool:
-    """Whether what git ignores shall not count, and can be known."""
-    if not settings.gitignore or available():
-        return settings.gitignore
-    if has_rules(path.absolute() for path in settings.paths):
-        voice.warn(
-            ".gitignore is not honoured: pathspec is not installed; pip install 'lifecycle-control[watch]', "
-            "or say --no-gitignore"
-        )
-    return False
-
-
-def _prompting(session: Session, suspender: SuspendHandler, *, at_terminal: bool) -> Router:
+def _prompting(session: Session, suspender: SuspendHandler, *, is_terminal: bool) -> Router:
     """A router with a prompt; with lines from a pipe where there is no terminal, and there Ctrl+C ends at once."""
     from lifecycle.interactive import new_interactive_router
 
-    router = new_interactive_router(suspend=suspender, signals=at_terminal, prompt="lifecycle> ")
+    router = new_interactive_router(suspend=suspender, signals=is_terminal, prompt="lifecycle> ")
     for command in list(router.commands):
         router.commands.remove(command.name)
         router.commands.add(replace(command, help=_MEANINGS.get(command.name, command.help)))
@@ -210,11 +203,11 @@ def _follow_the_shell(router: Router, foreground: Foreground) -> None:
     router.add_source(SignalSource(signal.SIGCHLD, signal.SIGCONT))
 
 
-def _follow_the_window(router: Router, children: Children) -> None:
+def _follow_the_window(router: Router, launcher: Launcher) -> None:
     """The command's own terminal has the size of ours."""
     from lifecycle.sources import SignalSource
 
-    router.handle("signal/winch", lambda _: children.resize())
+    router.handle("signal/winch", lambda _: launcher.resize())
     router.add_source(SignalSource(signal.SIGWINCH))
 
 
@@ -230,23 +223,3 @@ def _add_files(router: Router, settings: Settings, session: Session, rules: Path
         poll=settings.poll,
     )
     router.add_source(source)
-
-
-class SpokenWebhook(WebhookSource):
-    """Calls ``say`` with its address as soon as it listens, which may be any port; ``secret_env`` is a variable's name.
-
-    Raises:
-        ConfigError: when that variable holds no secret.
-    """
-
-    def __init__(self, address: Address, secret_env: str | None, *, say: Callable[[str], object]) -> None:
-        super().__init__(*address, verify=GitHub(secret_in(secret_env)) if secret_env else None)
-        self._say = say
-        self._open = (
-            "" if secret_env else "; any program or web page here may ask, signed or not: --secret-env NAME stops that"
-        )
-
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        self._say(f"webhook at {self.url}{self._open}")
-        return self

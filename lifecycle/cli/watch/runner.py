@@ -1,14 +1,18 @@
-"""Runs of the command: one after the other, never two at once, and the last change always leads to one."""
+"""The runs of the command: one after the other, and the last change always leads to one.
+
+A `Supervisor` stops the old run before it starts the new one, and its policy decides what follows when a run ends by
+itself. With ``--keep-old`` a successor starts next to the current run and takes its place when it is ready.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, cast
 
 from lifecycle.backoff import Backoff
-from lifecycle.cli.output import brief, signal_name
+from lifecycle.cli.output import signal_name, without_output
 from lifecycle.control import FileBatch, merge_files
 from lifecycle.errors import InvalidTransition, StopTree, WorkerFailed
 from lifecycle.workers.model import FINAL, Status
@@ -20,349 +24,280 @@ if TYPE_CHECKING:
     from pathlib import Path
     from signal import Signals
 
-    from lifecycle.cli.output import Voice
+    from lifecycle.cli.output import Console
+    from lifecycle.cli.watch.launcher import Launcher
     from lifecycle.cli.watch.settings import Settings
     from lifecycle.events import Change, StatusEvent
-    from lifecycle.workers.base import Worker
+    from lifecycle.workers import ProcessWorker
     from lifecycle.workers.model import WorkerState
 
-__all__ = ["Generations", "changed"]
+__all__ = ["Runner"]
 
 _ALIVE: Final = (Status.STARTING, Status.RUNNING, Status.SUSPENDED)
-
-#: It waits from 0.1 to 13 seconds, half a minute in all; then it is a matter of the next change.
+#: It waits from 0.1 to 13 seconds, half a minute in all. After that only a change starts the command.
 _BACKOFF: Final = Backoff(max_restarts=8, within=60.0)
-
-#: Names that a message shows; the others are counted.
-_SHOWN: Final = 3
-
-_AT_REST: Final = {Status.CREATED: "waiting for the first change", Status.PENDING: "waiting to be started again"}
+_IDLE: Final = {Status.CREATED: "waiting for the first change", Status.PENDING: "waiting to be started again"}
 
 
-class Launcher(Protocol):
-    """Makes workers for the command."""
+class Runner:
+    """Keeps one run of the command at a time. Requests may come at any time and never wait.
 
-    @property
-    def name(self) -> str:
-        """What people call the command."""
-        ...
-
-    def make(self, changes: Mapping[Path, Change]) -> Worker:
-        """A new worker; ``changes`` are those since the last that came up. Raises CliError."""
-        ...
-
-    def signal(self, signum: Signals) -> None:
-        """Send ``signum`` to the worker that runs, of two to the older."""
-        ...
-
-    def is_last(self, exit_code: int | None) -> bool:
-        """Whether who ended the command wanted to end everything: by Ctrl+C in its terminal."""
-        ...
-
-
-class Generations:
-    """Keeps one run of the command at a time; requests come in at any time and never wait.
-
-    ``ready`` is called when a run is ready and no older one is there.
+    ``on_ready`` is called when a run is ready and no older one is there.
     """
 
     def __init__(
-        self, launcher: Launcher, settings: Settings, voice: Voice, *, ready: Callable[[], object] = lambda: None
+        self, launcher: Launcher, settings: Settings, console: Console, *, on_ready: Callable[[], object] = lambda: None
     ) -> None:
         self._launcher = launcher
         self._settings = settings
-        self._voice = voice
-        self._ready = ready
-        self._runs = Runs(settings, self._make)
+        self._console = console
+        self._on_ready = on_ready
+        self._supervisor = Supervisor("lifecycle watch")
         self._tasks = asyncio.TaskGroup()
-        self._up = asyncio.Event()
-        # What changed since the last start, and what a start has been told that has not come up yet.
+        self._begun = asyncio.Event()
+        self._run_number = 0
+        self._current = self._new_spec()
+        # The run that starts next to the current one, and the name of the last such run until the old one has ended.
+        self._successor: Spec | None = None
+        self._successor_name: str | None = None
+        # What changed since the last start, and what was passed to starts that are not up yet.
         self._changes = FileBatch({})
-        self._told = FileBatch({})
-        # Who asks the supervisor for the next run; whether that one has still to be made.
-        self._asking: asyncio.Task[None] | None = None
-        self._coming = False
-        # Whether another run is wanted once this one has ended, or is resumed; whether all waits for `resume`.
+        self._passed = FileBatch({})
+        # Whether a run is requested but not made yet, and the task that waits for the supervisor to make it.
+        self._requested = False
+        self._request: asyncio.Task[None] | None = None
+        # Whether another run follows when this one ends or is resumed.
         self._queued = False
-        self._held = False
+        self._suspended = False
 
-    # -- asking ------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------
 
-    def note(self, changes: Mapping[Path, Change]) -> None:
-        """Remember changes for the next start, whenever that is."""
+    def add_changes(self, changes: Mapping[Path, Change]) -> None:
+        """Remember changes for the next start."""
         if changes:
             self._changes = merge_files(self._changes, FileBatch(changes))
 
     def change(self, why: str) -> None:
-        """Something changed: what follows while the command runs is the policy's matter."""
+        """React to a change; while the command runs, as the policy ``--busy`` says."""
         busy = self._settings.busy
-        if self._held and (busy != "drop" or not self.alive):
-            self._voice.say(f"{why}; waits for resume")
+        if self._suspended and (busy != "drop" or not self.alive):
+            self._console.info(f"{why}; waits for resume")
             self._queued = True
         elif not self.alive or busy == "restart":
             self.restart(why)
         elif busy == "queue":
-            self._voice.say(f"{why}; the command still runs, its next run is queued")
+            self._console.info(f"{why}; the command still runs, its next run is queued")
             self._queued = True
         else:
-            self._voice.say(f"{why}; dropped, the command still runs")
+            self._console.info(f"{why}; dropped, the command still runs")
 
     def restart(self, why: str) -> None:
-        """Start anew, whatever the policy; while suspended the old run ends, and the new one begins with the resume."""
-        self._voice.say(f"{why}; restarting" if self.alive else why)
-        self._ask()
+        """Restart whatever the policy; while suspended the old run ends, and the new one begins with the resume."""
+        self._console.info(f"{why}; restarting" if self.alive else why)
+        self._request_run()
 
     def signal(self, signum: Signals, why: str) -> None:
-        """Send ``signum`` to the command; where none runs, start one."""
-        if self._coming or self._runs.status not in (Status.RUNNING, Status.SUSPENDED):
+        """Send ``signum`` to the command, or start it if it does not run."""
+        if self._requested or self._status not in (Status.RUNNING, Status.SUSPENDED):
             self.change(why)
             return
-        self._voice.say(f"{why}; sent {signum.name}")
-        self._launcher.signal(signum)
+        self._console.info(f"{why}; sent {signum.name}")
+        worker = cast("ProcessWorker", self._supervisor[self._current.name])
+        # With a shell in front, the command is in its group.
+        worker.send_signal(signum, group=self._settings.shell)
 
     async def suspend(self) -> None:
-        """Freeze the command, wherever it is, and start none until resumed."""
-        self._held = True
-        await self._up.wait()
-        if self._runs.has_beside:
+        """Freeze the command, and start none until resumed."""
+        self._suspended = True
+        await self._begun.wait()
+        if self._successor is not None:
             self._queued = True
-            await self._runs.give_up_beside()
+            await self._drop_successor()
         with suppress(InvalidTransition):  # it is about to end
-            await self._runs.supervisor.suspend()
+            await self._supervisor.suspend()
 
     async def resume(self) -> None:
-        """Let the command go on, or start anew for what changed meanwhile."""
-        beside = self._queued and self._keeps_old
-        if self._queued and not beside and (self._settings.busy == "restart" or not self.alive):
-            # While it is suspended: the old run does not go on before it ends.
-            self._coming = True
-            await self._runs.renew()
-        self._held = False
+        """Let the command continue, or restart it if something has changed meanwhile."""
+        replaces = self._queued and self._keeps_old
+        if self._queued and not replaces and (self._settings.busy == "restart" or not self.alive):
+            # Still suspended, so that the old run does not continue before it ends.
+            self._requested = True
+            await self._restart_current()
+        self._suspended = False
         with suppress(InvalidTransition):
-            await self._runs.supervisor.resume()
-        if beside:
-            self._ask()
+            await self._supervisor.resume()
+        if replaces:
+            self._request_run()
 
-    # -- looking -----------------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------------
 
     @property
     def alive(self) -> bool:
         """Whether there is a run that was not told to stop."""
-        return self._runs.status in _ALIVE and not self._coming
+        return self._status in _ALIVE and not self._requested
 
     def describe(self) -> str:
-        """How the command does, for people."""
-        return described(self._runs.state, held=self._held)
-
-    # -- the life ----------------------------------------------------------------------------------------------
-
-    async def run(self) -> None:
-        """Run the command, again for every request, until cancelled or the user ends it in its terminal."""
-        supervisor = self._runs.supervisor
-        moves = supervisor.watch()
-        # A user who wants to end is no failure.
-        with suppress(StopTree):
-            async with supervisor, self._tasks:
-                self._up.set()
-                if self._settings.postpone and not self._queued:
-                    self._voice.say("waiting for the first change")
-                else:
-                    self._ask()
-                async for move in moves:
-                    if move.component != supervisor.name:
-                        self._tell(move)
-
-    def _ask(self) -> None:
-        """Have another run, as soon as that can be; one that is still to be made is enough."""
-        if not self._up.is_set():
-            self._queued = True
-        elif not self._coming:
-            self._coming = True
-            if self._keeps_old:
-                self._tasks.create_task(self._replace(), name=f"successor of {self._launcher.name}")
-            else:
-                self._asking = self._tasks.create_task(self._runs.renew(), name=f"restart of {self._launcher.name}")
-
-    async def _replace(self) -> None:
-        """Start one beside the old; it takes its place when it is ready, and if it will not be, the old stays."""
-        await self._runs.give_up_beside()
-        if self._held:
-            self._coming, self._queued = False, True
-            return
-        with suppress(InvalidTransition):  # all ends, and so does this
-            try:
-                if await self._runs.replace():
-                    self._ready()
-            except WorkerFailed as error:
-                then = "the old process goes on" if self.alive else "waiting for a change"
-                self._voice.bad(f"{brief(str(error))}; {then}")
+        """Return the state of the command as text."""
+        state = self._state_of(self._current)
+        status = Status.CREATED if state is None else state.status
+        if state is None or status in (*FINAL, Status.PENDING):
+            return "suspended; nothing runs" if self._suspended else _IDLE.get(status, "waiting for a change")
+        since = f" for {time.time() - state.started_at:.0f} s" if state.started_at else ""
+        times = f"{state.restarts + 1} times" if state.restarts else "once"
+        return f"{status}{since}, pid {state.pid}, started {times}"
 
     @property
-    def _keeps_old(self) -> bool:
-        """Whether the next run begins beside this one."""
-        return self._settings.keep_old and self._runs.status in (Status.RUNNING, Status.SUSPENDED)
-
-    def _make(self) -> Worker:
-        """A worker for a start that begins now: what changes from here on leads to another."""
-        self._coming = self._queued = False
-        if self._asking is not None:
-            # Nobody waits for it to come up: if it does not, the policy decides what follows.
-            self._asking.cancel()
-        self._told, self._changes = merge_files(self._told, self._changes), FileBatch({})
-        return self._launcher.make(self._told.changes)
-
-    # -- telling -----------------------------------------------------------------------------------------------
-
-    def _tell(self, move: StatusEvent) -> None:
-        match Status(move.old), Status(move.new):
-            case Status.STARTING, Status.RUNNING:
-                self._told = FileBatch({})
-                done = "ready:" if self._settings.ready else "started"
-                self._voice.good(f"{done} {self._launcher.name} (pid {move.state.pid})")
-                if not self._runs.is_successor(move.component):
-                    self._ready()
-            case _, Status.KILLED:
-                self._voice.warn("it did not stop in time and was killed")
-            case _ if not self._runs.is_current(move.component):
-                pass  # the one beside it, of which its start is told
-            case ((Status.STARTING | Status.RUNNING | Status.SUSPENDED), (Status.FINISHED | Status.FAILED)):
-                self._ended(move.state)
-            case _ if move.state.circuit == "open" and move.old == move.new:
-                self._voice.say("waiting for a change")
-            case _:
-                pass
-
-    def _ended(self, state: WorkerState) -> None:
-        """It has ended by itself: say so, where the supervisor does not do it as it starts it again."""
-        if self._launcher.is_last(state.exit_code):
-            return
-        if self._queued and not self._held:
-            self._ask()
-        policy = self._settings.restart
-        if policy == "always" or (policy == "on_failure" and state.status is Status.FAILED):
-            return
-        then = "" if self._queued or self._coming or self._runs.has_beside else "; waiting for a change"
-        (self._voice.bad if state.status is Status.FAILED else self._voice.good)(f"{how(state)}{then}")
-
-
-class Runs:
-    """Starts and ends runs, whose workers ``make`` makes."""
-
-    def __init__(self, settings: Settings, make: Callable[[], Worker]) -> None:
-        self._settings = settings
-        self._make = make
-        self._number = 0
-        self._current = self._new_spec()
-        # One that starts beside it and shall take its place.
-        self._beside: Spec | None = None
-        # The name of the one that did so last, until the old has ended.
-        self._successor: str | None = None
-        self.supervisor: Final = Supervisor("lifecycle watch")
-
-    @property
-    def state(self) -> WorkerState | None:
-        """Of the one that counts; None before the first."""
-        return self._state_of(self._current)
-
-    @property
-    def status(self) -> Status:
-        """Of the one that counts."""
-        state = self.state
+    def _status(self) -> Status:
+        state = self._state_of(self._current)
         return Status.CREATED if state is None else state.status
 
     @property
-    def has_beside(self) -> bool:
-        """Whether one starts beside it."""
-        return self._beside is not None
-
-    def is_current(self, name: str) -> bool:
-        """Whether that is the one that counts."""
-        return name == self._current.name
-
-    def is_successor(self, name: str) -> bool:
-        """Whether it takes, or has taken, the place of one that has not ended."""
-        return name == self._successor
-
-    async def renew(self) -> None:
-        """Return when the old run has ended, and the new one has begun or has to wait for the resume."""
-        # What becomes of it is told of the child; and where all ends, so does this.
-        with suppress(WorkerFailed, InvalidTransition):
-            if self._current.name in self.supervisor:
-                await self.supervisor.restart(self._current.name)
-            else:
-                await self.supervisor.add(self._current)
-
-    async def replace(self) -> bool:
-        """Start one beside the old, which is asked to end when it is ready; False if another has overtaken it.
-
-        Raises:
-            WorkerFailed: when it will not be; the old goes on.
-        """
-        spec = self._beside = self._new_spec()
-        self._successor = spec.name
-        try:
-            await self.supervisor.add(spec)
-        except WorkerFailed:
-            if self._beside is not spec:
-                return False
-            self._beside = None
-            raise
-        if self._beside is spec:
-            await self._switch(spec)
-            return True
-        return False
-
-    async def give_up_beside(self) -> None:
-        """One that is about to take the place of the old is overtaken."""
-        overtaken, self._beside = self._beside, None
-        if overtaken is not None:
-            with suppress(KeyError, InvalidTransition):
-                await self.supervisor.remove(overtaken.name)
-
-    async def _switch(self, spec: Spec) -> None:
-        """Now it is ``spec`` that counts, if it has not ended as soon as it had begun."""
-        self._beside = None
-        state = self._state_of(spec)
-        if state is not None and state.status in FINAL:
-            await self.supervisor.remove(spec.name)
-            raise WorkerFailed(how(state))
-        old, self._current = self._current, spec
-        await self.supervisor.remove(old.name)
-        if self._successor == spec.name:
-            self._successor = None
+    def _keeps_old(self) -> bool:
+        """Whether the next run begins next to the current one."""
+        return self._settings.keep_old and self._status in (Status.RUNNING, Status.SUSPENDED)
 
     def _state_of(self, spec: Spec) -> WorkerState | None:
-        return next((each for each in self.supervisor.workers() if each.name == spec.name), None)
+        return next((each for each in self._supervisor.workers() if each.name == spec.name), None)
+
+    # -- runs --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run the command, again for every request, until cancelled or the user ends it in its terminal."""
+        events = self._supervisor.watch()
+        # Ctrl+C is no failure.
+        with suppress(StopTree):
+            async with self._supervisor, self._tasks:
+                self._begun.set()
+                if self._settings.postpone and not self._queued:
+                    self._console.info("waiting for the first change")
+                else:
+                    self._request_run()
+                async for event in events:
+                    if event.component != self._supervisor.name:
+                        self._report(event)
+
+    def _request_run(self) -> None:
+        """Have another run as soon as possible; one that is not made yet is enough."""
+        if not self._begun.is_set():
+            self._queued = True
+        elif not self._requested:
+            self._requested = True
+            if self._keeps_old:
+                self._tasks.create_task(self._replace(), name=f"successor of {self._launcher.name}")
+            else:
+                self._request = self._tasks.create_task(
+                    self._restart_current(), name=f"restart of {self._launcher.name}"
+                )
+
+    async def _restart_current(self) -> None:
+        """Return when the old run has ended, and the new one has begun or has to wait for the resume."""
+        # Failures are reported as events of the child. InvalidTransition: everything is being stopped.
+        with suppress(WorkerFailed, InvalidTransition):
+            if self._current.name in self._supervisor:
+                await self._supervisor.restart(self._current.name)
+            else:
+                await self._supervisor.add(self._current)
+
+    async def _replace(self) -> None:
+        """Start a successor, which takes the place of the current run when it is ready; else the current run stays."""
+        await self._drop_successor()
+        if self._suspended:
+            self._requested, self._queued = False, True
+            return
+        try:
+            await self._start_successor()
+        except InvalidTransition:
+            pass  # everything is being stopped
+        except WorkerFailed as error:
+            then = "the old process goes on" if self.alive else "waiting for a change"
+            self._console.error(f"{without_output(str(error))}; {then}")
+
+    async def _start_successor(self) -> None:
+        """Start a run next to the current one, and switch to it when it is ready.
+
+        Raises:
+            WorkerFailed: if it does not become ready; the current run stays.
+        """
+        spec = self._successor = self._new_spec()
+        self._successor_name = spec.name
+        try:
+            await self._supervisor.add(spec)
+        except WorkerFailed:
+            if self._successor is spec:
+                self._successor = None
+                raise
+        if self._successor is not spec:
+            return  # a newer one has taken its place
+        self._successor = None
+        state = self._state_of(spec)
+        if state is not None and state.status in FINAL:
+            await self._supervisor.remove(spec.name)
+            raise WorkerFailed(_format_end(state))
+        old, self._current = self._current, spec
+        await self._supervisor.remove(old.name)
+        if self._successor_name == spec.name:
+            self._successor_name = None
+        self._on_ready()
+
+    async def _drop_successor(self) -> None:
+        dropped, self._successor = self._successor, None
+        if dropped is not None:
+            with suppress(KeyError, InvalidTransition):
+                await self._supervisor.remove(dropped.name)
 
     def _new_spec(self) -> Spec:
-        self._number += 1
-        name = self._settings.command[0] + (f" #{self._number}" if self._number > 1 else "")
-        return Spec(name, self._make, restart=self._settings.restart, backoff=_BACKOFF)
+        self._run_number += 1
+        name = self._settings.command[0] + (f" #{self._run_number}" if self._run_number > 1 else "")
+        return Spec(name, self._make_worker, restart=self._settings.restart, backoff=_BACKOFF)
+
+    def _make_worker(self) -> ProcessWorker:
+        """Make the worker of a start that begins now: later changes lead to another start."""
+        self._requested = self._queued = False
+        if self._request is not None:
+            # Nothing waits for the run to come up: if it does not, the restart policy applies.
+            self._request.cancel()
+        self._passed, self._changes = merge_files(self._passed, self._changes), FileBatch({})
+        return self._launcher.make(self._passed.changes)
+
+    # -- messages ----------------------------------------------------------------------------------------------
+
+    def _report(self, event: StatusEvent) -> None:
+        match Status(event.old), Status(event.new):
+            case Status.STARTING, Status.RUNNING:
+                self._passed = FileBatch({})
+                done = "ready:" if self._settings.ready else "started"
+                self._console.success(f"{done} {self._launcher.name} (pid {event.state.pid})")
+                if event.component != self._successor_name:
+                    self._on_ready()
+            case _, Status.KILLED:
+                self._console.warning("it did not stop in time and was killed")
+            case _ if event.component != self._current.name:
+                pass  # `_replace` reports its start
+            case ((Status.STARTING | Status.RUNNING | Status.SUSPENDED), (Status.FINISHED | Status.FAILED)):
+                self._handle_end(event.state)
+            case _ if event.state.circuit == "open" and event.old == event.new:
+                self._console.info("waiting for a change")
+            case _:
+                pass
+
+    def _handle_end(self, state: WorkerState) -> None:
+        """Start the queued run after an end by itself, and report the end unless the supervisor does so."""
+        if self._launcher.ends_all(state.exit_code):
+            return
+        if self._queued and not self._suspended:
+            self._request_run()
+        failed = state.status is Status.FAILED
+        policy = self._settings.restart
+        if policy == "always" or (policy == "on_failure" and failed):
+            return
+        then = "" if self._queued or self._requested or self._successor is not None else "; waiting for a change"
+        (self._console.error if failed else self._console.success)(f"{_format_end(state)}{then}")
 
 
-def changed(changes: Mapping[Path, Change], name: Callable[[Path], str]) -> str:
-    """``changed: app.py, new.py (added) (+3)``."""
-    shown = [
-        name(path) + ("" if change == "modified" else f" ({change})") for path, change in list(changes.items())[:_SHOWN]
-    ]
-    more = len(changes) - len(shown)
-    return f"changed: {', '.join(shown)}" + (f" (+{more})" if more else "")
-
-
-def described(state: WorkerState | None, *, held: bool) -> str:
-    """How the command does; ``held``: it is not to be started before it is resumed."""
-    status = Status.CREATED if state is None else state.status
-    if state is None or status in (*FINAL, Status.PENDING):
-        return "suspended; nothing runs" if held else _AT_REST.get(status, "waiting for a change")
-    since = f" for {time.time() - state.started_at:.0f} s" if state.started_at else ""
-    times = f"{state.restarts + 1} times" if state.restarts else "once"
-    return f"{status}{since}, pid {state.pid}, started {times}"
-
-
-def how(state: WorkerState) -> str:
-    """How a run ended."""
+def _format_end(state: WorkerState) -> str:
+    """Return how a run ended."""
     if state.started_at is None or state.exit_code is None:
-        return brief(str(state.error))
+        return without_output(str(state.error))
     after = f"after {state.updated_at - state.started_at:.1f} s"
     if state.exit_code < 0:
         return f"killed by {signal_name(-state.exit_code)} {after}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from lifecycle.cli import options
 from lifecycle.cli.files import load_table, shown, texts
-from lifecycle.cli.options import Rule, find_option, option, options_of, read_value
+from lifecycle.cli.options import Glob, Rule, find_option, option, options_of, read_value
 from lifecycle.cli.output import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from signal import Signals
 
     from lifecycle.cli.options import Action, Address, Busy, LogFormat, Policy
-    from lifecycle.cli.paths import Glob
 
 __all__ = ["OPTIONS", "Settings", "find_table", "read_table", "watch_settings"]
 
@@ -145,7 +144,10 @@ def watch_settings(typed: Mapping[str, Any], configured: Mapping[str, Any]) -> S
         UsageError: without a command, or for settings that do not go together.
     """
     known = {each.name for each in fields(Settings)}
-    given = {**configured, **{name: value for name, value in typed.items() if name in known and not _absent(value)}}
+    given = {
+        **configured,
+        **{name: value for name, value in typed.items() if name in known and not _absent(value)},
+    }
     if not given.get("command"):
         raise UsageError("no command to run; end the line with one: lifecycle watch -- python app.py")
     if isinstance(given["command"], str):
@@ -203,8 +205,6 @@ def _read(key: str, value: Any, base: Path) -> tuple[str, Any]:
 
 def _from(base: Path, read: Any) -> Any:
     """Paths and globs start at ``base``."""
-    from lifecycle.cli.paths import Glob  # with the router, which the help does not need
-
     match read:
         case Path():
             return base / read

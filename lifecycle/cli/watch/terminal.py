@@ -11,7 +11,7 @@ import termios
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from lifecycle.cli.output import put
+from lifecycle.cli.output import write
 from lifecycle.workers.stdio import Inherited
 from lifecycle.workers.terminals import Terminal
 
@@ -153,7 +153,7 @@ class AboveThePrompt:
         if self._begun and (not data or len(self._begun) > _LONGEST):
             whole, newline, self._begun = text, "\n", ""
         if newline:
-            put(sys.stdout, whole + newline)
+            write(sys.stdout, whole + newline)
 
 
 def _stopped_by(pid: int) -> int | None:

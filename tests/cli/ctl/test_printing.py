@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lifecycle.cli.ctl import printing
-from lifecycle.cli.ctl.printing import Sheet, console, entry_line, show, show_output
-from lifecycle.cli.ctl.status import Tree, details, is_shown, sheet
+from lifecycle.cli.ctl.printing import Table, entry_line, rich_console, show, show_output
+from lifecycle.cli.ctl.status import Tree, details, is_shown, state_table
 from lifecycle.observe import nodes as nodes_of
 from lifecycle.observe import snapshot
 from lifecycle.workers import Spec, Supervisor, TaskWorker
@@ -40,7 +40,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return terminal
 
 
-SHEET = Sheet(("name", "status"), [(HOSTILE, "running"), ("b" * 100, "failed")])
+SHEET = Table(("name", "status"), [(HOSTILE, "running"), ("b" * 100, "failed")])
 
 
 def test_a_sheet_in_a_pipe_is_whole_and_plain() -> None:
@@ -60,7 +60,7 @@ def test_a_sheet_at_a_terminal_fits_it_and_obeys_nothing(terminal: Terminal) -> 
 
 
 def test_no_column_gives_up_all_of_its_room_for_others(terminal: Terminal) -> None:
-    assert show(Sheet(("name", "pattern", *(["numbers"] * 4)), [("n" * 30, "p" * 30, *(["1"] * 4))]))
+    assert show(Table(("name", "pattern", *(["numbers"] * 4)), [("n" * 30, "p" * 30, *(["1"] * 4))]))
     heading, row = printing._COLOUR.sub("", terminal.getvalue()).splitlines()
     assert heading.split()[:2] == ["name", "pattern"]
     assert all(re.fullmatch("(n|p){9,}…", cell) for cell in row.split()[:2])
@@ -71,14 +71,14 @@ def test_without_colours_a_terminal_gets_what_a_pipe_gets(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    assert console() is None
+    assert rich_console() is None
     assert show(SHEET)
     assert terminal.getvalue() == SHEET.plain()
 
 
 def test_without_rich_a_terminal_gets_what_a_pipe_gets(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert console() is None
+    assert rich_console() is None
     assert show(SHEET)
     assert terminal.getvalue() == SHEET.plain()
 
@@ -181,7 +181,7 @@ WORKER = {
 
 
 @pytest.mark.parametrize(
-    ("node", "told"),
+    ("node", "report"),
     [
         (WORKER, "pid 7, 2 restarts, given up, not well: slow, it\nfell"),
         (
@@ -213,8 +213,8 @@ WORKER = {
     ],
     ids=lambda value: value["kind"] if isinstance(value, dict) else "",
 )
-def test_what_is_not_as_always_is_told(node: dict[str, Any], told: str) -> None:
-    assert details(node) == told
+def test_what_is_not_as_always_is_told(node: dict[str, Any], report: str) -> None:
+    assert details(node) == report
 
 
 def test_what_there_is_a_lot_of_is_left_out() -> None:
@@ -268,7 +268,7 @@ def test_status_names_a_program_as_it_is_asked_for(terminal: Terminal, monkeypat
         "status": "running",
     }
     tree.update([{"nodes": {"program": {**root, "pid": 7, "started_at": None, "python": "3.11"}, "flows": store}}])
-    show(sheet(tree, "watch-site"))
+    show(state_table(tree, "watch-site"))
     assert [line.split() for line in terminal.getvalue().splitlines()[1:]] == [
         ["watch-site", "program", "running", "pid", "7,", "Python", "3.11"],
         ["flows", "store", "running", "M"],

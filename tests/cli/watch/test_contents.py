@@ -24,9 +24,7 @@ async def learn(known: Contents, root: Path, counts: Callable[[Path], bool] = la
 
 def made_long_ago() -> Contents:
     """It takes what is there for what was there from the beginning."""
-    made = Contents()
-    made._since = 2**62
-    return made
+    return Contents(until=2**62)
 
 
 async def changed(known: Contents, path: Path, change: Change = "modified") -> bool:
@@ -97,7 +95,7 @@ async def test_a_file_that_cannot_be_read_counts(tmp_path: Path) -> None:
 
 
 async def test_of_a_large_file_the_time_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_LARGEST", 3)
+    monkeypatch.setattr(session, "_MAX_SIZE", 3)
     path = tmp_path / "large"
     path.write_text("1234")
     known = made_long_ago()
@@ -126,7 +124,7 @@ async def test_large_files_are_not_read_and_a_new_size_counts(tmp_path: Path) ->
 
 
 async def test_at_the_start_only_so_much_is_read_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_READ", 10)
+    monkeypatch.setattr(session, "_MAX_READ", 10)
     paths = [tmp_path / name for name in "abcd"]
     for path in paths:
         path.write_text("1234")
@@ -153,18 +151,21 @@ async def test_only_what_counts_is_read(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name)
     known = made_long_ago()
     await learn(known, tmp_path, lambda path: path.suffix == ".py")
-    assert {path.name for path in known._known} == {"a.py", "e.py"}
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    for path in files:
+        path.touch()
+    assert {path.name for path in files if not await changed(known, path)} == {"a.py", "e.py"}
 
 
 async def test_it_never_remembers_more_than_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_MOST", 3)
+    monkeypatch.setattr(session, "_MAX_FILES", 3)
     monkeypatch.setattr(session, "_BATCH", 2)
     paths = [tmp_path / name for name in "abcde"]
     for path in paths:
         path.write_text(path.name)
     known = made_long_ago()
-    await learn(known, tmp_path)
-    assert len(known._known) <= 3
+    assert [number async for number in known.learn([tmp_path], lambda _: True)] == [2]
     await known.changed(dict.fromkeys(paths, "modified"))
-    assert list(known._known) == paths[-3:]
-    assert not await changed(known, paths[-1])
+    for path in paths[:2]:
+        assert path in await Contents(until=0).changed({path: "modified"})
+    assert [path for path in reversed(paths) if not await changed(known, path)] == list(reversed(paths[-3:]))

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.cli.logs import heard
+from lifecycle.cli.logs import logging_to
 from lifecycle.cli.output import UsageError
 from lifecycle.cli.watch.settings import Settings
 from lifecycle.errors import StopTree
 from lifecycle.workers import Status
-from tests.cli.watch import test_generations as one
-from tests.cli.watch.test_generations import having
+from tests.cli.watch import test_runner as one
+from tests.cli.watch.test_runner import having
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -31,7 +31,7 @@ ENDED = (Status.STOPPED, Status.FAILED, Status.FINISHED, Status.KILLED)
 class TwoAtATime(one.FakeLauncher):
     """Fails the test if a third begins."""
 
-    def make(self, changes: Mapping[Path, Change]) -> one.FakeChild:
+    def make(self, changes: Mapping[Path, Change]) -> one.FakeChild:  # type: ignore[override]  # no process
         assert len(self.at_work) <= 1
         if self.refuses:
             raise UsageError("'app': no such file")
@@ -50,7 +50,7 @@ async def rig(request: pytest.FixtureRequest, clock: Clock, monkeypatch: pytest.
     monkeypatch.setattr(one, "FakeLauncher", TwoAtATime)
     given = {"keep_old": True, "ready": "notify"} | getattr(request, "param", {})
     rig = one.Rig(**given)
-    with heard(rig.voice):
+    with logging_to(rig.console):
         await clock.settle()
         yield rig
         rig.task.cancel()
@@ -106,7 +106,7 @@ async def test_one_that_ends_before_it_is_ready_leaves_the_old_and_its_changes_a
     await clock.advance(10)
     assert at_work(rig) == [1]
     assert "'app' ended before it was ready; the old process goes on" in rig.told()
-    assert rig.generations.alive
+    assert rig.runner.alive
 
     rig.launcher.hangs = False
     rig.change("b")
@@ -198,13 +198,13 @@ async def test_the_policy_holds_for_the_one_that_was_kept_and_for_the_new_one(ri
 
 
 async def test_suspended_nothing_begins_and_resumed_it_begins_beside_the_old(rig: one.Rig, clock: Clock) -> None:
-    await rig.generations.suspend()
+    await rig.runner.suspend()
     rig.change("a")
-    rig.generations.restart("restart")
+    rig.runner.restart("restart")
     await clock.advance(10)
     assert at_work(rig) == [1]
     rig.launcher.hangs = True
-    await rig.generations.resume()
+    await rig.runner.resume()
     await clock.settle()
     assert (at_work(rig), rig.launcher.children[0].status) == ([1, 2], Status.RUNNING)
     rig.child.be_ready()
@@ -216,19 +216,19 @@ async def test_a_suspend_gives_up_one_that_is_not_ready_and_the_resume_begins_it
     rig: one.Rig, clock: Clock
 ) -> None:
     await begin(rig, clock)
-    suspending = asyncio.create_task(rig.generations.suspend())
+    suspending = asyncio.create_task(rig.runner.suspend())
     await clock.advance(2)
     await suspending
     assert (at_work(rig), rig.launcher.children[0].status) == ([1], Status.SUSPENDED)
     rig.launcher.hangs = False
-    await rig.generations.resume()
+    await rig.runner.resume()
     await clock.advance(2)
     assert (at_work(rig), rig.launcher.changes[-1]) == ([3], {"a": "modified"})
 
 
 async def test_a_signal_goes_to_the_old_one_until_the_new_one_is_ready(rig: one.Rig, clock: Clock) -> None:
     await begin(rig, clock)
-    rig.generations.signal(signal.SIGHUP, "changed: b")
+    rig.runner.signal(signal.SIGHUP, "changed: b")
     assert rig.launcher.signals == [signal.SIGHUP]
 
 

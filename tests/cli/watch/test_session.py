@@ -7,10 +7,13 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from lifecycle.cli import options
-from lifecycle.cli.output import Voice
+from lifecycle.cli.output import Console
 from lifecycle.cli.paths import PathRules
-from lifecycle.cli.watch.session import Session
+from lifecycle.cli.watch.runner import Runner
+from lifecycle.cli.watch.session import Session, syntax_errors
 from lifecycle.cli.watch.settings import Settings
 from lifecycle.control import FileBatch, ReloadEvent, WebhookEvent
 
@@ -21,15 +24,16 @@ if TYPE_CHECKING:
     from lifecycle.events import Change
 
 
-class FakeGenerations:
+class FakeRunner(Runner):
     """Writes down what it is asked."""
 
-    def __init__(self) -> None:
+    alive = True
+
+    def __init__(self) -> None:  # nothing runs
         self.asked: list[tuple[Any, ...]] = []
         self.noted: list[str] = []
-        self.alive = True
 
-    def note(self, changes: Mapping[Path, Change]) -> None:
+    def add_changes(self, changes: Mapping[Path, Change]) -> None:
         self.noted += [path.name for path in changes]
 
     def change(self, why: str) -> None:
@@ -48,9 +52,9 @@ class Rig:
         settings = Settings(command=("true",), on=on, **given)
         self.here = here
         self.said = io.StringIO()
-        self.generations = FakeGenerations()
+        self.runner = FakeRunner()
         rules = PathRules(settings, here)
-        self.session = Session(settings, rules, self.generations, Voice(stream=self.said), python=sys.executable)
+        self.session = Session(settings, rules, self.runner, Console(stream=self.said), python=sys.executable)
 
     async def edit(self, **files: str) -> None:
         changes: dict[Path, Change] = {}
@@ -64,23 +68,37 @@ class Rig:
 async def test_a_change_asks_for_a_restart_and_says_why(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     await rig.edit(a_py="x = 1", b_html="")
-    assert rig.generations.asked == [("change", "changed: a.py, b.html")]
-    assert rig.generations.noted == ["a.py", "b.html"]
+    assert rig.runner.asked == [("change", "changed: a.py, b.html")]
+    assert rig.runner.noted == ["a.py", "b.html"]
 
 
 async def test_only_paths_that_count_are_named(tmp_path: Path) -> None:
     rig = Rig(tmp_path, ext=("py",))
     await rig.edit(a_py="", b_html="")
     await rig.edit(b_html="")
-    assert rig.generations.asked == [("change", "changed: a.py")]
-    assert rig.generations.noted == ["a.py"]
+    assert rig.runner.asked == [("change", "changed: a.py")]
+    assert rig.runner.noted == ["a.py"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "requests"),
+    [
+        (["a_txt"], []),
+        (["a_txt", "a_html"], ["signal"]),
+        (["a_txt", "a_html", "a_py"], ["change"]),
+    ],
+)
+async def test_a_restart_covers_a_reload(tmp_path: Path, changed: list[str], requests: list[str]) -> None:
+    rig = Rig(tmp_path, ext=("py",), on=("*.html=reload",))
+    await rig.edit(**dict.fromkeys(changed, ""))
+    assert [what for what, *_ in rig.runner.asked] == requests
 
 
 async def test_a_rule_can_send_a_signal_in_place_of_a_restart(tmp_path: Path) -> None:
     rig = Rig(tmp_path, on=("*.html=reload",))
     await rig.edit(b_html="1")
     await rig.edit(a_py="", b_html="2")
-    assert rig.generations.asked == [
+    assert rig.runner.asked == [
         ("signal", signal.SIGHUP, "changed: b.html"),
         ("change", "changed: a.py, b.html"),
     ]
@@ -92,7 +110,7 @@ async def test_a_signal_takes_the_place_of_every_restart(tmp_path: Path) -> None
     await rig.session.reload(ReloadEvent())
     await rig.session.webhook(WebhookEvent("POST", "/deploy", {}, {}, b"", "7"))
     await rig.session.restart(None)
-    assert rig.generations.asked == [
+    assert rig.runner.asked == [
         ("signal", signal.SIGUSR1, "changed: a.py"),
         ("signal", signal.SIGUSR1, "reload"),
         ("signal", signal.SIGUSR1, "webhook: POST /deploy"),
@@ -104,7 +122,7 @@ class TestBrokenFiles:
     async def test_the_old_process_is_kept_and_the_error_shown(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
         await rig.edit(a_py="def f(:")
-        assert rig.generations.asked == []
+        assert rig.runner.asked == []
         assert "changed: a.py; the old process goes on" in rig.said.getvalue()
         assert f'File "{tmp_path / "a.py"}", line 1' in rig.said.getvalue()
         assert "SyntaxError" in rig.said.getvalue()
@@ -113,43 +131,43 @@ class TestBrokenFiles:
         rig = Rig(tmp_path)
         await rig.edit(a_py="def f(:")
         await rig.edit(b_py="x = 1")
-        assert rig.generations.asked == []
+        assert rig.runner.asked == []
 
         await rig.edit(a_py="x = 1")
-        assert rig.generations.asked == [("change", "changed: a.py")]
-        assert rig.generations.noted == ["a.py", "b.py", "a.py"]
+        assert rig.runner.asked == [("change", "changed: a.py")]
+        assert rig.runner.noted == ["a.py", "b.py", "a.py"]
 
     async def test_what_was_broken_may_be_deleted(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
         await rig.edit(a_py="def f(:")
         (tmp_path / "a.py").unlink()
         await rig.session.files(FileBatch({tmp_path / "a.py": "deleted"}))
-        assert rig.generations.asked == [("change", "changed: a.py (deleted)")]
+        assert rig.runner.asked == [("change", "changed: a.py (deleted)")]
 
     async def test_nothing_is_started_where_nothing_runs(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
-        rig.generations.alive = False
+        rig.runner.alive = False
         await rig.edit(a_py="def f(:")
         assert "not started" in rig.said.getvalue()
 
     async def test_the_check_can_be_left_out(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path, check=False)
         await rig.edit(a_py="def f(:")
-        assert rig.generations.asked == [("change", "changed: a.py")]
+        assert rig.runner.asked == [("change", "changed: a.py")]
 
     async def test_a_mistake_in_the_env_file_keeps_it_too(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path, env_file=tmp_path / "vars.env")
         await rig.edit(vars_env="WHO you\n")
-        assert rig.generations.asked == []
+        assert rig.runner.asked == []
         assert "vars.env:1: 'WHO you' cannot be read; write KEY=VALUE" in rig.said.getvalue()
         await rig.edit(vars_env="WHO=you\n")
-        assert rig.generations.asked == [("change", "changed: vars.env")]
+        assert rig.runner.asked == [("change", "changed: vars.env")]
 
     async def test_a_restart_by_hand_is_not_checked(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
         await rig.edit(a_py="def f(:")
         await rig.session.restart(None)
-        assert rig.generations.asked == [("restart", "restart")]
+        assert rig.runner.asked == [("restart", "restart")]
 
 
 async def test_a_file_that_is_broken_keeps_the_old_process_from_a_webhook_too(tmp_path: Path) -> None:
@@ -157,12 +175,12 @@ async def test_a_file_that_is_broken_keeps_the_old_process_from_a_webhook_too(tm
     await rig.edit(app_py="def broken(:")
     await rig.session.webhook(WebhookEvent("POST", "/deploy", {}, {}, b"", "7"))
 
-    assert rig.generations.asked == []
+    assert rig.runner.asked == []
 
     (tmp_path / "app.py").write_text("mended = True")
     await rig.session.webhook(WebhookEvent("POST", "/deploy", {}, {}, b"", "8"))
 
-    assert rig.generations.asked == [("change", "webhook: POST /deploy")]
+    assert rig.runner.asked == [("change", "webhook: POST /deploy")]
 
 
 class TestPause:
@@ -171,24 +189,24 @@ class TestPause:
         rig.session.hold(None)
         await rig.edit(a_py="x = 1")
         await rig.edit(b_py="x = 1")
-        assert (rig.generations.asked, rig.generations.noted, rig.session.held) == ([], [], True)
+        assert (rig.runner.asked, rig.runner.noted, rig.session.held) == ([], [], True)
         assert "held; what changes waits for release" in rig.said.getvalue()
 
         await rig.session.release(None)
-        assert rig.generations.asked == [("change", "changed: a.py, b.py")]
+        assert rig.runner.asked == [("change", "changed: a.py, b.py")]
         assert not rig.session.held
         await rig.edit(c_py="x = 1")
-        assert rig.generations.noted == ["a.py", "b.py", "c.py"]
+        assert rig.runner.noted == ["a.py", "b.py", "c.py"]
 
     async def test_what_is_as_it_was_leads_to_none(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
         await rig.edit(a_py="x = 1")
-        rig.generations.asked.clear()
+        rig.runner.asked.clear()
         rig.session.hold(None)
         await rig.edit(a_py="x = 2")
         await rig.edit(a_py="x = 1")
         await rig.session.release(None)
-        assert rig.generations.asked == []
+        assert rig.runner.asked == []
 
     async def test_a_second_hold_forgets_nothing_and_a_second_release_says_so(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
@@ -197,7 +215,7 @@ class TestPause:
         rig.session.hold(None)
         await rig.session.release(None)
         await rig.session.release(None)
-        assert rig.generations.asked == [("change", "changed: a.py")]
+        assert rig.runner.asked == [("change", "changed: a.py")]
         assert "it is not held" in rig.said.getvalue()
 
     async def test_requests_from_outside_wait_and_those_by_hand_do_not(self, tmp_path: Path) -> None:
@@ -206,15 +224,15 @@ class TestPause:
         await rig.edit(a_py="x = 1")
         for number in "78":
             await rig.session.webhook(WebhookEvent("POST", "/deploy", {}, {}, b"", number))
-        assert rig.generations.asked == []
+        assert rig.runner.asked == []
         await rig.session.reload(ReloadEvent())
         await rig.session.restart(None)
-        assert rig.generations.asked == [("change", "reload"), ("restart", "restart")]
+        assert rig.runner.asked == [("change", "reload"), ("restart", "restart")]
 
-        rig.generations.asked.clear()
+        rig.runner.asked.clear()
         await rig.session.release(None)
-        assert rig.generations.asked == [("change", "webhook: POST /deploy")]
-        assert rig.generations.noted == ["a.py"]
+        assert rig.runner.asked == [("change", "webhook: POST /deploy")]
+        assert rig.runner.noted == ["a.py"]
 
     async def test_a_file_that_was_broken_meanwhile_keeps_the_old_process(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
@@ -222,5 +240,55 @@ class TestPause:
         await rig.edit(a_py="def f(:")
         await rig.session.webhook(WebhookEvent("POST", "/deploy", {}, {}, b"", "7"))
         await rig.session.release(None)
-        assert rig.generations.asked == []
+        assert rig.runner.asked == []
         assert "the old process goes on" in rig.said.getvalue()
+
+
+# -- syntax ---------------------------------------------------------------------------------------------------------
+
+
+async def test_what_cannot_be_compiled_is_shown_with_file_line_and_caret(tmp_path: Path) -> None:
+    success, error = tmp_path / "good.py", tmp_path / "bad ü.py"
+    success.write_text("raise SystemExit('never run')\n")
+    error.write_text("x = 1\ndef f(:\n    pass\n")
+
+    found = await syntax_errors(sys.executable, [success, error])
+
+    assert list(found) == [error]
+    assert f'File "{error}", line 2' in found[error]
+    assert "^" in found[error]
+    assert "SyntaxError" in found[error]
+    assert list(tmp_path.rglob("*.pyc")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("gone.py", None),
+        ("page.html", b"def f(:"),
+        ("latin.py", b"# -*- coding: latin-1 -*-\nx = '\xe4'\n"),
+        ("warns.py", b"x = 1 is 1\n"),
+        ("empty.py", b""),
+    ],
+)
+async def test_what_is_no_fault(tmp_path: Path, name: str, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    assert await syntax_errors(sys.executable, [tmp_path / name]) == {}
+
+
+@pytest.mark.parametrize("content", [b"x = '\xff'\n", b"x = 1\0\n", b"\tx\n y\n"])
+async def test_bytes_that_are_no_source_are_a_fault(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.py").write_bytes(content)
+    assert list(await syntax_errors(sys.executable, [tmp_path / "x.py"])) == [tmp_path / "x.py"]
+
+
+@pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho hello\n", "#!/bin/sh\nsleep 60\n", None])
+async def test_where_no_answer_comes_nothing_is_found(tmp_path: Path, text: str | None) -> None:
+    """A Python that fails, babbles, hangs or is not there must not keep a restart back."""
+    python, source = tmp_path / "python", tmp_path / "bad.py"
+    source.write_text("def f(:\n")
+    if text is not None:
+        python.write_text(text)
+        python.chmod(0o755)
+    assert await syntax_errors(str(python), [source], limit=0.2) == {}

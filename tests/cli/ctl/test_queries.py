@@ -101,9 +101,9 @@ def test_ps_shows_also_who_answers_nonsense(sockets: Path, capsys: pytest.Captur
         assert [line.split()[0] for line in out.splitlines()] == ["name", "bad", "good"]
         assert "no answer" in out
         _, out, _ = said(capsys, "ps", "--json")
-        bad, good = json.loads(out)
-    assert "no program of this library" in bad["error"]
-    assert good["status"] == "running"
+        error, success = json.loads(out)
+    assert "no program of this library" in error["error"]
+    assert success["status"] == "running"
 
 
 def test_who_does_not_answer_keeps_nobody(
@@ -126,7 +126,7 @@ def test_who_does_not_answer_keeps_nobody(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "report"),
     [
         (answer("[" * 500_000, length=500_000), "more than 65536 bytes"),
         (answer("[" * 60_000), "no JSON"),
@@ -140,15 +140,15 @@ def test_who_does_not_answer_keeps_nobody(
     ids=["deep and long", "deep", "less deep", "list", "long", "odd values", "no float", "refusal"],
 )
 def test_ps_survives_whatever_one_program_answers(
-    sockets: Path, capsys: pytest.CaptureFixture[str], given: bytes, told: str
+    sockets: Path, capsys: pytest.CaptureFixture[str], given: bytes, report: str
 ) -> None:
     with speaker(sockets / "good.sock", PROGRAM), speaker(sockets / "odd.sock", given):
         status, out, _ = said(capsys, "ps")
         assert status == 0
         assert [line.split()[0] for line in out.splitlines()] == ["name", "good", "odd"]
-        good, odd = json.loads(said(capsys, "ps", "--json")[1])
-    assert good["status"] == "running"
-    assert told in odd.get("error", "")
+        success, odd = json.loads(said(capsys, "ps", "--json")[1])
+    assert success["status"] == "running"
+    assert report in odd.get("error", "")
 
 
 def test_an_answer_that_comes_bit_by_bit_is_not_waited_for(
@@ -232,7 +232,7 @@ def test_many_that_do_not_answer_are_waited_for_together(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "report"),
     [
         (b"", "the program ended before it had answered"),
         (b"HTTP/1.0 200 OK\r\nConte", "the program ended before it had answered"),
@@ -250,12 +250,12 @@ def test_many_that_do_not_answer_are_waited_for_together(
     ids=range(12),
 )
 def test_an_answer_that_is_none_is_a_failure_in_one_line(
-    sockets: Path, capsys: pytest.CaptureFixture[str], given: bytes, told: str
+    sockets: Path, capsys: pytest.CaptureFixture[str], given: bytes, report: str
 ) -> None:
     with speaker(sockets / "app.sock", given):
         status, out, err = said(capsys, "routes", "--json")
     assert (status, out) == (1, "")
-    assert told in err
+    assert report in err
     assert err.count("\n") == 1
 
 

@@ -1,8 +1,9 @@
-"""What tells open pages in browsers to reload themselves: a stream of server-sent events, and the script that reads it.
+"""What `lifecycle watch` listens on: live reload for pages in browsers, and a webhook.
 
-A page takes part by one script tag. The script says how long ago the page was answered, and hears when a run of the
-command is, or has since become, ready: so it does not matter when it was fetched, or how often it has to ask. Then it
-reloads the page, as soon as the server of the page answers.
+Live reload is a stream of server-sent events and the script that reads it. A page takes part by one script tag. The
+script says how long ago the page was answered, and is told when a run of the command is, or has since
+become, ready: so it does not matter when it was fetched, or how often it has to ask. Then it reloads the page, as soon
+as the server of the page answers.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from lifecycle.cli.files import secret_in
+from lifecycle.sources import WebhookSource
+from lifecycle.sources.signatures import GitHub
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
+    from lifecycle.cli.options import Address
     from lifecycle.control.types import Emit
 
-__all__ = ["LiveReload"]
+__all__ = ["AnnouncedWebhook", "LiveReload"]
 
 #: Pages that are told at a time.
 _MOST: Final = 200
@@ -61,17 +67,17 @@ _EVENTS: Final = re.compile(rb"/events(?:\?age=(\d{1,15}))?")
 class LiveReload:
     """A source of nothing: it listens on ``port`` of 127.0.0.1 while the router runs, and says so by ``say``."""
 
-    def __init__(self, port: int, say: Callable[[str], object]) -> None:
+    def __init__(self, port: int, announce: Callable[[str], object]) -> None:
         self.name: str = f"live reload on port {port}"
         self._port = port
-        self._say = say
+        self._announce = announce
         # When the last run became ready, by the loop's clock; set with the next one.
         self._ready_at = -math.inf
         self._next = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Another run is ready."""
         self._ready_at = asyncio.get_running_loop().time()
         self._next.set()
@@ -85,7 +91,9 @@ class LiveReload:
         """
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
         port = self._server.sockets[0].getsockname()[1]
-        self._say(f'for live reload put this into your pages: <script src="http://127.0.0.1:{port}/live.js"></script>')
+        self._announce(
+            f'for live reload put this into your pages: <script src="http://127.0.0.1:{port}/live.js"></script>'
+        )
         return self
 
     async def __aexit__(
@@ -174,3 +182,28 @@ async def _first(gone: asyncio.Task[bytes], news: asyncio.Task[bool]) -> None:
     finally:
         news.cancel()
         await asyncio.wait({news})
+
+
+class AnnouncedWebhook(WebhookSource):
+    """A webhook that passes its address to ``announce`` when it listens: its port may be any free one.
+
+    Args:
+        address: where to listen.
+        secret_env: the name of the variable with the secret.
+        announce: prints a message.
+
+    Raises:
+        ConfigError: if the variable is not set.
+    """
+
+    def __init__(self, address: Address, secret_env: str | None, *, announce: Callable[[str], object]) -> None:
+        super().__init__(*address, verify=GitHub(secret_in(secret_env)) if secret_env else None)
+        self._announce = announce
+        self._warning = (
+            "" if secret_env else "; any program or web page here may ask, signed or not: --secret-env NAME stops that"
+        )
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._announce(f"webhook at {self.url}{self._warning}")
+        return self

@@ -66,7 +66,7 @@ async def _made(path: Path) -> None:
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Said:
+def info(capsys: pytest.CaptureFixture[str]) -> Said:
     def said(*words: object, status: int = 0) -> tuple[str, str]:
         assert main(["flows", *map(str, words)]) == status
         return capsys.readouterr()
@@ -74,33 +74,33 @@ def say(capsys: pytest.CaptureFixture[str]) -> Said:
     return said
 
 
-def test_the_list_says_what_became_of_each(file: Path, say: Said) -> None:
-    head, *rows = say("list", file)[0].splitlines()
+def test_the_list_says_what_became_of_each(file: Path, info: Said) -> None:
+    head, *rows = info("list", file)[0].splitlines()
     assert head.split() == ["id", "flow", "state", "changed", "process"]
     assert [row.split()[:3] for row in rows] == [["good", "deploy", "SUCCESS"], ["bad\\x1b", "deploy", "REVERTED"]]
 
 
-def test_programs_get_json(file: Path, say: Said) -> None:
-    rows = json.loads(say("list", file, "--json")[0])
+def test_programs_get_json(file: Path, info: Said) -> None:
+    rows = json.loads(info("list", file, "--json")[0])
     assert [(row["id"], row["state"], row["process"]) for row in rows] == [
         ("good", "SUCCESS", None),
         ("bad\x1b", "REVERTED", None),
     ]
-    [shown] = json.loads(say("show", file, "good", "--json")[0])
+    [shown] = json.loads(info("show", file, "good", "--json")[0])
     assert shown["given"]["ref"] == "v1"
     assert {each["name"]: each["result"] for each in shown["tasks"]} == {"build": {"ref": "v1"}, "switch": None}
     assert [each["new"] for each in shown["changes"]][:2] == ["RUNNING", "RUNNING"]
 
 
-def test_a_flow_is_shown_whole_but_for_secrets_and_what_would_command_the_terminal(file: Path, say: Said) -> None:
-    out, _ = say("show", file)
+def test_a_flow_is_shown_whole_but_for_secrets_and_what_would_command_the_terminal(file: Path, info: Said) -> None:
+    out, _ = info("show", file)
     assert "\x1b" not in out
     assert "hush" not in out
     for text in ('"token": "***"', '"ref": "v1"', r"no\x1b]0;route\x07", "REVERTED", "id        good"):
         assert text in out
 
 
-def test_secrets_are_masked_at_any_depth_in_errors_and_in_json(tmp_path: Path, say: Said) -> None:
+def test_secrets_are_masked_at_any_depth_in_errors_and_in_json(tmp_path: Path, info: Said) -> None:
     async def made() -> None:
         @task
         def login(settings: object) -> dict[str, str]:
@@ -116,18 +116,18 @@ def test_secrets_are_masked_at_any_depth_in_errors_and_in_json(tmp_path: Path, s
 
     asyncio.run(made())
     for words in (("show", tmp_path / "app.db"), ("show", tmp_path / "app.db", "--json")):
-        out, _ = say(*words)
+        out, _ = info(*words)
         assert "hush" not in out
         assert "postgres://bob:***@db is away" in out
         assert "bob" in out
 
 
-def test_tasks_stand_in_the_order_in_which_they_began(tmp_path: Path, say: Said) -> None:
+def test_tasks_stand_in_the_order_in_which_they_began(tmp_path: Path, info: Said) -> None:
     flow = linear("f", *(task(lambda: None, name=name, provides=None) for name in ("c", "a", "b")))
     asyncio.run(_carried_out(tmp_path / "app.db", flow))
-    [shown] = json.loads(say("show", tmp_path / "app.db", "--json")[0])
+    [shown] = json.loads(info("show", tmp_path / "app.db", "--json")[0])
     assert [each["name"] for each in shown["tasks"]] == ["c", "a", "b"]
-    diagram = say("diagram", tmp_path / "app.db")[0]
+    diagram = info("diagram", tmp_path / "app.db")[0]
     assert diagram.index("**c**") < diagram.index("**a**") < diagram.index("**b**")
 
 
@@ -136,12 +136,12 @@ async def _carried_out(path: Path, flow: Flow) -> None:
         await flows.start(flow)
 
 
-def test_a_file_without_flows_in_it_is_said_to_be_so(tmp_path: Path, say: Said) -> None:
+def test_a_file_without_flows_in_it_is_said_to_be_so(tmp_path: Path, info: Said) -> None:
     asyncio.run(_entered(tmp_path / "new.db"))
-    assert "there are no flows" in say("list", tmp_path / "new.db")[1]
-    assert say("list", tmp_path / "new.db", "--json")[0] == "[]\n"
-    assert "nothing to suspend" in say("suspend", tmp_path / "new.db")[1]
-    assert "nothing has failed" in say("retry", tmp_path / "new.db")[1]
+    assert "there are no flows" in info("list", tmp_path / "new.db")[1]
+    assert info("list", tmp_path / "new.db", "--json")[0] == "[]\n"
+    assert "nothing to suspend" in info("suspend", tmp_path / "new.db")[1]
+    assert "nothing has failed" in info("retry", tmp_path / "new.db")[1]
 
 
 async def _entered(path: Path) -> None:
@@ -153,29 +153,29 @@ async def _entered(path: Path) -> None:
 
 
 def test_a_diagram_has_the_tasks_and_with_the_code_also_what_follows_what(
-    file: Path, say: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, info: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loose, _ = say("diagram", file, "good")
+    loose, _ = info("diagram", file, "good")
     assert loose.startswith("graph TD\n")
     assert "**switch**\nSUCCESS" in loose
     assert "-->" not in loose
-    built, _ = say("diagram", file, "good", "--flow", f"{__name__}:DEPLOY")
+    built, _ = info("diagram", file, "good", "--flow", f"{__name__}:DEPLOY")
     assert "f_0 --> f_1" in built
-    several, _ = say("diagram", file)
-    assert "**deploy**\ngood\nSUCCESS" in several
+    plural, _ = info("diagram", file)
+    assert "**deploy**\ngood\nSUCCESS" in plural
 
 
-def test_a_diagram_of_another_flow_is_refused(file: Path, say: Said) -> None:
-    assert "is not the flow 'deploy'" in say("diagram", file, "good", "--flow", f"{__name__}:build", status=USAGE)[1]
-    assert "is no flow" in say("diagram", file, "good", "--flow", "json:dumps", status=USAGE)[1]
-    assert "no 'none'; it has DEPLOY" in say("diagram", file, "--flow", f"{__name__}:none", status=USAGE)[1]
-    assert "names nothing" in say("diagram", file, "--flow", "app", status=USAGE)[1]
+def test_a_diagram_of_another_flow_is_refused(file: Path, info: Said) -> None:
+    assert "is not the flow 'deploy'" in info("diagram", file, "good", "--flow", f"{__name__}:build", status=USAGE)[1]
+    assert "is no flow" in info("diagram", file, "good", "--flow", "json:dumps", status=USAGE)[1]
+    assert "no 'none'; it has DEPLOY" in info("diagram", file, "--flow", f"{__name__}:none", status=USAGE)[1]
+    assert "names nothing" in info("diagram", file, "--flow", "app", status=USAGE)[1]
 
 
 # -- asking ----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_process_that_runs_a_flow_suspends_it_and_goes_on(tmp_path: Path, say: Said) -> None:
+async def test_the_process_that_runs_a_flow_suspends_it_and_goes_on(tmp_path: Path, info: Said) -> None:
     begun, go_on, done = asyncio.Event(), asyncio.Event(), list[int]()
 
     async def work() -> None:
@@ -187,12 +187,12 @@ async def test_the_process_that_runs_a_flow_suspends_it_and_goes_on(tmp_path: Pa
     file = tmp_path / "app.db"
 
     async def ask(*words: object, status: int = 0) -> str:
-        return (await asyncio.to_thread(say, *words, status=status))[1]
+        return (await asyncio.to_thread(info, *words, status=status))[1]
 
     async with asyncio.timeout(30), Flows(file) as flows:
         run = flows.start(flow, id="f-1")
         await begun.wait()
-        [row] = json.loads((await asyncio.to_thread(say, "list", file, "--json"))[0])
+        [row] = json.loads((await asyncio.to_thread(info, "list", file, "--json"))[0])
         assert row["process"] == os.getpid()
         assert "asked to suspend f-1" in await ask("suspend", file)
         while run.state != "SUSPENDING":
@@ -206,21 +206,21 @@ async def test_the_process_that_runs_a_flow_suspends_it_and_goes_on(tmp_path: Pa
         assert "at its end: SUCCESS" in await ask("suspend", file, "f-1", status=FAILED)
 
 
-async def test_what_nobody_runs_waits_for_its_program(tmp_path: Path, say: Said) -> None:
+async def test_what_nobody_runs_waits_for_its_program(tmp_path: Path, info: Said) -> None:
     file = tmp_path / "app.db"
     async with Flows(file) as flows:
         await flows.start(DEPLOY, id="f-1", ref="v1", token="x").suspend()
-    assert "start its program" in (await asyncio.to_thread(say, "resume", file, status=FAILED))[1]
+    assert "start its program" in (await asyncio.to_thread(info, "resume", file, status=FAILED))[1]
     with closing(sqlite3.connect(file)) as db, db:
         db.execute("UPDATE lifecycle_flows SET state = 'RUNNING', owner = '1-dead'")
-    assert "f-1 is not running" in (await asyncio.to_thread(say, "suspend", file, "f-1"))[1]
+    assert "f-1 is not running" in (await asyncio.to_thread(info, "suspend", file, "f-1"))[1]
 
 
-def test_what_failed_is_begun_anew_when_its_program_starts(file: Path, say: Said) -> None:
-    assert "begun anew" in say("retry", file)[1]
-    rows = json.loads(say("list", file, "--json")[0])
+def test_what_failed_is_begun_anew_when_its_program_starts(file: Path, info: Said) -> None:
+    assert "begun anew" in info("retry", file)[1]
+    rows = json.loads(info("list", file, "--json")[0])
     assert [row["state"] for row in rows] == ["SUCCESS", "PENDING"]
-    shown = json.loads(say("show", file, "bad\x1b", "--json")[0])[0]
+    shown = json.loads(info("show", file, "bad\x1b", "--json")[0])[0]
     assert {(each["state"], each["result"], each["error"], each["attempt"]) for each in shown["tasks"]} == {
         ("PENDING", None, None, 1)
     }
@@ -237,7 +237,7 @@ def test_what_failed_is_begun_anew_when_its_program_starts(file: Path, say: Said
     assert BUILT == ["bad\x1b[2J"]
 
 
-async def test_who_carried_it_out_and_lives_begins_anew_at_once(tmp_path: Path, say: Said) -> None:
+async def test_who_carried_it_out_and_lives_begins_anew_at_once(tmp_path: Path, info: Said) -> None:
     mended, done = list[bool](), asyncio.Event()
 
     def work() -> None:
@@ -250,15 +250,15 @@ async def test_who_carried_it_out_and_lives_begins_anew_at_once(tmp_path: Path, 
         with pytest.raises(OSError, match="not yet"):
             await flows.start(flow, id="f-1")
         mended.append(True)
-        _, said = await asyncio.to_thread(say, "retry", tmp_path / "app.db")
+        _, said = await asyncio.to_thread(info, "retry", tmp_path / "app.db")
         assert f"begun anew by process {os.getpid()}" in said
         await done.wait()
         await flows.start(flow, id="f-1")
         assert not flows.runs
 
 
-def test_only_what_failed_is_begun_anew(file: Path, say: Said) -> None:
-    assert "'good' is SUCCESS" in say("retry", file, "good", status=FAILED)[1]
+def test_only_what_failed_is_begun_anew(file: Path, info: Said) -> None:
+    assert "'good' is SUCCESS" in info("retry", file, "good", status=FAILED)[1]
 
 
 # -- bad input -------------------------------------------------------------------------------------------------------
@@ -267,20 +267,20 @@ VERBS = ("list", "show", "diagram", "suspend", "resume", "retry")
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_file_that_is_not_there_is_not_made(verb: str, tmp_path: Path, say: Said) -> None:
-    assert "there is no file" in say(verb, tmp_path / "none.db", status=USAGE)[1]
+def test_a_file_that_is_not_there_is_not_made(verb: str, tmp_path: Path, info: Said) -> None:
+    assert "there is no file" in info(verb, tmp_path / "none.db", status=USAGE)[1]
     assert not list(tmp_path.iterdir())
 
 
-def test_a_flow_that_is_not_there(file: Path, say: Said) -> None:
-    assert "there is no flow 'x'" in say("show", file, "good", "x", status=FAILED)[1]
+def test_a_flow_that_is_not_there(file: Path, info: Said) -> None:
+    assert "there is no flow 'x'" in info("show", file, "good", "x", status=FAILED)[1]
 
 
-def test_a_file_that_holds_no_flows(tmp_path: Path, say: Said) -> None:
+def test_a_file_that_holds_no_flows(tmp_path: Path, info: Said) -> None:
     (tmp_path / "notes.txt").write_text("no database, but long enough to be taken for one" * 9)
-    assert "holds no flows" in say("list", tmp_path / "notes.txt", status=USAGE)[1]
+    assert "holds no flows" in info("list", tmp_path / "notes.txt", status=USAGE)[1]
     asyncio.run(_journal(tmp_path / "other.db"))
-    assert "holds no flows" in say("list", tmp_path / "other.db", status=USAGE)[1]
+    assert "holds no flows" in info("list", tmp_path / "other.db", status=USAGE)[1]
 
 
 async def _journal(path: Path) -> None:
@@ -293,34 +293,34 @@ def change(file: Path, sql: str) -> None:
         db.execute(sql)
 
 
-def test_a_file_of_a_newer_program(file: Path, say: Said) -> None:
+def test_a_file_of_a_newer_program(file: Path, info: Said) -> None:
     change(file, "UPDATE lifecycle_schemas SET version = 99 WHERE name = 'flows'")
-    assert "version 99" in say("list", file, status=FAILED)[1]
+    assert "version 99" in info("list", file, status=FAILED)[1]
 
 
-def test_a_file_that_is_damaged(file: Path, say: Said) -> None:
+def test_a_file_that_is_damaged(file: Path, info: Said) -> None:
     change(file, "PRAGMA wal_checkpoint(TRUNCATE)")
     data = bytearray(file.read_bytes())
     data[100:] = b"\xa5" * (len(data) - 100)
     file.write_bytes(data)
-    assert "it is damaged" in say("list", file, status=FAILED)[1]
+    assert "it is damaged" in info("list", file, status=FAILED)[1]
 
 
-def test_a_file_that_somebody_holds_locked(file: Path, say: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_somebody_holds_locked(file: Path, info: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lifecycle.journal.databases._PATIENCE", 0.01)
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
-        assert "locked" in say("list", file, status=FAILED)[1]
+        assert "locked" in info("list", file, status=FAILED)[1]
         db.execute("ROLLBACK")
 
 
-def test_a_flow_whose_values_another_codec_keeps_is_shown(file: Path, say: Said) -> None:
+def test_a_flow_whose_values_another_codec_keeps_is_shown(file: Path, info: Said) -> None:
     change(file, "UPDATE lifecycle_flows SET store = 'pickled' WHERE id = 'good'")
-    assert "given     pickled" in say("show", file, "good")[0]
+    assert "given     pickled" in info("show", file, "good")[0]
 
 
-def test_there_is_no_command_after_dashes(file: Path, say: Said) -> None:
-    assert "no command" in say("list", file, "--", "ls", status=USAGE)[1]
+def test_there_is_no_command_after_dashes(file: Path, info: Said) -> None:
+    assert "no command" in info("list", file, "--", "ls", status=USAGE)[1]
 
 
 # -- a server ----------------------------------------------------------------------------------------------------------
@@ -332,12 +332,12 @@ def url() -> str:
 
 
 @pytest.mark.engine("postgres")
-def test_what_is_on_a_server_is_shown_and_begun_anew(url: str, say: Said) -> None:
+def test_what_is_on_a_server_is_shown_and_begun_anew(url: str, info: Said) -> None:
     asyncio.run(_failed(url))
-    assert [row.split()[:3] for row in say("list", url)[0].splitlines()[1:]] == [["bad", "deploy", "REVERTED"]]
-    assert "OSError" in say("show", url)[0]
-    assert "when its program starts" in say("retry", url, "bad")[1]
-    (row,) = json.loads(say("list", url, "--json")[0])
+    assert [row.split()[:3] for row in info("list", url)[0].splitlines()[1:]] == [["bad", "deploy", "REVERTED"]]
+    assert "OSError" in info("show", url)[0]
+    assert "when its program starts" in info("retry", url, "bad")[1]
+    (row,) = json.loads(info("list", url, "--json")[0])
     assert (row["state"], row["process"]) == ("PENDING", None)
 
 
@@ -348,7 +348,7 @@ async def _failed(url: str) -> None:
 
 
 @pytest.mark.engine("postgres")
-async def test_who_carries_out_a_flow_elsewhere_is_named_and_asked(url: str, say: Said) -> None:
+async def test_who_carries_out_a_flow_elsewhere_is_named_and_asked(url: str, info: Said) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def first() -> None:
@@ -358,9 +358,9 @@ async def test_who_carries_out_a_flow_elsewhere_is_named_and_asked(url: str, say
     async with Flows(url) as flows:
         run = flows.start(linear("f", task(first, name="a"), task(lambda: None, name="b")), id="one")
         await begun.wait()
-        listed, _ = await asyncio.to_thread(say, "list", url)
+        listed, _ = await asyncio.to_thread(info, "list", url)
         assert f"{socket.gethostname()}-{os.getpid()}" in listed
-        _, told = await asyncio.to_thread(say, "suspend", url, "one")
+        _, told = await asyncio.to_thread(info, "suspend", url, "one")
         assert "was asked to suspend one" in told
         async with asyncio.timeout(30):
             while run.state != "SUSPENDING":
@@ -370,17 +370,17 @@ async def test_who_carries_out_a_flow_elsewhere_is_named_and_asked(url: str, say
 
 
 @pytest.mark.engine("postgres")
-def test_a_server_without_flows_is_left_as_it_is(url: str, say: Said) -> None:
+def test_a_server_without_flows_is_left_as_it_is(url: str, info: Said) -> None:
     for _ in range(2):
-        assert "holds no flows; give the URL that Flows" in say("list", url, status=USAGE)[1]
+        assert "holds no flows; give the URL that Flows" in info("list", url, status=USAGE)[1]
 
 
-def test_the_url_of_no_server_is_a_mistake_and_no_password_is_shown(tmp_path: Path, say: Said) -> None:
+def test_the_url_of_no_server_is_a_mistake_and_no_password_is_shown(tmp_path: Path, info: Said) -> None:
     for url in ("mysql://me:geheim@here/x", "postgresql://me:geheim@here/x?y"):
-        _, told = say("list", url, status=USAGE)
+        _, told = info("list", url, status=USAGE)
         assert "postgresql://" in told
         assert "geheim" not in told
-    _, told = say("list", f"postgresql://me:geheim@/x?host={tmp_path}", status=FAILED)
+    _, told = info("list", f"postgresql://me:geheim@/x?host={tmp_path}", status=FAILED)
     assert "is the server running" in told
     assert "geheim" not in told
 
@@ -401,14 +401,14 @@ async def _gave_up(path: Path) -> None:
         await queue.release(job, error="out of memory")
 
 
-def test_dead_letters_are_listed_replayed_and_dropped(tmp_path: Path, say: Said) -> None:
+def test_dead_letters_are_listed_replayed_and_dropped(tmp_path: Path, info: Said) -> None:
     file = tmp_path / "app.db"
     asyncio.run(_gave_up(file))
-    _, job, event = say("dead", file)[0].splitlines()
+    _, job, event = info("dead", file)[0].splitlines()
     assert job.split() == ["job", "j-1", "vm", "1", "out", "of", "memory"]
     assert event.split()[:4] == ["event", "m-1/work/1/1", "mail/out", "100"]
     assert "\x1b" not in event
-    assert [each["kind"] for each in json.loads(say("dead", file, "--json")[0])] == ["job", "event"]
-    assert "there is no sent event 'other'" in say("replay", file, "other", status=FAILED)[1]
-    assert "1 event to be delivered again" in say("replay", file, "m-1/work/1/1")[1]
-    assert "0 events removed" in say("drop", file, "dead")[1]
+    assert [each["kind"] for each in json.loads(info("dead", file, "--json")[0])] == ["job", "event"]
+    assert "there is no sent event 'other'" in info("replay", file, "other", status=FAILED)[1]
+    assert "1 event to be delivered again" in info("replay", file, "m-1/work/1/1")[1]
+    assert "0 events removed" in info("drop", file, "dead")[1]

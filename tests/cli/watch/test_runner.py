@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.cli.logs import heard
-from lifecycle.cli.output import UsageError, Voice
-from lifecycle.cli.watch.runner import Generations
+from lifecycle.cli.logs import logging_to
+from lifecycle.cli.output import Console, UsageError
+from lifecycle.cli.watch.launcher import Launcher
+from lifecycle.cli.watch.runner import Runner
 from lifecycle.cli.watch.settings import Settings
 from lifecycle.errors import StopTree, WorkerFailed
 from lifecycle.workers import BaseWorker, End, Status
@@ -60,6 +61,10 @@ class FakeChild(BaseWorker):
         if not self._process.done():
             self._process.set_result(End(error, code))
 
+    def send_signal(self, signum: signal.Signals, *, group: bool) -> None:
+        assert not group
+        self._launcher.signals.append(signum)
+
     def be_ready(self) -> None:
         self._ready.set()
 
@@ -70,7 +75,7 @@ class FakeChild(BaseWorker):
         self._machine.to(Status.RUNNING)
 
 
-class FakeLauncher:
+class FakeLauncher(Launcher):
     """Notes what was started with which changes, and fails the test if two run at once."""
 
     name = "app"
@@ -83,7 +88,7 @@ class FakeLauncher:
         self.hangs = False
         self.refuses = False
 
-    def make(self, changes: Mapping[Path, Change]) -> FakeChild:
+    def make(self, changes: Mapping[Path, Change]) -> FakeChild:  # type: ignore[override]  # no process
         assert all(child.status in (Status.STOPPED, Status.FAILED, Status.FINISHED) for child in self.children)
         if self.refuses:
             raise UsageError("'app': no such file")
@@ -91,22 +96,19 @@ class FakeLauncher:
         self.children.append(FakeChild(self))
         return self.children[-1]
 
-    def signal(self, signum: signal.Signals) -> None:
-        self.signals.append(signum)
-
-    def is_last(self, exit_code: int | None) -> bool:
+    def ends_all(self, exit_code: int | None) -> bool:
         return exit_code == -signal.SIGINT
 
 
 class Rig:
-    """Generations under test, running."""
+    """Runner under test, running."""
 
     def __init__(self, **given: Any) -> None:
         self.said = io.StringIO()
-        self.voice = Voice(stream=self.said)
+        self.console = Console(stream=self.said)
         self.launcher = FakeLauncher()
-        self.generations = Generations(self.launcher, Settings(command=("app",), **given), self.voice)
-        self.task = asyncio.get_running_loop().create_task(self.generations.run())
+        self.runner = Runner(self.launcher, Settings(command=("app",), **given), self.console)
+        self.task = asyncio.get_running_loop().create_task(self.runner.run())
 
     @property
     def child(self) -> FakeChild:
@@ -117,8 +119,8 @@ class Rig:
         return len(self.launcher.children)
 
     def change(self, name: str) -> None:
-        self.generations.note({Path(name): "modified"})
-        self.generations.change(f"changed: {name}")
+        self.runner.add_changes({Path(name): "modified"})
+        self.runner.change(f"changed: {name}")
 
     def told(self) -> str:
         """What was said since the last time."""
@@ -131,7 +133,7 @@ class Rig:
 @pytest.fixture
 async def rig(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[Rig]:
     rig = Rig(**getattr(request, "param", {}))
-    with heard(rig.voice):
+    with logging_to(rig.console):
         await clock.settle()
         yield rig
         rig.task.cancel()
@@ -227,38 +229,38 @@ async def test_dropped_changes_lead_to_no_run_but_are_told_to_the_next(rig: Rig,
 
 @having(busy="drop")
 async def test_restart_by_hand_is_above_every_policy(rig: Rig, clock: Clock) -> None:
-    rig.generations.restart("restart")
+    rig.runner.restart("restart")
     await clock.advance(2)
     assert rig.starts == 2
 
 
 async def test_a_signal_goes_to_the_child_and_starts_one_where_none_runs(rig: Rig, clock: Clock) -> None:
-    rig.generations.signal(signal.SIGHUP, "changed: a")
+    rig.runner.signal(signal.SIGHUP, "changed: a")
     await clock.advance(2)
     assert (rig.launcher.signals, rig.starts) == ([signal.SIGHUP], 1)
 
     rig.child.end(1)
     await clock.settle()
-    rig.generations.signal(signal.SIGHUP, "changed: b")
+    rig.runner.signal(signal.SIGHUP, "changed: b")
     await clock.settle()
     assert (rig.launcher.signals, rig.starts) == ([signal.SIGHUP], 2)
 
 
 async def test_a_change_of_a_suspended_child_waits_for_resume(rig: Rig, clock: Clock) -> None:
-    await rig.generations.suspend()
+    await rig.runner.suspend()
     rig.change("a")
     await clock.advance(10)
     assert (rig.starts, rig.child.status) == (1, Status.SUSPENDED)
 
-    await rig.generations.resume()
+    await rig.runner.resume()
     await clock.advance(2)
     assert rig.launcher.changes == [{}, {"a": "modified"}]
 
 
 async def test_a_change_while_it_resumes_leads_to_no_run_of_its_own(rig: Rig, clock: Clock) -> None:
-    await rig.generations.suspend()
+    await rig.runner.suspend()
     rig.change("a")
-    resuming = asyncio.create_task(rig.generations.resume())
+    resuming = asyncio.create_task(rig.runner.resume())
     await clock.advance(0.5)
     rig.change("b")
     await clock.advance(2)
@@ -270,30 +272,30 @@ async def test_a_change_while_it_resumes_leads_to_no_run_of_its_own(rig: Rig, cl
 
 
 async def test_resume_without_a_change_goes_on(rig: Rig, clock: Clock) -> None:
-    await rig.generations.suspend()
-    await rig.generations.suspend()
-    await rig.generations.resume()
-    await rig.generations.resume()
+    await rig.runner.suspend()
+    await rig.runner.suspend()
+    await rig.runner.resume()
+    await rig.runner.resume()
     await clock.advance(2)
     assert (rig.starts, rig.child.status) == (1, Status.RUNNING)
 
 
 async def test_a_suspended_child_restarts_by_hand(rig: Rig, clock: Clock) -> None:
-    await rig.generations.suspend()
-    rig.generations.restart("restart")
-    await rig.generations.resume()
+    await rig.runner.suspend()
+    rig.runner.restart("restart")
+    await rig.runner.resume()
     await clock.advance(2)
     assert (rig.starts, rig.child.status) == (2, Status.RUNNING)
 
 
 async def test_while_suspended_nothing_is_started(rig: Rig, clock: Clock) -> None:
     rig.child.end(1)
-    await rig.generations.suspend()
+    await rig.runner.suspend()
     rig.change("a")
     await clock.advance(10)
     assert rig.starts == 1
 
-    await rig.generations.resume()
+    await rig.runner.resume()
     await clock.settle()
     assert rig.starts == 2
 
@@ -354,7 +356,7 @@ class TestThePolicy:
         assert (
             "'app' is given up after more than 8 restarts within 60 s\n[lifecycle] waiting for a change\n" in rig.told()
         )
-        assert rig.generations.describe() == "waiting for a change"
+        assert rig.runner.describe() == "waiting for a change"
 
         rig.change("app.py")
         await clock.settle()
@@ -371,7 +373,7 @@ class TestThePolicy:
         rig.child.end(1)
         await clock.settle()
         starts = rig.starts
-        assert rig.generations.describe() == "waiting to be started again"
+        assert rig.runner.describe() == "waiting to be started again"
         rig.change("app.py")
         await clock.settle()
         assert (rig.starts, rig.launcher.changes[-1]) == (starts + 1, {"app.py": "modified"})
@@ -456,13 +458,13 @@ class TestReadiness:
     @having(ready="port:8000")
     async def test_a_start_that_is_suspended_is_made_anew_with_the_resume(self, rig: Rig, clock: Clock) -> None:
         await self.hang(rig, clock)
-        suspending = asyncio.create_task(rig.generations.suspend())
+        suspending = asyncio.create_task(rig.runner.suspend())
         await clock.advance(2)
         await suspending
         rig.launcher.hangs = False
         await clock.advance(10)
         assert rig.starts == 2
-        await rig.generations.resume()
+        await rig.runner.resume()
         await clock.settle()
         assert rig.launcher.changes == [{}, {"a": "modified"}, {"a": "modified"}]
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lifecycle.cli import options
-from lifecycle.cli.options import Rule
-from lifecycle.cli.paths import Glob, PathRules
+from lifecycle.cli.options import Glob, Rule
+from lifecycle.cli.output import Console
+from lifecycle.cli.paths import PathRules, honours_gitignore
 from lifecycle.cli.watch.settings import Settings
+
+if TYPE_CHECKING:
+    from lifecycle.events import Change
 
 
 def rules(here: Path, **given: Any) -> PathRules:
@@ -88,20 +94,6 @@ def test_with_a_signal_a_change_reloads_unless_a_rule_restarts(tmp_path: Path) -
     seen = rules(tmp_path, signal=options.signal("usr1"), on=("*.toml=restart",))
     assert seen.action(tmp_path / "a.py") == "reload"
     assert seen.action(tmp_path / "a.toml") == "restart"
-
-
-@pytest.mark.parametrize(
-    ("paths", "action"),
-    [
-        ([], "ignore"),
-        (["a.txt"], "ignore"),
-        (["a.txt", "a.html"], "reload"),
-        (["a.txt", "a.html", "a.py"], "restart"),
-    ],
-)
-def test_of_several_changes_the_strongest_counts(tmp_path: Path, paths: list[str], action: str) -> None:
-    seen = rules(tmp_path, ext=("py",), on=("*.html=reload",))
-    assert seen.strongest(tmp_path / path for path in paths) == action
 
 
 class TestGitIgnore:
@@ -227,3 +219,32 @@ def test_globs_of_a_file_start_at_its_directory_and_typed_ones_here(tmp_path: Pa
         "own/a.py": "restart",
         "sub/own/a.py": "restart",
     }
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ({"a.py": "modified"}, "changed: a.py"),
+        ({"a.py": "added", "b.py": "deleted"}, "changed: a.py (added), b.py (deleted)"),
+        (dict.fromkeys("abcde", "modified"), "changed: a, b, c (+2)"),
+    ],
+)
+def test_a_few_names_are_shown_and_the_others_counted(names: dict[str, Change], said: str) -> None:
+    here = Path("/here")
+    assert rules(here).describe({here / name: change for name, change in names.items()}) == said
+
+
+@pytest.mark.parametrize(
+    ("rules", "wanted", "warned"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_missing_pathspec_is_reported_if_there_are_rules_and_they_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: bool, wanted: bool, warned: bool
+) -> None:
+    monkeypatch.setitem(sys.modules, "pathspec", None)
+    if rules:
+        (tmp_path / ".gitignore").write_text("*.log\n")
+    said = io.StringIO()
+    settings = Settings(command=("true",), paths=(tmp_path,), gitignore=wanted)
+
+    assert not honours_gitignore(settings, Console(stream=said))
+    assert ("lifecycle-control[watch]" in said.getvalue()) is warned

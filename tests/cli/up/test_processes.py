@@ -265,8 +265,8 @@ class TestEnvironment:
 
 class TestCommandLine:
     def test_file_names_and_logs_can_be_typed(self) -> None:
-        parsed = parse(["up", "-f", "a/Procfile", "--log-dir", "log", "web", "db"])
-        assert (parsed.file, parsed.names, parsed.log_dir) == (Path("a/Procfile"), ["web", "db"], Path("log"))
+        arguments = parse(["up", "-f", "a/Procfile", "--log-dir", "log", "web", "db"])
+        assert (arguments.file, arguments.names, arguments.log_dir) == (Path("a/Procfile"), ["web", "db"], Path("log"))
 
     def test_a_command_has_no_place_here(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["up", "--", "python", "app.py"]) == 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.cli.output import UsageError
-from lifecycle.cli.up.screen import Outcome, Screen, exit_status, how, summary
+from lifecycle.cli.up.screen import Outcome, Screen, describe_end, exit_status, summary
 from lifecycle.workers import Exit, WorkerState
 from lifecycle.workers.model import Status
 
@@ -75,18 +75,20 @@ class TestOutcomes:
         assert summary([]) == []
 
     def test_an_end_is_told_in_the_words_of_the_worker(self) -> None:
-        assert how(state("a", Status.FINISHED)) == "finished after 2.0 s"
+        assert describe_end(state("a", Status.FINISHED)) == "finished after 2.0 s"
         error = "'a' exited with status 3"
-        assert how(state("a", Status.FAILED, error=error)) == "exited with status 3 after 2.0 s"
+        assert describe_end(state("a", Status.FAILED, error=error)) == "exited with status 3 after 2.0 s"
         error = "'a' ended before it was ready: it exited with status 3; its last words:\nboom"
         assert (
-            how(state("a", Status.FAILED, ran=None, error=error))
+            describe_end(state("a", Status.FAILED, ran=None, error=error))
             == "ended before it was ready: it exited with status 3"
         )
         error = "'a' did not stop in time and was killed"
-        assert how(state("a", Status.KILLED, error=error)) == "did not stop in time and was killed"
+        assert describe_end(state("a", Status.KILLED, error=error)) == "did not stop in time and was killed"
         error = "'a' cannot start: it is not there; make it"
-        assert how(state("a", Status.FAILED, ran=None, error=error)) == "cannot start: it is not there; make it"
+        assert (
+            describe_end(state("a", Status.FAILED, ran=None, error=error)) == "cannot start: it is not there; make it"
+        )
 
 
 class FakeTerminal(io.StringIO):
@@ -104,7 +106,7 @@ class TestScreen:
         with Screen(["web", "my-worker"], log_dir=None, gone=pytest.fail) as screen:
             screen.output("web")("one", "stdout")
             screen.output("my-worker")("two", "stderr")
-            screen.voice.say("three")
+            screen.console.info("three")
         assert capsys.readouterr() == ("web       | one\nmy-worker | two\n", "system    | three\n")
 
     def test_colours_end_with_the_line_and_a_line_begun_anew_begins_behind_the_name(

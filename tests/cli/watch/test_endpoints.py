@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.cli.watch import live
-from lifecycle.cli.watch.live import LiveReload
+from lifecycle.cli.options import Address
+from lifecycle.cli.watch import endpoints
+from lifecycle.cli.watch.endpoints import AnnouncedWebhook, LiveReload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -61,7 +62,7 @@ async def asking(port: int, line: bytes) -> AsyncIterator[Page]:
 
 async def test_each_page_hears_of_the_next_run_that_is_ready() -> None:
     async with serving() as (server, port):
-        server.tell()
+        server.notify()
         async with asking(port, b"GET /events?age=0") as one, asking(port, b"GET /events") as other:
             head = await one.head()
             assert "200 OK" in head
@@ -69,7 +70,7 @@ async def test_each_page_hears_of_the_next_run_that_is_ready() -> None:
             assert "Access-Control-Allow-Origin: *" in head
             await one.connected()
             await other.connected()
-            server.tell()
+            server.notify()
             assert await one.hears() == await other.hears() == "reload"
             # It reloads, and is another page from then on.
             assert await one.reader.read() == b"\n"
@@ -77,7 +78,7 @@ async def test_each_page_hears_of_the_next_run_that_is_ready() -> None:
 
 async def test_a_page_that_is_older_than_the_run_hears_so_at_once_however_late_it_asks() -> None:
     async with serving() as (server, port):
-        server.tell()
+        server.notify()
         for _ in range(2):
             async with asking(port, b"GET /events?age=60000") as page:
                 assert await page.hears() == "reload"
@@ -87,7 +88,7 @@ async def test_before_the_first_run_is_ready_no_page_is_old() -> None:
     async with serving() as (server, port), asking(port, b"GET /events?age=60000") as page:
         await page.connected()
         assert not page.reader.at_eof()
-        server.tell()
+        server.notify()
         assert await page.hears() == "reload"
 
 
@@ -104,7 +105,7 @@ async def test_a_page_that_was_closed_is_forgotten() -> None:
         async with asking(port, b"GET /events") as page:
             await page.connected()
         await asyncio.wait(server._clients)
-        server.tell()
+        server.notify()
         assert not server._clients
 
 
@@ -147,7 +148,7 @@ async def test_a_head_that_is_too_long_or_has_no_end_is_cut_off() -> None:
 
 
 async def test_of_too_many_pages_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "_MOST", 1)
+    monkeypatch.setattr(endpoints, "_MOST", 1)
     async with serving() as (_, port), asking(port, b"GET /events") as one:
         await one.connected()
         async with asking(port, b"GET /events") as other:
@@ -158,3 +159,14 @@ async def test_a_port_that_is_taken_is_an_error_of_the_system() -> None:
     async with serving() as (_, port):
         with pytest.raises(OSError, match=f"{port}"):
             await LiveReload(port, print).__aenter__()
+
+
+@pytest.mark.parametrize(("secret_env", "hinted"), [(None, True), ("SECRET", False)], ids=["anybody", "signed"])
+async def test_webhook_prints_its_address_and_warns_without_a_secret(
+    monkeypatch: pytest.MonkeyPatch, secret_env: str | None, *, hinted: bool
+) -> None:
+    monkeypatch.setenv("SECRET", "secret")
+    said: list[str] = []
+    async with AnnouncedWebhook(Address("127.0.0.1", 0), secret_env, announce=said.append) as source:
+        assert said[0].startswith(f"webhook at {source.url}")
+        assert ("--secret-env NAME stops that" in said[0]) == hinted

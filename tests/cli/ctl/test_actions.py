@@ -13,9 +13,9 @@ from rich.console import Console
 
 from lifecycle.cli import main
 from lifecycle.cli.ctl import actions, queries
-from lifecycle.cli.ctl.actions import Left, Renewal, bar
+from lifecycle.cli.ctl.actions import RestartProgress, StopProgress, bar
 from lifecycle.cli.ctl.client import Messages
-from lifecycle.cli.ctl.queries import Held
+from lifecycle.cli.ctl.queries import EntryBuffer
 from lifecycle.cli.ctl.status import Tree
 from tests.cli.ctl.speakers import answer, speaker
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HEAD = b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 
 
-def told(*messages: Any) -> bytes:
+def report(*messages: Any) -> bytes:
     return HEAD + b": begun\n\n" + b"".join(f"event: x\ndata: {json.dumps(each)}\n\n".encode() for each in messages)
 
 
@@ -46,7 +46,7 @@ def test_messages_are_the_same_however_they_are_cut(size: int, ending: str) -> N
 def test_a_stream_that_is_cut_in_a_message_ends_with_the_last_whole_one(
     sockets: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with speaker(sockets / "app.sock", told({"dropped": 3}) + b'data: {"id', answer("[]")):
+    with speaker(sockets / "app.sock", report({"dropped": 3}) + b'data: {"id', answer("[]")):
         assert main(["ctl", "tail"]) == 1
     out, err = capsys.readouterr()
     assert out == "(3 events are not shown)\n"
@@ -66,7 +66,7 @@ def shown(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
 
 
 def test_each_event_is_shown_once_at_its_end(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stream = told(entry(1, "handled"), entry(3, "running"), entry(2, "failed"), entry(3, "handled"))
+    stream = report(entry(1, "handled"), entry(3, "running"), entry(2, "failed"), entry(3, "handled"))
     with speaker(sockets / "app.sock", stream, answer(json.dumps([entry(1, "handled"), entry(2, "running")]))):
         assert main(["ctl", "tail"]) == 1
     assert shown(capsys) == [("#1", "handled"), ("#2", "failed"), ("#3", "handled")]
@@ -74,13 +74,13 @@ def test_each_event_is_shown_once_at_its_end(sockets: Path, capsys: pytest.Captu
 
 def test_for_programs_each_change_is_shown(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changes = [entry(1, "queued"), entry(1, "running"), entry(1, "handled")]
-    with speaker(sockets / "app.sock", told(*changes), answer(json.dumps(changes[:1]))):
+    with speaker(sockets / "app.sock", report(*changes), answer(json.dumps(changes[:1]))):
         assert main(["ctl", "tail", "--json"]) == 1
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == changes
 
 
 def test_an_event_that_takes_its_time_is_shown_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Held()
+    held = EntryBuffer()
     assert held.left() is None
     assert list(held.sift([entry(1, "queued")])) == []
     assert 0 < (held.left() or 0) <= 1
@@ -103,7 +103,7 @@ def test_a_process_that_does_not_end_is_not_waited_for_indefinitely(
     life = {"id": "lifetime", "kind": "lifetime", "parent": None, "name": "lifetime", "stopping": False}
     done = {"outcome": "handled", "delivery": None, "error": None, "answer": None}
     stopping = answer(json.dumps({"lifetime": {"stopping": True}}))
-    with speaker(sockets / "app.sock", told({"nodes": {"lifetime": life}}), answer(json.dumps(done)), stopping):
+    with speaker(sockets / "app.sock", report({"nodes": {"lifetime": life}}), answer(json.dumps(done)), stopping):
         assert main(["ctl", "stop", *options]) == 1
     shown = capsys.readouterr()
     expected = f"its lifetime has ended, but its process (pid {os.getpid()}) still runs: it has not ended within 0.01 s"
@@ -133,7 +133,7 @@ def worker(status: str, pid: int = 1, **more: Any) -> dict[str, Any]:
 
 
 def test_what_is_left_is_told_of_the_most_that_there_was() -> None:
-    left = Left()
+    left = StopProgress()
     assert left.of(tree(a=lane(2, 1), b=lane(0, 1), w=worker("running"), v=worker("finished"))) == (
         0,
         5,
@@ -147,7 +147,7 @@ def test_those_are_new_that_run_and_are_others_than_before_or_gone() -> None:
     pool = {"kind": "pool"}
     members = {f"m{number}": worker("running", number, parent="model") for number in range(3)}
     known = tree(model=pool, **members)
-    renewal = Renewal(known, "shop/model")
+    renewal = RestartProgress(known, "shop/model")
     assert renewal.name == "model"
     assert renewal.of(known) == (0, 3, "3 workers to go")
     known.update([{"nodes": {"m0": None}}])
@@ -160,13 +160,13 @@ def test_those_are_new_that_run_and_are_others_than_before_or_gone() -> None:
 
 def test_of_a_name_that_nobody_has_there_is_nothing_to_tell() -> None:
     known = tree(w=worker("running"))
-    assert Renewal(known, "nobody").of(known) == (0, 0, "")
+    assert RestartProgress(known, "nobody").of(known) == (0, 0, "")
 
 
 def test_a_bar_is_drawn_only_for_what_there_is_to_do_and_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = io.StringIO()
     screen = Console(file=drawn, force_terminal=True, width=60)
-    monkeypatch.setattr(actions, "console", lambda *, errors: screen)
+    monkeypatch.setattr(actions, "rich_console", lambda *, errors: screen)
     with bar("restarting nobody") as draw:
         draw(0, 0, "")
     assert "nobody" not in drawn.getvalue()
