@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lifecycle.control.types import Emit
     from lifecycle.sources._http.requests import WebhookServer
     from lifecycle.sources.inbox import Inbox, InboxDelivery
-    from lifecycle.sources.signatures.verifiers import Verifier, Verify
+    from lifecycle.sources.signatures.schemes import Verifier, Verify
 
 __all__ = ["Limits", "WebhookSource"]
 

@@ -15,7 +15,7 @@ from lifecycle.control.routing import MAX_TOPIC
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from lifecycle.sources.signatures.verifiers import Verifier, Verify
+    from lifecycle.sources.signatures.schemes import Verifier, Verify
 
 __all__ = [
     "Limits",

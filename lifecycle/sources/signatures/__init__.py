@@ -1,19 +1,21 @@
-"""Who sent a webhook: signatures over a request's headers and body, as pure functions of what arrived.
+"""Signatures of webhooks: verifiers over headers and body, as pure functions.
 
 A verifier has ``verify(headers, body, *, now)``: header names in lower case, the body as it was sent, ``now`` in
-seconds since the epoch. It returns the id of the delivery, or ``""`` where the scheme has none, and on any input
-whatsoever raises `VerificationError` and nothing else. No network, no clock, no logging here.
+seconds since the epoch. It returns the id of the delivery, or ``""`` if the scheme has none. For any other input it
+raises `VerificationError`, and never another error. It uses no network, no clock and no log.
 
 Each scheme also has ``sign(body, *, now, delivery_id)``, which returns the headers that its own ``verify`` accepts:
-for the tests of who receives, and for who sends.
+for tests of receivers, and for senders.
 """
 
 from __future__ import annotations
 
 from lifecycle.errors import VerificationError
-from lifecycle.sources.signatures.plain import GitHub, GitLab, Hmac
-from lifecycle.sources.signatures.stamped import Slack, Stripe
+from lifecycle.sources.signatures.schemes import GitHub, GitLab, Hmac, Slack, Stripe, Verifier
 from lifecycle.sources.signatures.standard import StandardWebhooks
-from lifecycle.sources.signatures.verifiers import Verifier
 
 __all__ = ["GitHub", "GitLab", "Hmac", "Slack", "StandardWebhooks", "Stripe", "VerificationError", "Verifier"]
+
+
+def __dir__() -> list[str]:
+    return __all__

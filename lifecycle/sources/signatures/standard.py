@@ -1,22 +1,43 @@
-"""Standard Webhooks (https://www.standardwebhooks.com): id, time and body, signed by HMAC or by Ed25519."""
+"""Standard Webhooks (https://www.standardwebhooks.com): id, time and body, signed by HMAC or by Ed25519.
+
+cryptography is imported when the first Ed25519 key is read.
+"""
 
 from __future__ import annotations
 
+import base64
+import hmac
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import VerificationError
-from lifecycle.sources.signatures.checks import check_time, credential, encoded, header, identity, unchanged
-from lifecycle.sources.signatures.settings import check_tolerance, shown
-from lifecycle.sources.signatures.standard_keys import read_keys
+from lifecycle.sources.signatures.schemes import (
+    any_matches,
+    check_time,
+    checked_tolerance,
+    credential,
+    encoded,
+    header,
+    identity,
+    key_of,
+    shown,
+    unchanged,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 __all__ = ["StandardWebhooks"]
 
+_SHARED, _PUBLIC, _PRIVATE = b"whsec_", b"whpk_", b"whsk_"
+
+#: Bytes of a public key, and of the seed of a private key, to which the public key may be appended.
+_KEY_SIZE = 32
+
 _ID, _TIME, _SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 
-#: Rotation needs two or three. Each asymmetric one costs a verification, and strangers shall not order hundreds.
+#: Rotation needs two or three. Each asymmetric one costs a verification, even for unverified clients.
 _MOST_SIGNATURES = 16
 
 
@@ -25,9 +46,9 @@ class StandardWebhooks:
 
     A secret is ``whsec_…`` (shared by both sides) or ``whpk_…`` (the sender's public key, which needs the extra
     ``ed25519``); each verifies signatures of its own kind alone. Text without a prefix is a shared secret in base64,
-    and bytes without one are the key itself. ``whsk_…``, a private key, is for who signs.
+    and bytes without one are the key itself. ``whsk_…``, a private key, is for senders.
 
-    Several secrets are for rotation, and so are several signatures in one header: one match will do. ``tolerance`` is
+    Several secrets are for rotation, and so are several signatures in one header: one match is enough. ``tolerance`` is
     how many seconds ``webhook-timestamp`` may be off, either way. The delivery id is ``webhook-id``, and is signed.
 
     Raises:
@@ -40,14 +61,14 @@ class StandardWebhooks:
     credential_header: str = _SIGNATURE
 
     def __init__(self, *secrets: str | bytes, tolerance: float = 300.0) -> None:
-        self._keys = read_keys(secrets)
-        self._tolerance = check_tolerance(tolerance)
+        self._keys = _read_keys(secrets)
+        self._tolerance = checked_tolerance(tolerance)
 
     def __repr__(self) -> str:
         return shown(self, len(self._keys))
 
     def verify(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
-        """The id of a request that was signed a short time ago.
+        """Return the id of a request that was signed a short time ago.
 
         Raises:
             VerificationError: for anything else.
@@ -58,14 +79,14 @@ class StandardWebhooks:
         if not _is_id(delivery):
             raise VerificationError(f"{_ID} is no id: printable ASCII without a dot, at most 255 characters")
         content = _content(delivery, stamp, unchanged(body))
-        # All of them, so that the time does not tell which it was.
+        # All of them, so that the time does not depend on which one it is.
         matches = [key.matches(content, given.get(key.version, [])) for key in self._keys]
         if not any(matches):
             raise VerificationError(f"no signature in {_SIGNATURE} is right: another secret, or another body")
         return delivery
 
     def sign(self, body: bytes, *, now: float, delivery_id: str) -> dict[str, str]:
-        """The headers of a request with this body, signed with the first secret.
+        """Return the headers of a request with this body, signed with the first secret.
 
         Raises:
             ValueError: for an id that cannot be signed, and where the first secret is a public key.
@@ -79,7 +100,7 @@ class StandardWebhooks:
 
 
 def _signatures(text: str) -> dict[str, list[bytes]]:
-    """Signatures by version, as they stand there."""
+    """Return the signatures by version."""
     parts = text.split()
     if len(parts) > _MOST_SIGNATURES:
         raise VerificationError(f"{_SIGNATURE} has more than {_MOST_SIGNATURES} signatures")
@@ -90,9 +111,106 @@ def _signatures(text: str) -> dict[str, list[bytes]]:
 
 
 def _is_id(text: str) -> bool:
-    """Whether it is an id; with a dot in it, one signature would be good for two ways to cut what it signs."""
+    """Return whether ``text`` is an id; with a dot in it, one signature would fit two contents."""
     return bool(identity(text)) and "." not in text
 
 
 def _content(delivery: str, stamp: str, body: bytes) -> bytes:
     return f"{delivery}.{stamp}.".encode() + body
+
+
+# -- keys ------------------------------------------------------------------------------------------------------
+
+
+class _SharedKey:
+    """A shared secret, for version ``v1``; signatures are in base64."""
+
+    version = "v1"
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def matches(self, content: bytes, given: Sequence[bytes]) -> bool:
+        return any_matches([self.sign(content)], given)
+
+    def sign(self, content: bytes) -> bytes:
+        return base64.b64encode(hmac.digest(self._key, content, "sha256"))
+
+
+class _KeyPair:
+    """An Ed25519 key, for version ``v1a``; without its private half it can only verify."""
+
+    version = "v1a"
+
+    def __init__(self, public: Ed25519PublicKey, private: Ed25519PrivateKey | None = None) -> None:
+        self._public = public
+        self._private = private
+
+    def matches(self, content: bytes, given: Sequence[bytes]) -> bool:
+        return any([self._verifies(content, each) for each in given])  # noqa: C419  # all of them, as for a shared one
+
+    def sign(self, content: bytes) -> bytes:
+        if self._private is None:
+            raise ValueError("whpk_… is a public key, which can only verify; sign with the whsk_… that belongs to it")
+        return base64.b64encode(self._private.sign(content))
+
+    def _verifies(self, content: bytes, signature: bytes) -> bool:
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            self._public.verify(base64.b64decode(signature, validate=True), content)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+def _read_keys(secrets: tuple[str | bytes, ...]) -> tuple[_SharedKey | _KeyPair, ...]:
+    """Return the keys of the secrets.
+
+    Raises:
+        ValueError: without a secret, or with one that is empty, no base64, or no key.
+        TypeError: for a secret that is neither text nor bytes.
+        ImportError: for a key of a pair, where cryptography is not installed.
+    """
+    if not secrets:
+        raise ValueError("no secret was given; pass the whsec_… or whpk_… that the sender shows")
+    return tuple(_read(secret) for secret in secrets)
+
+
+def _read(secret: str | bytes) -> _SharedKey | _KeyPair:
+    text = key_of(secret)
+    if text.startswith((_PUBLIC, _PRIVATE)):
+        return _read_pair(text)
+    if isinstance(secret, str) or text.startswith(_SHARED):
+        text = key_of(_decoded(text.removeprefix(_SHARED)))
+    return _SharedKey(text)
+
+
+def _read_pair(text: bytes) -> _KeyPair:
+    try:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    except ImportError as error:
+        raise ImportError(
+            "whpk_… is an Ed25519 key, which needs cryptography; "
+            "install the extra 'ed25519': pip install 'lifecycle-control[ed25519]'"
+        ) from error
+    if text.startswith(_PUBLIC):
+        return _KeyPair(Ed25519PublicKey.from_public_bytes(_sized(text.removeprefix(_PUBLIC), _KEY_SIZE)))
+    seed = _sized(text.removeprefix(_PRIVATE), _KEY_SIZE, 2 * _KEY_SIZE)[:_KEY_SIZE]
+    private = Ed25519PrivateKey.from_private_bytes(seed)
+    return _KeyPair(private.public_key(), private)
+
+
+def _sized(text: bytes, *sizes: int) -> bytes:
+    key = _decoded(text)
+    if len(key) not in sizes:
+        raise ValueError(f"an Ed25519 key has {sizes[0]} bytes, not {len(key)}; copy the whole whpk_… or whsk_…")
+    return key
+
+
+def _decoded(text: bytes) -> bytes:
+    """Decode base64 with or without its padding."""
+    try:
+        return base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
+    except ValueError:
+        raise ValueError("the secret is no base64; copy the whole whsec_… or whpk_… that the sender shows") from None
