@@ -1,16 +1,13 @@
-"""What events cause: suspend and resume, reload, shut down, a call, a flow, and falling back to another handler.
+"""Handlers for common events: suspend and resume, reload, shut down, call a pool, start a flow, escalate.
 
-Each is an object that is called with an event, so it goes wherever a handler goes. What they drive is given to them
-as functions or as objects with ``suspend()`` and ``resume()``, ``call()`` or ``start()``; none of them knows a worker,
-a pool or a flow.
+Each is an object that is called with an event, so it can be registered like any handler. It drives functions, or
+objects with ``suspend()`` and ``resume()``, ``call()`` or ``start()``, and imports no worker, pool or flow.
 """
 
-from lifecycle.handlers.escalator import Escalator
-from lifecycle.handlers.flows import FlowHandler
-from lifecycle.handlers.pools import PoolHandler
 from lifecycle.handlers.reload import ReloadHandler, ReloadState
-from lifecycle.handlers.shutdown import ShutdownHandler, TerminateHandler
+from lifecycle.handlers.shutdown import Escalator, ShutdownHandler, TerminateHandler
 from lifecycle.handlers.suspend import Suspendable, SuspendHandler
+from lifecycle.handlers.work import FlowHandler, PoolHandler
 
 __all__ = [
     "Escalator",
@@ -23,3 +20,7 @@ __all__ = [
     "Suspendable",
     "TerminateHandler",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,4 +1,4 @@
-"""Calling what a user gave: async or plain, taking as many of the offered arguments as it wants."""
+"""Calls of a user's function: async or plain, with as many of the offered arguments as it takes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "adapted", "trimmed"]
 
-#: A user's function after `adapted`: always awaited, always given everything there is to give.
+#: A user's function after `adapted`: always awaited, and called with all arguments that are offered.
 Call: TypeAlias = "Callable[..., Awaitable[Any]]"
 
 
-def adapted(fn: Callable[..., Any], role: str, *offered: str, untold: int = 0) -> Call:
-    """``fn`` as something to await that takes the arguments named ``offered``, or as many of the first as it takes.
+def adapted(fn: Callable[..., Any], role: str, *offered: str, default: int = 0) -> Call:
+    """Return ``fn`` as an async function of the arguments named ``offered``, or as many of the first as it takes.
 
-    One that does not tell how many that is, as some written in C (`dict.update`), gets ``untold`` of them.
+    A function without a signature, as some written in C (`dict.update`), gets ``default`` of them.
 
     Raises:
-        TypeError: when ``fn`` cannot be called with any number of them; ``role`` says what it was meant for.
+        TypeError: when ``fn`` cannot be called with any number of them; the message contains its ``role``.
     """
-    trim = trimmed(fn, role, *offered, untold=untold)
+    trim = trimmed(fn, role, *offered, default=default)
 
     async def call(*arguments: Any) -> Any:
         result = trim(*arguments)
@@ -33,20 +33,20 @@ def adapted(fn: Callable[..., Any], role: str, *offered: str, untold: int = 0) -
     return call
 
 
-def trimmed(fn: Callable[..., Any], role: str, *offered: str, untold: int = 0) -> Callable[..., Any]:
-    """As `adapted`, but called as ``fn`` is: what an async function gives is still to be awaited."""
+def trimmed(fn: Callable[..., Any], role: str, *offered: str, default: int = 0) -> Callable[..., Any]:
+    """Return ``fn`` as `adapted` does, but a coroutine that it returns is not awaited."""
     if not callable(fn):
         raise TypeError(f"{fn!r} cannot be {role}: give a function, async or plain")
-    taken = _taken(fn, role, offered, untold)
+    taken = _taken(fn, role, offered, default)
     return lambda *arguments: fn(*arguments[:taken])
 
 
-def _taken(fn: Callable[..., Any], role: str, offered: tuple[str, ...], untold: int) -> int:
-    """How many of the offered arguments ``fn`` takes, at most."""
+def _taken(fn: Callable[..., Any], role: str, offered: tuple[str, ...], default: int) -> int:
+    """Return how many of the offered arguments ``fn`` takes, at most."""
     try:
         signature = inspect.signature(fn)
     except ValueError:
-        return untold
+        return default
     for count in range(len(offered), -1, -1):
         try:
             signature.bind(*offered[:count])

@@ -1,4 +1,4 @@
-"""`ReloadHandler`: the new is made ready beside the old, swapped in at one stroke, or thrown away."""
+"""`ReloadHandler`: prepare a new version next to the old one, then commit it in one step, or roll it back."""
 
 from __future__ import annotations
 
@@ -27,54 +27,53 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class ReloadState:
-    """What can be seen of a `ReloadHandler`."""
+    """The state of a `ReloadHandler`."""
 
-    #: How many reloads have succeeded; 0 is what the program started with.
+    #: How many reloads have succeeded; 0 is the version that the program started with.
     generation: int
     #: ``""`` before the first, then ``"ok"`` or the error of the last, such as ``"ValueError: no such key"``.
     last_result: str
-    #: Seconds that the last took.
+    #: Duration of the last, in seconds.
     duration: float
-    #: Whether one is under way.
+    #: Whether one is running.
     running: bool
 
 
 class _Run:
-    """One reload: what it is made from, and what those who asked for it wait for."""
+    """One reload: its event, and its result for all callers that share it."""
 
     def __init__(self, event: Topical) -> None:
-        #: The newest of those that it serves.
+        #: The newest of its events.
         self.event = event
-        #: Whether ``prepare`` has returned, and what.
+        #: Whether ``prepare`` has returned, and its result.
         self.prepared = False
         self.new: Any = None
         self.ended = asyncio.Event()
         self.error: Exception | None = None
-        #: The caller who carried it out was cancelled: nobody knows yet how it would have gone.
+        #: The caller that ran it was cancelled, so there is no result.
         self.given_up = False
 
 
 class ReloadHandler:
-    """Reloads in two steps, each async or plain: on any failure the old stays, and the error comes out.
+    """Reloads in two steps, each async or plain: on any failure the old version stays, and the error is raised.
 
-    ``prepare`` makes the new (parse, connect) and returns it; it may take the event. ``commit``, if given, gets what
-    ``prepare`` returned and swaps it in: what it does should be one step. When ``commit`` fails, or the time is up
-    after ``prepare`` returned, ``rollback`` gets the same and throws it away. A plain function as ``prepare`` alone
-    is enough; then it is the swap as well.
+    ``prepare`` makes the new version (parse, connect) and returns it; it may take the event. ``commit``, if given, gets
+    the result of ``prepare`` and puts it in use: this should be one step. If ``commit`` fails, or times out after
+    ``prepare`` returned, ``rollback`` gets the same and discards it. A plain function as ``prepare`` alone is enough;
+    then it is the commit as well.
 
     A plain ``prepare`` that is followed by a ``commit`` runs in a thread, so that it may block. All else runs in the
-    loop, where nobody sees half of a plain ``commit``.
+    loop, so no other task sees half of a plain ``commit``.
 
-    ``prepare`` and ``commit`` together have ``timeout`` seconds, and ``rollback`` the same again (None: as long as
-    they need; one that blocks the loop cannot be timed out). A thread that is given up goes on: the next reload
-    waits for it, and what it makes in the end is thrown away.
+    ``prepare`` and ``commit`` together have ``timeout`` seconds, and ``rollback`` the same again (None: no limit; a
+    function that blocks the loop cannot be timed out). A thread that times out continues: the next reload waits for it,
+    and its result is discarded.
 
-    Only one reload runs at a time. Calls that come meanwhile become one more, which gets the newest event and which
-    all of them wait for. A route lets in as many calls at once as its ``concurrency`` says: with 1 they come one after
-    the other, with 100 so many become one more.
+    Only one reload runs at a time. Calls that come meanwhile share one more, which gets the newest event. The route's
+    ``concurrency`` limits the calls at a time: with 1 they run one after the other, with 100 so many share one reload.
 
     Raises:
-        TypeError: when one of them is no function of at most one argument.
+        TypeError: when one of them is not a function of at most one argument.
         ValueError: unless ``timeout`` is None or above 0.
     """
 
@@ -93,9 +92,9 @@ class ReloadHandler:
         self._commit, self._rollback = _taker(commit, "commit"), _taker(rollback, "rollback")
         self._timeout = timeout
         self._current: _Run | None = None
-        # Asked for while another runs; it has not begun, so it serves whoever asks now.
+        # Requested while another runs; it has not begun, so further calls share it.
         self._next: _Run | None = None
-        # Waits for a thread that was given up, to throw away what it makes.
+        # Waits for a thread that timed out, to discard its result.
         self._late: asyncio.Task[None] | None = None
         self._generation, self._result, self._duration = 0, "", 0.0
 
@@ -103,14 +102,14 @@ class ReloadHandler:
         return f"<ReloadHandler: generation {self._generation}, {self._result or 'never reloaded'}>"
 
     def state(self) -> ReloadState:
-        """Generation, last result and its duration."""
+        """Return generation, last result and its duration."""
         return ReloadState(self._generation, self._result, self._duration, self._current is not None)
 
     async def __call__(self, event: Topical) -> None:
-        """Reload, or wait for the reload that serves this event too.
+        """Reload, or wait for the reload that is shared with this event.
 
         Raises:
-            TimeoutError: when it took too long; the old stays.
+            TimeoutError: when it took too long; the old version stays.
         """
         while self._next is not None:
             run = self._next
@@ -123,7 +122,7 @@ class ReloadHandler:
         await self._lead(_Run(event))
 
     async def _lead(self, run: _Run) -> None:
-        """Carry out a reload for everybody who asks before it begins."""
+        """Run a reload for all callers that come before it begins."""
         self._next = run
         try:
             if self._current is not None:
@@ -194,11 +193,11 @@ class ReloadHandler:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
             # A thread cannot be cancelled.
-            self._late = asyncio.create_task(self._throw_away(job), name="the end of a prepare that was given up")
+            self._late = asyncio.create_task(self._discard(job), name="the end of a prepare that was given up")
             raise
 
-    async def _throw_away(self, job: asyncio.Task[Any]) -> None:
-        """Throw away what comes too late."""
+    async def _discard(self, job: asyncio.Task[Any]) -> None:
+        """Discard a result that comes too late."""
         await asyncio.wait({job})
         if job.cancelled():
             return
@@ -208,16 +207,16 @@ class ReloadHandler:
             _log.info("prepare failed after it was given up: %r", job.exception())
 
     async def _roll_back(self, new: Any, error: BaseException) -> None:
-        """Throw ``new`` away; what fails now is logged, and noted on ``error``."""
+        """Discard ``new``; a further error is logged, and noted on ``error``."""
         if self._rollback is None:
             return
         try:
             await self._in_time(self._rollback(new))
-        except Exception as second:  # noqa: BLE001  # the first error is the one to tell
+        except Exception as second:  # noqa: BLE001  # the first error is raised
             _log.exception("the rollback of a reload failed")
             error.add_note(f"and the rollback failed: {second!r}")
 
 
 def _taker(fn: Callable[..., Any] | None, role: str) -> Call | None:
-    """Gets what ``prepare`` returned, if it takes an argument."""
-    return None if fn is None else adapted(fn, role, "what prepare returned", untold=1)
+    """Return ``fn`` as a function of the result of ``prepare``, if it takes an argument."""
+    return None if fn is None else adapted(fn, role, "what prepare returned", default=1)

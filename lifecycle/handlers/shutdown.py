@@ -1,11 +1,15 @@
-"""Ending the program: `ShutdownHandler` at once, `TerminateHandler` after suspending."""
+"""Ending the program: `ShutdownHandler` at once, `TerminateHandler` after suspending, `Escalator` step by step."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._util import name_of
 from lifecycle.control.routing import as_async
+from lifecycle.errors import Dropped, NotHandled
 from lifecycle.events import ShutdownEvent, SuspendEvent
 from lifecycle.handlers._calls import adapted
 
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
     from lifecycle.events import Topical
     from lifecycle.handlers.suspend import Suspendable
 
-__all__ = ["ShutdownHandler", "TerminateHandler"]
+__all__ = ["Escalator", "ShutdownHandler", "TerminateHandler"]
 
 _log = logging.getLogger("lifecycle.handlers")
 
@@ -25,10 +29,10 @@ class ShutdownHandler:
     """Calls ``fn``, async or plain, with the event if it takes one; then shuts the current lifetime down.
 
     Once: events after the first are ignored, also while ``fn`` runs. The lifetime is shut down even if ``fn`` fails,
-    and the error comes out. Outside a lifetime there is only ``fn``.
+    and the error is raised. Outside a lifetime only ``fn`` is called.
 
     Raises:
-        TypeError: when ``fn`` is no function of at most one argument.
+        TypeError: when ``fn`` is not a function of at most one argument.
     """
 
     def __init__(self, fn: Callable[..., Any] | None = None) -> None:
@@ -63,11 +67,11 @@ class TerminateHandler:
 
     ``suspend`` is a `SuspendHandler`, anything else with ``suspend()``, or a handler, which gets a `SuspendEvent`;
     ``shutdown`` is a handler and gets a `ShutdownEvent`; either may be None. If ``suspend`` fails, ``shutdown`` is
-    still called, and the errors of both come out as one `ExceptionGroup`, also if there is only one;
-    with ``continue_on_failure=False`` the error of ``suspend`` comes out as it is and nothing is shut down.
+    still called, and the errors of both are raised as one `ExceptionGroup`, also if there is only one.
+    With ``continue_on_failure=False`` the error of ``suspend`` is raised as it is and nothing is shut down.
 
     Raises:
-        TypeError: for a handler that is no callable of one argument.
+        TypeError: for a handler that is not a callable of one argument.
     """
 
     def __init__(
@@ -84,10 +88,10 @@ class TerminateHandler:
     async def __call__(self, event: Topical) -> None:
         """Suspend, then shut down."""
         errors: list[Exception] = []
-        for step, order in ((self._suspend, SuspendEvent()), (self._shutdown, ShutdownEvent(event.topic))):
+        for step, step_event in ((self._suspend, SuspendEvent()), (self._shutdown, ShutdownEvent(event.topic))):
             try:
                 if step is not None:
-                    await step(order)
+                    await step(step_event)
             except Exception as error:
                 if not self._continue:
                     raise
@@ -97,7 +101,7 @@ class TerminateHandler:
 
 
 def _suspending(suspend: Any) -> AsyncHandler | None:
-    """``suspend`` as a handler that returns when suspended: a method says so, an event may be ignored as a repeat."""
+    """Return ``suspend`` as a handler; its method, if it has one, since a repeated event may return early."""
     if suspend is None:
         return None
     method = getattr(suspend, "suspend", None)
@@ -105,3 +109,62 @@ def _suspending(suspend: Any) -> AsyncHandler | None:
         return as_async(suspend)
     call = adapted(method, "suspend()")
     return lambda _: call()
+
+
+class Escalator:
+    """Gives events to ``primary``, and to ``fallback`` from the moment it escalates.
+
+    It escalates when ``primary`` raises `NotHandled` (the same event then goes to ``fallback``; `Dropped` is intended
+    and changes nothing), or, with ``window``, on a second event within ``window`` seconds of the one before it, also
+    while ``primary`` is still handling that one. Any other error of ``primary`` is raised and changes nothing.
+
+    `reset` starts again with ``primary``. A `SuspendHandler` as ``primary`` calls it after each successful resume. If
+    another object has ``when_resumed``, pass it ``escalator.reset``.
+
+    Raises:
+        TypeError: for handlers that are not callables of one argument.
+        ValueError: unless ``window`` is None or above 0.
+    """
+
+    def __init__(self, primary: Handler, fallback: Handler, *, window: float | None = None) -> None:
+        if window is not None and window <= 0:
+            raise ValueError(f"Escalator(window={window!r}) is no span of time; give seconds above 0, or None")
+        self._primary, self._fallback = as_async(primary), as_async(fallback)
+        self._names = f"{name_of(primary)} to {name_of(fallback)}"
+        self._window = window
+        self._last = -math.inf
+        #: Whether ``fallback`` gets the events now.
+        self.escalated: bool = False
+        when_resumed = getattr(primary, "when_resumed", None)
+        if when_resumed is not None:
+            when_resumed(self.reset)
+
+    def __repr__(self) -> str:
+        return f"<Escalator from {self._names}{', escalated' if self.escalated else ''}>"
+
+    def reset(self) -> None:
+        """Give the next event to ``primary`` again."""
+        self.escalated = False
+        self._last = -math.inf
+
+    async def __call__(self, event: Topical) -> None:
+        """Handle ``event``; errors of the handler that got it are raised."""
+        if self._is_second():
+            self.escalated = True
+        if not self.escalated:
+            try:
+                await self._primary(event)
+            except Dropped:
+                raise
+            except NotHandled:
+                self.escalated = True
+            else:
+                return
+        await self._fallback(event)
+
+    def _is_second(self) -> bool:
+        if self._window is None:
+            return False
+        now = asyncio.get_running_loop().time()
+        before, self._last = self._last, now
+        return now - before <= self._window

@@ -1,34 +1,39 @@
-"""`SuspendHandler`: pausing and going on, each as one step that succeeds as a whole or leaves things as they were."""
+"""`SuspendHandler`: suspend and resume, each as one transition that succeeds as a whole or changes nothing."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from lifecycle._util import name_of
 from lifecycle.errors import LifecycleError, NotHandled
-from lifecycle.handlers._hooks import Hooks
+from lifecycle.handlers._calls import adapted
 from lifecycle.states import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lifecycle.events import Topical
+    from lifecycle.handlers._calls import Call
 
 __all__ = ["SuspendHandler", "Suspendable"]
+
+_log = logging.getLogger("lifecycle.handlers")
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
 class Suspendable(Protocol):
-    """What can pause and go on; both methods async or plain."""
+    """An object that can suspend and resume its work; both methods async or plain."""
 
     def suspend(self) -> Any:
-        """Keep state, stop taking on work; return once that is so."""
+        """Save state and take no more work; return once that is done."""
         ...
 
     def resume(self) -> Any:
-        """Go on; return once that is so."""
+        """Continue; return once that is done."""
         ...
 
 
@@ -46,7 +51,7 @@ _TABLE = {
     _State.RESUMING: (_State.RUNNING, _State.SUSPENDED),
 }
 
-#: On the way to each settled state.
+#: The state during the transition to each stable state.
 _VIA = {_State.SUSPENDED: _State.SUSPENDING, _State.RUNNING: _State.RESUMING}
 
 _TARGETS = {
@@ -60,36 +65,35 @@ _INTERRUPTS = ("signal/interrupt", "lifecycle/interrupt")
 
 
 class _Request:
-    """A transition that was asked for; it begins when those before it have ended."""
+    """A requested transition; it begins when those before it have ended."""
 
     def __init__(self, target: _State, before: _Request | None) -> None:
         self.target = target
         self.before = before
         self.task = asyncio.current_task()
         self.ended = asyncio.Event()
-        #: How it failed; a cancellation is the caller's own and not handed to those who joined.
+        #: Its error; a cancellation of one caller is not raised in callers that joined.
         self.error: Exception | None = None
         self.succeeded = False
 
     async def wait_turn(self) -> None:
-        """Wait for those before; one that was cancelled while it waited has left its predecessor to us."""
+        """Wait for those before; one that was cancelled while it waited leaves its predecessor to this one."""
         while self.before is not None:
             await self.before.ended.wait()
             self.before = self.before.before
 
 
 class SuspendHandler:
-    """Suspends and resumes what it was given, on events of ``lifecycle/suspend`` and ``lifecycle/resume``.
+    """Runs suspend and resume hooks, on events of ``lifecycle/suspend`` and ``lifecycle/resume``.
 
-    Hooks, async or plain, run one after the other in the order of registration, both ways: register what does the
-    work first and what tells the user last. They have ``timeout`` seconds for a transition (None: as long as they
-    need; one that blocks the loop cannot be timed out). A hook that fails, or is timed out or cancelled, rolls the
-    ones before it back, the latest first; the state stays what it was and the error comes out. What `manage` added
-    knows its way back; of the others, the n-th of `on_suspend` is taken back by the n-th of `on_resume`, and the
-    other way round.
+    Hooks, async or plain, run one after the other in the order of registration, both ways: register the work first and
+    messages to the user last. They have ``timeout`` seconds for a transition (None: no limit; a hook that blocks the
+    loop cannot be timed out). If a hook fails, is timed out or cancelled, the ones before it are rolled back, the
+    latest first. The state does not change then, and the error is raised. Objects added by `manage` are rolled back by
+    their other method; the n-th hook of `on_suspend` is rolled back by the n-th of `on_resume`, and vice versa.
 
-    Events that ask for what is so already, or is under way, are ignored. The opposite, asked for while hooks run, is
-    carried out afterwards.
+    Events for the current state, or for a transition in progress, are ignored. The opposite transition, requested while
+    hooks run, follows afterwards.
 
     Ctrl+C (``signal/interrupt``, ``lifecycle/interrupt``) suspends too, but is `NotHandled` once suspended or
     suspending, so that an `Escalator` can go further. So is every other event.
@@ -102,9 +106,9 @@ class SuspendHandler:
         if timeout is not None and timeout <= 0:
             raise ValueError(f"SuspendHandler(timeout={timeout!r}) leaves hooks no time; give seconds above 0, or None")
         self._timeout = timeout
-        self._hooks = Hooks("suspend", "resume")
+        self._hooks = _Hooks("suspend", "resume")
         self._machine = Machine("suspend handler", _TABLE, _State.RUNNING)
-        # The latest transition that was asked for; done or not.
+        # The latest transition that was requested; done or not.
         self._last: _Request | None = None
         self._when_resumed: list[Callable[[], object]] = []
 
@@ -136,14 +140,14 @@ class SuspendHandler:
             self._hooks.add_pair(each.suspend, each.resume)
 
     def when_resumed(self, call: Callable[[], object]) -> None:
-        """Call the plain function ``call`` after each resume that succeeded; it takes no part in the transition."""
+        """Call the plain function ``call`` after each successful resume; it is no part of the transition."""
         self._when_resumed.append(call)
 
-    # -- what can be seen --------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------
 
     @property
     def suspended(self) -> bool:
-        """Whether the last transition that succeeded was to suspend; while resuming still true."""
+        """Whether the last successful transition was to suspend; still true while resuming."""
         return self._machine.state in (_State.SUSPENDED, _State.RESUMING)
 
     @property
@@ -152,16 +156,16 @@ class SuspendHandler:
         return self._machine.state in _VIA.values()
 
     def state(self) -> str:
-        """``running``, ``suspending``, ``suspended`` or ``resuming``."""
+        """Return ``running``, ``suspending``, ``suspended`` or ``resuming``."""
         return str(self._machine.state)
 
     # -- transitions -------------------------------------------------------------------------------------------
 
     async def __call__(self, event: Topical) -> None:
-        """Carry out what ``event`` asks for, or ignore a duplicate.
+        """Run the transition that ``event`` requests, or ignore a duplicate.
 
         Raises:
-            NotHandled: for an event that asks for neither; for Ctrl+C when suspended or suspending.
+            NotHandled: for an event that requests neither; for Ctrl+C when suspended or suspending.
         """
         target = _TARGETS.get(event.topic)
         if event.topic in _INTERRUPTS:
@@ -171,35 +175,35 @@ class SuspendHandler:
         if target is None:
             raise NotHandled(f"a SuspendHandler does nothing on {event.topic!r}")
         if self._planned() is not target:
-            await self._carry_out(target)
+            await self._run(target)
 
     async def suspend(self) -> None:
-        """Suspend; returns once suspended, also where that was under way.
+        """Suspend; return once suspended, also if that was in progress.
 
         Raises:
-            LifecycleError: from inside one of this handler's own hooks, which would wait for itself.
+            LifecycleError: from inside a hook of this handler, which would wait for itself.
             TimeoutError: when the hooks took too long.
         """
         await self._reach(_State.SUSPENDED)
 
     async def resume(self) -> None:
-        """Resume; returns once running, also where that was under way. Raises as `suspend` does."""
+        """Resume; return once running, also if that was in progress. Raises as `suspend` does."""
         await self._reach(_State.RUNNING)
 
     def _pending(self) -> _Request | None:
-        """The latest transition asked for that has not ended; one given up while waiting leads to the one before."""
+        """Return the latest requested transition that has not ended; skip those cancelled while they waited."""
         last = self._last
         while last is not None and last.ended.is_set():
             last = last.before
         return last
 
     def _planned(self) -> _State:
-        """The state once everything that was asked for has been done."""
+        """Return the state after all requested transitions."""
         pending = self._pending()
         return pending.target if pending else _State.SUSPENDED if self.suspended else _State.RUNNING
 
     async def _reach(self, target: _State) -> None:
-        """Carry it out, or join whoever does; takes over from one who was cancelled."""
+        """Run the transition, or join the caller that does; take over if that is cancelled."""
         while self._planned() is target:
             pending = self._pending()
             if pending is None:
@@ -208,11 +212,11 @@ class SuspendHandler:
             await pending.ended.wait()
             if pending.error is not None:
                 raise pending.error
-            if pending.succeeded:  # what was asked for since then is another matter
+            if pending.succeeded:  # later requests do not matter here
                 return
-        await self._carry_out(target)
+        await self._run(target)
 
-    async def _carry_out(self, target: _State) -> None:
+    async def _run(self, target: _State) -> None:
         pending = self._pending()
         if pending is not None:
             self._refuse_own(pending)
@@ -229,7 +233,7 @@ class SuspendHandler:
             request.ended.set()
 
     def _refuse_own(self, pending: _Request | None) -> None:
-        """A hook that waits for the transition it is part of would wait for ever."""
+        """Reject a hook that waits for its own transition, which would never end."""
         here = asyncio.current_task()
         while pending is not None:
             if pending.task is here:
@@ -240,7 +244,7 @@ class SuspendHandler:
             pending = pending.before
 
     async def _transition(self, target: _State) -> None:
-        """Run the hooks, all or none; a transition before this one that failed may have left nothing to do."""
+        """Run the hooks, all or none; if a transition before this one failed, there may be nothing to do."""
         old = self._machine.state
         if old is target:
             return
@@ -255,3 +259,65 @@ class SuspendHandler:
         if target is _State.RUNNING:
             for call in self._when_resumed:
                 call()
+
+
+class _Hook:
+    """A function in a transition, and the one that undoes it."""
+
+    def __init__(self, fn: Callable[..., Any], role: str) -> None:
+        self.name = name_of(fn)
+        self.call: Call = adapted(fn, role)
+        self.undo: _Hook | None = None
+
+
+class _Hooks:
+    """The hooks of the transition ``there`` and of the one ``back``, each in the order of registration."""
+
+    def __init__(self, there: str, back: str) -> None:
+        self._opposite = {there: back, back: there}
+        self._hooks: dict[str, list[_Hook]] = {there: [], back: []}
+
+    def add(self, way: str, fn: Callable[..., Any]) -> None:
+        """Call ``fn`` for ``way``; it and the first hook of the other way that has no partner undo each other.
+
+        Raises:
+            TypeError: when it cannot be called without arguments.
+        """
+        hook = _Hook(fn, f"a hook of on_{way}")
+        self._hooks[way].append(hook)
+        for other in self._hooks[self._opposite[way]]:
+            if other.undo is None:
+                hook.undo, other.undo = other, hook
+                return
+
+    def add_pair(self, there: Callable[..., Any], back: Callable[..., Any]) -> None:
+        """Call one for either way; they undo each other."""
+        pair = [_Hook(fn, f"{way}()") for way, fn in zip(self._hooks, (there, back), strict=True)]
+        pair[0].undo, pair[1].undo = pair[1], pair[0]
+        for hooks, hook in zip(self._hooks.values(), pair, strict=True):
+            hooks.append(hook)
+
+    async def run(self, way: str, *, timeout: float | None) -> None:
+        """Call all for ``way`` within ``timeout`` seconds; if one fails, undo those before it."""
+        done: list[_Hook] = []
+        try:
+            async with asyncio.timeout(timeout):
+                for hook in list(self._hooks[way]):
+                    await hook.call()
+                    done.append(hook)
+        except BaseException as error:
+            await _roll_back(done, error, timeout)
+            raise
+
+
+async def _roll_back(done: list[_Hook], error: BaseException, timeout: float | None) -> None:
+    """Undo ``done``, the latest first; further errors are logged and noted on ``error``."""
+    for hook in reversed(done):
+        if hook.undo is None:
+            continue
+        try:
+            async with asyncio.timeout(timeout):
+                await hook.undo.call()
+        except Exception as second:  # noqa: BLE001  # the first error is raised
+            _log.exception("rolling back %s with %s failed", hook.name, hook.undo.name)
+            error.add_note(f"and {hook.undo.name}, which should have taken back {hook.name}, failed: {second!r}")
