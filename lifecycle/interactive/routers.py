@@ -1,25 +1,35 @@
-"""`new_interactive_router`: it wires sources and handlers together, and does nothing else."""
+"""`new_interactive_router`: the sources, routes and handlers of an interactive program."""
 
 from __future__ import annotations
 
+import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._steering.answers import reply, say
+from lifecycle._steering.commands import status_text
+from lifecycle._util import reason_of
 from lifecycle.control import Command, Router
 from lifecycle.control.commands import lifecycle_commands
-from lifecycle.events import LineEvent
-from lifecycle.handlers import Suspendable, SuspendHandler, TerminateHandler
-from lifecycle.interactive.actions import Actions, tell_unknown, tell_unrouted
-from lifecycle.interactive.ladders import Ladder, Signals
-from lifecycle.interactive.running import RunningCommands
+from lifecycle.errors import NotHandled, RouteNotFound
+from lifecycle.events import LineEvent, ShutdownEvent
+from lifecycle.handlers import ShutdownHandler, Suspendable, SuspendHandler, TerminateHandler
+from lifecycle.interactive.interrupts import InterruptPolicy, RunningCommands, Signals
+from lifecycle.runtime import current
 from lifecycle.sources.prompt import PromptSource
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from lifecycle.control import Handler
+    from lifecycle.events import Topical, UnknownCommandEvent
+    from lifecycle.runtime import Lifetime
 
 __all__ = ["new_interactive_router"]
+
+#: Characters of an unknown line that are repeated in the answer.
+_SHOWN = 60
 
 
 def new_interactive_router(  # noqa: PLR0913  # one function wires a whole program
@@ -35,63 +45,63 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
     prompt: str = "> ",
     history: str | os.PathLike[str] | None = None,
 ) -> Router:
-    """A router that takes commands from a person, or from a pipe.
+    """Return a router that takes commands from a prompt, or from a pipe.
 
-    ``suspend``, ``resume``, ``reload``, ``status``, ``terminate``, ``quit`` and ``help`` are there; ``commands`` and
-    ``router.command`` add more. ``suspend`` is a `SuspendHandler` or anything with ``suspend()`` and ``resume()``.
+    ``suspend``, ``resume``, ``reload``, ``status``, ``terminate``, ``quit`` and ``help`` are built in; ``commands`` and
+    ``router.command`` add more. ``suspend`` is a `SuspendHandler` or any object with ``suspend()`` and ``resume()``.
     For ``reload`` register a handler at ``lifecycle/reload``.
 
     Quitting calls ``shutdown`` (async or plain, with the event if it takes one) once and shuts the lifetime down, or
-    stops the router where there is none; so does SIGTERM. Ctrl+C gives up a half-typed line; else it cancels a
-    running command; else ``interrupt`` gets an `InterruptEvent`, and what it passes on (`NotHandled`) quits; without
-    ``interrupt`` the first suspends and the next quits, until a resume; with nothing to suspend the first asks for a
-    second, which quits within 2 seconds. Ctrl+D quits, and so does the end of a pipe that had at least one line.
+    stops the router if there is no lifetime; so does SIGTERM. Ctrl+C clears a half-typed line, else it cancels running
+    commands. Else ``interrupt`` gets an `InterruptEvent`; if it raises `NotHandled`, the program quits. Without
+    ``interrupt`` the first Ctrl+C suspends and the next quits, until a resume; with nothing to suspend, two within 2
+    seconds quit. Ctrl+D quits, and so does the end of a pipe that had at least one line.
 
-    ``default`` gets the lines that are no command, as `LineEvent`; without it ``unknown`` gets an
-    `UnknownCommandEvent`; without both such a line is answered with what would have done. ``input`` and ``signals``
-    say whether lines and signals are read at all; ``prompt`` and ``history`` (a file) are for a terminal.
+    ``default`` gets the lines that are not a command, as `LineEvent`; without it ``unknown`` gets an
+    `UnknownCommandEvent`; without both such a line is answered with the known commands. ``input`` and ``signals`` set
+    whether lines and signals are read; ``prompt`` and ``history`` (a file) are for a terminal.
 
     Raises:
-        RouteConflict: for a command that shadows a built-in.
-        TypeError: for handlers that are none, and for what cannot suspend.
+        RouteConflict: for a command that shadows a built-in one.
+        TypeError: for a handler that cannot be called, and for an object that cannot suspend.
     """
     router = Router("interactive")
     keyboard = PromptSource(prompt=prompt, history=history, fallback=default and LineEvent) if input else None
-    actions = Actions(router, _as_suspend_handler(suspend), shutdown, keyboard)
+    actions = _Actions(router, _as_suspend_handler(suspend), shutdown, keyboard)
     running = RunningCommands()
-    ladder = Ladder(actions, running, interrupt)
+    interrupts = InterruptPolicy(router, keyboard, running, actions.suspender, interrupt)
     router.use(running.track)
     _add_commands(router, actions, commands or {})
     _add_lifecycle(router, actions)
     for topic in ("lifecycle/interrupt", *(("signal/interrupt",) if signals else ())):
-        router.handle(topic, ladder, lane="interrupt")
+        router.handle(topic, interrupts, lane="interrupt")
     if signals:
-        router.add_source(Signals(actions))
+        router.add_source(Signals(actions.replace_signal_event))
         router.handle("signal/terminate", actions.quit)
     if keyboard is not None:
-        # After the signals: who sees a prompt may press Ctrl+C.
+        # After the signals: once the prompt is shown, Ctrl+C must work.
         router.add_source(keyboard)
     if default is not None:
         router.handle("input/line", default)
-    router.handle("input/unknown", unknown or tell_unknown)
+    router.handle("input/unknown", unknown or _answer_unknown)
     router.handle("input/eof", actions.end_of_input)
-    # The least specific of the patterns for them: whatever the program registers comes first.
-    router.handle("lifecycle/**", tell_unrouted, lane="lifecycle")
+    # The least specific pattern for them: any handler that the program registers comes first.
+    router.handle("lifecycle/**", _answer_unrouted, lane="lifecycle")
     return router
 
 
-def _add_commands(router: Router, actions: Actions, commands: Mapping[str, Handler]) -> None:
+def _add_commands(router: Router, actions: _Actions, commands: Mapping[str, Handler]) -> None:
     for command in lifecycle_commands():
         router.commands.add(command)
     router.commands.add(Command("status", "Show how the program is."))
-    router.handle("command/status", actions.tell_status, lane="command")
+    router.handle("command/status", actions.status, lane="command")
     router.commands.add(Command("help", "List the commands.", aliases=("?",)))
-    router.handle("command/help", actions.tell_help, lane="command")
+    router.handle("command/help", actions.help, lane="command")
     for name, handler in commands.items():
         router.command(name, handler)
 
 
-def _add_lifecycle(router: Router, actions: Actions) -> None:
+def _add_lifecycle(router: Router, actions: _Actions) -> None:
     if actions.suspender is not None:
         router.handle("lifecycle/suspend", actions.suspend, lane="lifecycle")
         router.handle("lifecycle/resume", actions.resume, lane="lifecycle")
@@ -105,3 +115,108 @@ def _as_suspend_handler(suspend: SuspendHandler | Suspendable | None) -> Suspend
     handler = SuspendHandler()
     handler.manage(suspend)
     return handler
+
+
+class _Actions:
+    """The handlers of built-in commands and lifecycle events; each prints its result."""
+
+    def __init__(
+        self,
+        router: Router,
+        suspender: SuspendHandler | None,
+        shutdown: Callable[..., Any] | None,
+        keyboard: PromptSource | None,
+    ) -> None:
+        self._router = router
+        self.suspender = suspender
+        self._keyboard = keyboard
+        self._shutdown = shutdown if isinstance(shutdown, ShutdownHandler) else ShutdownHandler(shutdown)
+
+    def help(self, _: Topical) -> None:
+        """List the commands, each with the first line of its help."""
+        table = [(", ".join((each.name, *each.aliases)), each.help.strip()) for each in self._router.commands]
+        width = max(len(words) for words, _ in table)
+        reply("\n".join(f"{words:{width}}  {''.join(text.splitlines()[:1])}".rstrip() for words, text in table))
+
+    def status(self, _: Topical) -> None:
+        """Print the status of the program."""
+        state = None if self.suspender is None else str(self.suspender.state())
+        reply(status_text(_lifetime(), [self._router], suspended=state))
+
+    # -- lifecycle
+
+    async def suspend(self, event: Topical) -> None:
+        """Suspend, and print the result."""
+        assert self.suspender is not None
+        if self.suspender.suspended and not self.suspender.transitioning:
+            say("already suspended; `resume` goes on")
+            return
+        await _reported("suspending", self.suspender(event))
+        say("suspended; `resume` goes on, Ctrl+C quits")
+
+    async def resume(self, event: Topical) -> None:
+        """Resume, and print the result."""
+        assert self.suspender is not None
+        if not self.suspender.suspended and not self.suspender.transitioning:
+            say("running already")
+            return
+        await _reported("resuming", self.suspender(event))
+        say("resumed")
+
+    async def quit(self, event: Topical) -> None:
+        """Shut down, or stop the router if there is no lifetime; later lines are not obeyed."""
+        if self._keyboard is not None:
+            self._keyboard.discard_rest()
+            with suppress(RouteNotFound):
+                self._router.remove_source(self._keyboard)
+        try:
+            await self._shutdown(event)
+        finally:
+            try:
+                current()
+            except LookupError:
+                self._router.stop()
+
+    async def replace_signal_event(self) -> None:
+        """If a signal began the shutdown, shut down as its event would, which may have come too late for the router."""
+        signum = current().signum
+        if signum is not None:
+            await self._shutdown(ShutdownEvent(signal.Signals(signum).name))
+
+    async def end_of_input(self, _: Topical) -> None:
+        """Quit, unless a pipe had no line at all: services are started with an empty stdin."""
+        if self._keyboard is None or self._keyboard.is_terminal or self._keyboard.lines:
+            await self._router.dispatch(ShutdownEvent("end of input"))
+
+
+async def _reported(what: str, doing: Awaitable[None]) -> None:
+    """Await ``doing``; an error is printed at the prompt, and raised for the log."""
+    try:
+        await doing
+    except Exception as error:
+        say(f"{what} failed: {reason_of(error)}")
+        raise
+
+
+def _lifetime() -> Lifetime | None:
+    with suppress(LookupError):
+        return current()
+    return None
+
+
+def _answer_unknown(event: UnknownCommandEvent) -> None:
+    """Answer a line that is not a command."""
+    word = event.command if len(event.command) <= _SHOWN else f"{event.command[:_SHOWN]}…"
+    first = "".join(event.command.split(maxsplit=1)[:1])
+    if first != event.command and first in event.known:
+        say(f"{first!r} takes no arguments, so {word!r} is not a command. Give {first!r} alone.")
+    else:
+        say(f"Unknown command {word!r}. Try: {', '.join(event.known)}")
+
+
+def _answer_unrouted(event: Topical) -> None:
+    """Answer a lifecycle command that no handler of this program takes."""
+    known = {each.make(()).topic: each.name for each in lifecycle_commands()}
+    if event.topic not in known:
+        raise NotHandled(f"no route matches {event.topic!r}")
+    say(f"There is nothing to {known[event.topic]} here.")

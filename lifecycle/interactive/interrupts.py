@@ -1,0 +1,178 @@
+"""Ctrl+C at a prompt: clear the line, else cancel running commands, else suspend, else quit."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from lifecycle._steering.answers import say
+from lifecycle.control.routing import as_async
+from lifecycle.errors import Dropped, NotHandled
+from lifecycle.events import ClearLineEvent, InterruptEvent, ShutdownEvent, SuspendEvent, Topical
+from lifecycle.handlers import Escalator
+from lifecycle.runtime import current
+from lifecycle.runtime.lifetimes import current_life
+from lifecycle.sources.signals import SignalSource
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Self
+
+    from lifecycle.control import AsyncHandler, Delivery, Handler, Router
+    from lifecycle.handlers import SuspendHandler
+    from lifecycle.sources.prompt import PromptSource
+
+__all__ = ["InterruptPolicy", "RunningCommands", "Signals"]
+
+#: Seconds within which a second Ctrl+C quits, if there is nothing to suspend.
+_AGAIN = 2.0
+
+
+class InterruptPolicy:
+    """The handler of Ctrl+C: it takes the mildest step that is possible.
+
+    It clears a half-typed line of ``keyboard``, else cancels the commands of ``running``, else calls ``interrupt``, or
+    suspends ``suspender``, or asks for a second press; the next step is to quit.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        keyboard: PromptSource | None,
+        running: RunningCommands,
+        suspender: SuspendHandler | None,
+        interrupt: Handler | None,
+    ) -> None:
+        self._router = router
+        self._keyboard = keyboard
+        self._running = running
+        self._suspender = suspender
+        # The suspension that Ctrl+C requested last.
+        self._requested: Delivery | None = None
+        self._interrupt = None if interrupt is None else as_async(interrupt)
+        first: Handler = self._ask_for_another
+        if interrupt is not None:
+            first = self._hand_over
+        elif suspender is not None:
+            first = self._suspend_first
+        window = _AGAIN if first == self._ask_for_another else None
+        self._escalator = Escalator(first, self._quit, window=window)
+        if suspender is not None:
+            suspender.when_resumed(self._reset)
+
+    async def __call__(self, event: Topical) -> None:
+        """Take one step."""
+        if self._keyboard is not None and self._keyboard.clear_line():
+            _forget_press()
+            with suppress(NotHandled):
+                await self._router.emit(ClearLineEvent())
+        elif self._running.cancel():
+            _forget_press()
+        else:
+            await self._escalator(event)
+
+    async def _hand_over(self, _: Topical) -> None:
+        assert self._interrupt is not None
+        await self._interrupt(InterruptEvent())
+        _press_handled()
+
+    async def _suspend_first(self, _: Topical) -> None:
+        suspender, requested = self._suspender, self._requested
+        assert suspender is not None
+        if requested is not None and (not requested.done or requested.error is not None):
+            raise NotHandled("the requested suspension has not ended, or has failed")
+        if suspender.state() in ("suspended", "suspending"):
+            raise NotHandled("suspended already")
+        self._requested = await self._router.emit(SuspendEvent())
+        _press_handled()
+
+    async def _ask_for_another(self, _: Topical) -> None:
+        say("press Ctrl+C again to quit")
+        _press_handled()
+
+    async def _quit(self, _: Topical) -> None:
+        await self._router.dispatch(ShutdownEvent("Ctrl+C"))
+
+    def _reset(self) -> None:
+        self._requested = None
+        self._escalator.reset()
+        with suppress(LookupError):
+            current().reset_signals()
+
+
+def _forget_press() -> None:
+    """Do not count this Ctrl+C towards force exit: it cleared a line or cancelled a command."""
+    if (life := current_life.get(None)) is not None:
+        life.escalation.uncount()
+
+
+def _press_handled() -> None:
+    """Count this Ctrl+C as the first of the two that quit, whatever was pressed before it."""
+    if (life := current_life.get(None)) is not None:
+        life.escalation.handled()
+
+
+class Signals(SignalSource):
+    """SIGINT and SIGTERM; ``on_shutdown`` is called if a signal began the shutdown before the router had its event."""
+
+    def __init__(self, on_shutdown: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(signal.SIGINT, signal.SIGTERM)
+        self._on_shutdown = on_shutdown
+
+    async def __aenter__(self) -> Self:
+        with suppress(LookupError):
+            current().on_shutdown(self._on_shutdown)
+        return await super().__aenter__()
+
+
+class RunningCommands:
+    """The commands that are running, each in a task that Ctrl+C can cancel."""
+
+    def __init__(self) -> None:
+        # In the order in which they began.
+        self._running: list[asyncio.Task[Any]] = []
+        # Those of them that Ctrl+C has cancelled.
+        self._cancelled: set[asyncio.Task[Any]] = set()
+
+    def track(self, handler: AsyncHandler) -> AsyncHandler:
+        """Run commands in tasks of their own; a middleware."""
+
+        @functools.wraps(handler, updated=())
+        async def tracked(event: Topical) -> None:
+            if not event.topic.startswith("command/"):
+                await handler(event)
+                return
+            await self._run(event.topic.removeprefix("command/"), handler, event)
+
+        return tracked
+
+    async def _run(self, name: str, handler: AsyncHandler, event: Topical) -> None:
+        task = asyncio.ensure_future(_awaited(handler, event))
+        self._running.append(task)
+        try:
+            await asyncio.wait({task})
+            if task in self._cancelled and task.cancelled():
+                say(f"{name} was cancelled")
+                raise Dropped(f"the command {name!r} was cancelled by Ctrl+C")
+            task.result()
+        finally:
+            self._running.remove(task)
+            self._cancelled.discard(task)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+
+    def cancel(self) -> bool:
+        """Cancel all that run, the oldest first; return whether there were any."""
+        running = [task for task in self._running if task not in self._cancelled]
+        self._cancelled.update(running)
+        for task in running:
+            task.cancel("Ctrl+C")
+        return bool(running)
+
+
+async def _awaited(handler: AsyncHandler, event: Topical) -> Any:
+    return await handler(event)
