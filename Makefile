@@ -12,7 +12,7 @@ LIT    := 3.3.3
 DAGRE  := 3.1.3
 VENDOR := lifecycle/observe/page/vendor
 
-.PHONY: demo test lint types chaos soak bench bench-check coverage mutants repeats release lock docs pictures page engines clean
+.PHONY: demo test lint types mypy pyright chaos soak bench bench-check coverage mutants repeats release lock docs pictures page engines clean
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -32,13 +32,19 @@ demo: $(DEMO)  ## the hot reloader with a prompt and a webhook, on examples/site
 test: $(STAMP) lint  ## the suite, lint and types
 	$(BIN)/python -m pytest -n auto
 
-lint: $(STAMP) types
+lint: $(STAMP)  ## ruff, and the types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory types
 
-types: export PATH := $(CURDIR)/$(BIN):$(PATH)
-types: $(STAMP)  ## the library, what users write (tests/typing), and that every public name has a type
-	mypy
+types: $(STAMP)  ## the library, what users write (tests/typing), and that every public name has a type; two checkers at a time
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync mypy pyright
+
+mypy: $(STAMP)
+	$(BIN)/mypy
+
+pyright: export PATH := $(CURDIR)/$(BIN):$(PATH)
+pyright: $(STAMP)
 	pyright
 	pyright --project tests/typing
 	pyright --verifytypes lifecycle --ignoreexternal >$(VENV)/types.txt || { cat $(VENV)/types.txt; exit 1; }
