@@ -72,7 +72,7 @@ class Listener:
         self._texts = _Texts()
         self._added = asyncio.Event()
         #: Set while everything was taken and the reader waits for more.
-        self.idle = asyncio.Event()
+        self.idle: asyncio.Event = asyncio.Event()
 
     @property
     def dropped(self) -> int:

@@ -47,7 +47,7 @@ class LineFile:
         # Whether it ends within a line, because a write was cut off.
         self._torn = False
         #: Lines that were written.
-        self.written = 0
+        self.written: int = 0
 
     def open(self) -> None:
         """Open it for appending.
@@ -137,7 +137,7 @@ class Writer:
         # Entries that are being written.
         self._writing = 0
         #: Events that are not in the file.
-        self.lost = 0
+        self.lost: int = 0
         self._logged = False
         file.open()
         self._loop = asyncio.get_running_loop()

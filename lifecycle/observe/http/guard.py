@@ -54,7 +54,8 @@ class Refused(Exception):  # an answer, not a failure of ours
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(status, reason)
-        self.status, self.reason = status, reason
+        self.status: int = status
+        self.reason: str = reason
 
 
 class Guard:
