@@ -575,7 +575,6 @@ OF_THE_HOUSE = {
     "Flows": "adopt check_open leave repeat",
     "InputSource": "is_terminal take use_commands",
     "Job": "row see",
-    "LabelPolicy": "fold settle settle_all",
     "MemoryStore": "fence discard",
     "Member": "cancel_timers check_in check_out felt_unwell felt_well idle_since kill_orphaned most_calls"
     " most_rss sound tell_stacks",

@@ -1,16 +1,13 @@
-"""Seeing what a program does, and steering it.
+"""Observing a running program, and controlling it.
 
-`mermaid` draws what ``state()`` says: a worker, a lifetime, a supervisor's tree, or all of a program; it looks at
-records that were handed to it. `EventLog` remembers events and what became of each.
-`snapshot` asks everything that lives for its state, and `watch` tells what changes in it.
-`Dashboard` serves a page that shows it, and `ControlSocket` lets `lifecycle ctl` ask and steer a program; what it can
-be asked and told is a `Console`'s.
-`ProbeServer` answers the probes of Kubernetes and of load balancers.
-`PrometheusMetrics`, `OpenTelemetryMetrics` and `OpenTelemetryTraces` tell systems that others run.
+`snapshot` collects the state of everything that lives, and `watch` reports what changes in it. `EventLog` records
+events and their outcomes. `Dashboard` serves a page, `ControlSocket` lets `lifecycle ctl` query and control a program,
+and both offer what a `Console` offers. `ProbeServer` answers the probes of Kubernetes and of load balancers.
+`PrometheusMetrics`, `OpenTelemetryMetrics` and `OpenTelemetryTraces` export metrics and spans, and `mermaid` draws
+states as diagrams.
 
-All of it asks for ``state()`` and listens to hooks; who is observed does not know. Control and runtime are known here,
-workers and flows only by what they have. What stands behind the public modules lies in the folders with a
-``_``; another system for metrics is one module that goes through the table in ``_meters``.
+Everything here calls ``state()`` and listens to hooks; observed objects do not know about it. Of workers and flows only
+their records are imported. A new exporter of metrics is one module that uses the table in `metrics`.
 """
 
 from lifecycle._lazy import lazy_names
@@ -29,8 +26,8 @@ __all__, __getattr__, __dir__ = lazy_names(
         ".eventlog.explanations": "Explanation Match NearMiss Silence",
         ".eventlog.log": "EventLog EventLogState",
         ".eventlog.recorder": "Following",
-        ".labels": "LabelPolicy",
         ".logs": "ContextFilter JsonFormatter context structlog_context",
+        ".metrics": "LabelPolicy",
         ".opentelemetry": "OpenTelemetryMetrics OpenTelemetryTraces",
         ".probes": "ProbeServer",
         ".prometheus": "PrometheusMetrics",

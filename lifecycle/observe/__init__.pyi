@@ -19,11 +19,11 @@ from lifecycle.observe.eventlog.explanations import Silence as Silence
 from lifecycle.observe.eventlog.log import EventLog as EventLog
 from lifecycle.observe.eventlog.log import EventLogState as EventLogState
 from lifecycle.observe.eventlog.recorder import Following as Following
-from lifecycle.observe.labels import LabelPolicy as LabelPolicy
 from lifecycle.observe.logs import ContextFilter as ContextFilter
 from lifecycle.observe.logs import JsonFormatter as JsonFormatter
 from lifecycle.observe.logs import context as context
 from lifecycle.observe.logs import structlog_context as structlog_context
+from lifecycle.observe.metrics import LabelPolicy as LabelPolicy
 from lifecycle.observe.opentelemetry import OpenTelemetryMetrics as OpenTelemetryMetrics
 from lifecycle.observe.opentelemetry import OpenTelemetryTraces as OpenTelemetryTraces
 from lifecycle.observe.probes import ProbeServer as ProbeServer

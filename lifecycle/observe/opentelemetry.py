@@ -1,7 +1,6 @@
-"""`OpenTelemetryMetrics` and `OpenTelemetryTraces`: what a program does, for whichever SDK it has set up.
+"""`OpenTelemetryMetrics` and `OpenTelemetryTraces`: metrics and spans for the SDK that a program has set up.
 
-Need the API of OpenTelemetry, the extra ``otel``, and nothing of an SDK. What is measured is in ``_meters``, how spans
-are made in ``_spans``.
+Need the API of OpenTelemetry, the extra ``otel``, and no SDK.
 """
 
 from __future__ import annotations
@@ -9,14 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.journal.threads import LoopThread
-from lifecycle.observe._meters.readings import Reader
-from lifecycle.observe._meters.series import counting, timing
-from lifecycle.observe._meters.tables import BUCKETS, COUNTED, READ, TIMED
+from lifecycle.observe import metrics
 from lifecycle.observe.hook_observer import HookObserver
-from lifecycle.observe.labels import policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,8 +23,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from lifecycle.hooks import Hook
-    from lifecycle.observe._meters.tables import Counted, Read, Timed
-    from lifecycle.observe.labels import LabelPolicy
+    from lifecycle.observe.metrics import LabelPolicy
     from lifecycle.runtime.lifetimes import Lifetime
 
 __all__ = ["OpenTelemetryMetrics", "OpenTelemetryTraces"]
@@ -37,8 +33,8 @@ _log = logging.getLogger("lifecycle.observe")
 _NAME = "lifecycle"
 
 
-class _Sending:
-    """Has ``provider`` send what it still has, in a thread that nobody waits for longer than ``seconds``."""
+class _Flusher:
+    """Lets ``provider`` send what it still has, in a thread, for ``seconds`` at most."""
 
     def __init__(self, what: str, provider: Any, seconds: float) -> None:
         if not seconds > 0:
@@ -48,7 +44,7 @@ class _Sending:
         self._seconds = seconds
 
     async def flush(self) -> None:
-        """Send it; what is not sent in time is given up, and logged."""
+        """Send it; data that is not sent in time is lost, which is logged."""
         force = getattr(self._provider, "force_flush", None)
         if not callable(force):
             return
@@ -64,26 +60,26 @@ class _Sending:
             return
         finally:
             thread.shutdown(wait=False)
-        # Some say nothing where all went well.
+        # Some return None on success.
         if sent is False:
             _log.warning("%s were not all sent within %g s", self._what, self._seconds)
 
 
 class OpenTelemetryMetrics(HookObserver):
-    """Counts and times what the hooks tell of, and reads how things are whenever the SDK collects.
+    """Counts and times what hooks announce, and reads gauges whenever the SDK collects.
 
-    The meters are those of `PrometheusMetrics`. A main of `run`, best the first, or ``async with``. When it is left,
-    and at the end of the program when the shutdown hooks have run, the provider is asked to send what it has.
+    The metrics are those of `PrometheusMetrics`. A main of `run`, best the first, or ``async with``. When it is left,
+    at the end of the program after the shutdown hooks, the provider is asked to send what it has.
 
     Args:
-        provider: what makes meters; by default the one that is set for the process.
+        provider: by default the one that is set for the process.
         labels: which values attributes may have.
         flush_timeout: seconds that sending may take at the end; ``hook_timeout`` of the lifetime bounds it, too.
 
     Raises:
         ModuleNotFoundError: if the API of OpenTelemetry is not installed.
-        ValueError: for a time that is none.
-        TypeError: for what is no policy.
+        ValueError: if ``flush_timeout`` is not above 0.
+        TypeError: if ``labels`` is not a policy.
     """
 
     def __init__(
@@ -91,66 +87,70 @@ class OpenTelemetryMetrics(HookObserver):
     ) -> None:
         super().__init__()
         self._provider = provider or _api("metrics").get_meter_provider()
-        self._sending = _Sending("metrics", self._provider, flush_timeout)
-        self._policy = policy_of(labels)
-        self._reader: Reader | None = None
+        self._flusher = _Flusher("metrics", self._provider, flush_timeout)
+        self._policy = metrics.checked_policy(labels)
+        self._reader: metrics.GaugeReader | None = None
         meter: Meter = self._provider.get_meter(_NAME)
         self._receivers: list[tuple[Hook, Callable[..., None]]] = [
-            *((each.hook, self._timed(meter, each)) for each in TIMED),
-            *((each.hook, self._counted(meter, each)) for each in COUNTED),
+            *((each.hook, self._timed(meter, each)) for each in metrics.HISTOGRAMS),
+            *((each.hook, self._counted(meter, each)) for each in metrics.COUNTERS),
         ]
-        for each in READ:
+        for each in metrics.GAUGES:
             meter.create_observable_gauge(each.name, [partial(self._observed, each)], description=each.help)
 
     def __repr__(self) -> str:
         return f"<OpenTelemetryMetrics for {self._provider!r}>"
 
     def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
-        # What is pushed first is done last.
-        held.push_async_callback(self._sending.flush)
-        self._reader = Reader(lifetime)
+        # Pushed first, so it runs last.
+        held.push_async_callback(self._flusher.flush)
+        self._reader = metrics.GaugeReader(lifetime)
         held.callback(setattr, self, "_reader", None)
         self._connect(held, self._receivers)
 
-    def _timed(self, meter: Meter, each: Timed) -> Callable[..., None]:
-        histogram = meter.create_histogram(each.name, "s", each.help, explicit_bucket_boundaries_advisory=BUCKETS)
-        return timing(each, self._policy, lambda labels: partial(histogram.record, attributes=each.attributes(labels)))
+    def _timed(self, meter: Meter, each: metrics.Histogram) -> Callable[..., None]:
+        histogram = meter.create_histogram(
+            each.name, "s", each.help, explicit_bucket_boundaries_advisory=metrics.BUCKETS
+        )
+        return metrics.timing(
+            each, self._policy, lambda labels: partial(histogram.record, attributes=each.attributes(labels))
+        )
 
-    def _counted(self, meter: Meter, each: Counted) -> Callable[..., None]:
+    def _counted(self, meter: Meter, each: metrics.Counter) -> Callable[..., None]:
         counter = meter.create_counter(each.name, description=each.help)
-        return counting(each, self._policy, lambda labels: partial(counter.add, 1, each.attributes(labels)))
+        return metrics.counting(each, self._policy, lambda labels: partial(counter.add, 1, each.attributes(labels)))
 
-    def _observed(self, each: Read, _options: CallbackOptions) -> Iterator[Observation]:
+    def _observed(self, each: metrics.Gauge, _options: CallbackOptions) -> Iterator[Observation]:
         observation = _api("metrics").Observation
-        readings = {} if self._reader is None else self._reader.take()
-        for labels, value in each.settled(readings.get(each.name, {}), self._policy).items():
+        readings = {} if self._reader is None else self._reader.read()
+        for labels, value in each.series(readings.get(each.name, {}), self._policy).items():
             yield observation(value, each.attributes(labels))
 
 
 class OpenTelemetryTraces(HookObserver):
-    """Makes spans of events, of their handlers, of calls of a pool and of tasks of a flow.
+    """Makes spans of events, their handlers, calls of a pool and tasks of a flow.
 
-    An event's span begins when it comes in and ends when it is known what became of it; it is below the handler that
-    emitted it, or the span that its header ``traceparent`` names. The handler's is below it, and is the current one
-    while the handler runs. Events that were merged in a window have a span that ends there; that of the call which
-    they became links to them. What is called in a pool, and a process that is started, is told the current span.
+    An event's span lasts from its acceptance to its outcome. Its parent is the span of the handler that emitted it, or
+    the one in its header ``traceparent``. The handler's span is its child, and the current span while the handler runs.
+    The spans of events that a debounce window merged end there, and the span of the resulting call links to them. Calls
+    in a pool and processes that are started get the current span.
 
-    A main of `run`, best the first, or ``async with``. When it is left, and at the end of the program when the shutdown
-    hooks have run, spans that are open are ended, and the provider is asked to send what it has.
+    A main of `run`, best the first, or ``async with``. When it is left, at the end of the program after the shutdown
+    hooks, open spans are ended, and the provider is asked to send what it has.
 
     Args:
-        provider: what makes tracers; by default the one that is set for the process.
+        provider: by default the one that is set for the process.
         flush_timeout: seconds that sending may take at the end; ``hook_timeout`` of the lifetime bounds it, too.
 
     Raises:
         ModuleNotFoundError: if the API of OpenTelemetry is not installed.
-        ValueError: for a time that is none.
+        ValueError: if ``flush_timeout`` is not above 0.
     """
 
     def __init__(self, provider: TracerProvider | None = None, *, flush_timeout: float = 5.0) -> None:
         super().__init__()
         self._provider = provider or _api("trace").get_tracer_provider()
-        self._sending = _Sending("spans", self._provider, flush_timeout)
+        self._flusher = _Flusher("spans", self._provider, flush_timeout)
         self._tracer = self._provider.get_tracer(_NAME)
 
     def __repr__(self) -> str:
@@ -160,16 +160,14 @@ class OpenTelemetryTraces(HookObserver):
         from lifecycle.observe._spans import Spans
 
         del lifetime
-        # What is pushed first is done last.
-        held.push_async_callback(self._sending.flush)
+        # Pushed first, so it runs last.
+        held.push_async_callback(self._flusher.flush)
         spans = Spans(self._tracer)
         held.callback(spans.close)
         self._connect(held, spans.receivers)
 
 
 def _api(part: str) -> Any:
-    from importlib import import_module
-
     try:
         return import_module(f"opentelemetry.{part}")
     except ModuleNotFoundError as error:

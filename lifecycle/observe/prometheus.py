@@ -1,6 +1,6 @@
-"""`PrometheusMetrics`: what a program does, as Prometheus reads it.
+"""`PrometheusMetrics`: the metrics of a program in the format of Prometheus.
 
-Needs ``prometheus_client``, the extra ``prometheus``. What is measured is in ``_meters``.
+Needs ``prometheus_client``, the extra ``prometheus``.
 """
 
 from __future__ import annotations
@@ -9,11 +9,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from lifecycle.observe._meters.readings import Reader
-from lifecycle.observe._meters.series import counting, timing
-from lifecycle.observe._meters.tables import BUCKETS, COUNTED, READ, TIMED
+from lifecycle.observe import metrics
 from lifecycle.observe.hook_observer import HookObserver
-from lifecycle.observe.labels import policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,54 +19,52 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Histogram, Metric
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    from lifecycle.observe._meters.tables import Counted, Read, Timed
-    from lifecycle.observe.labels import LabelPolicy
+    from lifecycle.observe.metrics import LabelPolicy
     from lifecycle.runtime.lifetimes import Lifetime
 
 __all__ = ["PrometheusMetrics"]
 
 
 class PrometheusMetrics(HookObserver):
-    """Counts and times what the hooks tell of, and reads how things are at each scrape.
+    """Counts and times what hooks announce, and reads gauges at each scrape.
 
-    ``ProbeServer(metrics=…)`` serves it at ``/metrics``. As a main of `run` it is best the first, so that nothing
-    happens before it looks, and goes on until the shutdown hooks have run; ``async with`` looks on as well, and outside
-    a lifetime nothing is read. Afterwards it still says what it has counted. It may be scraped in any thread.
+    ``ProbeServer(metrics=…)`` serves it at ``/metrics``. As a main of `run` it is best the first, so that it misses
+    nothing, and it counts until the shutdown hooks have run. ``async with`` does the same; outside a lifetime no gauges
+    are read. Counters can still be scraped after it was left. Any thread may scrape it.
 
     Args:
-        registry: where the meters are put beside others, such as ``prometheus_client.REGISTRY``; by default they are
-            in one of their own.
+        registry: to register the metrics in, such as ``prometheus_client.REGISTRY``; by default a registry of its own.
         labels: which values labels may have.
 
     Raises:
         ModuleNotFoundError: if prometheus_client is not installed.
-        TypeError: for what is no registry, and no policy.
+        TypeError: if the registry or the policy is of another type.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None, *, labels: LabelPolicy | None = None) -> None:
         super().__init__()
         client = _client()
         if registry is not None and not callable(getattr(registry, "register", None)):
-            raise TypeError(f"registry={registry!r} is none; give a prometheus_client.CollectorRegistry")
-        self._is_ours = registry is None
+            raise TypeError(f"registry={registry!r} is not a registry; give a prometheus_client.CollectorRegistry")
+        self._own_registry = registry is None
         self._registry = client.CollectorRegistry() if registry is None else registry
-        self._meters = _Meters(policy_of(labels))
-        if self._is_ours:
-            self._registry.register(self._meters)
+        self._collector = _Collector(metrics.checked_policy(labels))
+        if self._own_registry:
+            self._registry.register(self._collector)
 
     def __repr__(self) -> str:
         return "<PrometheusMetrics>"
 
     @property
     def registry(self) -> CollectorRegistry:
-        """Where the meters are while this is entered."""
+        """The registry that the metrics are in while this is entered."""
         return self._registry
 
     def expose(self, accept: str = "") -> tuple[bytes, str]:
-        """All of the registry as a text, and what kind of text that is.
+        """Return the registry as text, and its content type.
 
         Args:
-            accept: what the asker wants: the header of that name.
+            accept: the ``Accept`` header of the request.
         """
         from prometheus_client.exposition import choose_encoder
 
@@ -77,73 +72,73 @@ class PrometheusMetrics(HookObserver):
         return encode(self._registry), content_type
 
     def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
-        self._meters.reader = Reader(lifetime)
-        held.callback(setattr, self._meters, "reader", None)
-        if not self._is_ours:
-            self._registry.register(self._meters)
-            held.callback(self._registry.unregister, self._meters)
-        self._connect(held, self._meters.receivers)
+        self._collector.reader = metrics.GaugeReader(lifetime)
+        held.callback(setattr, self._collector, "reader", None)
+        if not self._own_registry:
+            self._registry.register(self._collector)
+            held.callback(self._registry.unregister, self._collector)
+        self._connect(held, self._collector.receivers)
 
 
-class _Meters:
-    """The meters as one collector of a registry."""
+class _Collector:
+    """The metrics as one collector of a registry."""
 
     def __init__(self, policy: LabelPolicy) -> None:
         self._policy = policy
-        #: Reads how things are; None while nobody looks.
-        self.reader: Reader | None = None
+        #: Reads the gauges; None while it is not entered.
+        self.reader: metrics.GaugeReader | None = None
         self._histograms: list[Histogram] = []
-        self._counts: list[tuple[Counted, dict[tuple[str, ...], _Count]]] = []
+        self._counts: list[tuple[metrics.Counter, dict[tuple[str, ...], _Count]]] = []
         self.receivers = [
-            *((each.hook, self._timed(each)) for each in TIMED),
-            *((each.hook, self._counted(each)) for each in COUNTED),
+            *((each.hook, self._timed(each)) for each in metrics.HISTOGRAMS),
+            *((each.hook, self._counted(each)) for each in metrics.COUNTERS),
         ]
 
     def describe(self) -> Iterator[Metric]:
-        """The meters, without figures."""
+        """Yield the metrics without values."""
         for each in self._histograms:
             yield from each.describe()
-        yield from (_counter(meter) for meter, _ in self._counts)
-        yield from (_gauge(meter) for meter in READ)
+        yield from (_counter(metric) for metric, _ in self._counts)
+        yield from (_gauge(metric) for metric in metrics.GAUGES)
 
     def collect(self) -> Iterator[Metric]:
-        """The meters with their figures; a registry calls this."""
+        """Yield the metrics with their values, for the registry."""
         for each in self._histograms:
             yield from each.collect()
-        for meter, counts in self._counts:
-            counter = _counter(meter)
+        for metric, counts in self._counts:
+            counter = _counter(metric)
             for labels, count in list(counts.items()):
                 counter.add_metric(labels, count.number, count.created)
             yield counter
-        readings = {} if self.reader is None else self.reader.take()
-        for read in READ:
-            gauge = _gauge(read)
-            for labels, value in read.settled(readings.get(read.name, {}), self._policy).items():
-                gauge.add_metric(labels, value)
-            yield gauge
+        readings = {} if self.reader is None else self.reader.read()
+        for gauge in metrics.GAUGES:
+            family = _gauge(gauge)
+            for labels, value in gauge.series(readings.get(gauge.name, {}), self._policy).items():
+                family.add_metric(labels, value)
+            yield family
 
-    def _timed(self, meter: Timed) -> Callable[..., None]:
+    def _timed(self, metric: metrics.Histogram) -> Callable[..., None]:
         histogram: Histogram = _client().Histogram(
-            meter.plain_name, meter.help, meter.labels, unit="seconds", buckets=BUCKETS, registry=None
+            metric.plain_name, metric.help, metric.labels, unit="seconds", buckets=metrics.BUCKETS, registry=None
         )
         self._histograms.append(histogram)
-        return timing(meter, self._policy, lambda labels: histogram.labels(*labels).observe)
+        return metrics.timing(metric, self._policy, lambda labels: histogram.labels(*labels).observe)
 
-    def _counted(self, meter: Counted) -> Callable[..., None]:
+    def _counted(self, metric: metrics.Counter) -> Callable[..., None]:
         counts: dict[tuple[str, ...], _Count] = {}
-        self._counts.append((meter, counts))
+        self._counts.append((metric, counts))
 
-        def more(labels: tuple[str, ...]) -> Callable[[], None]:
-            return counts.setdefault(labels, _Count()).more
+        def increment(labels: tuple[str, ...]) -> Callable[[], None]:
+            return counts.setdefault(labels, _Count()).increment
 
-        if not meter.labels:
-            # It has one series, which is there from the beginning: that it grows can be seen then.
-            more(())
-        return counting(meter, self._policy, more)
+        if not metric.labels:
+            # Its one series exists from the beginning, so that its first increase is visible.
+            increment(())
+        return metrics.counting(metric, self._policy, increment)
 
 
 class _Count:
-    """How often something happened. A scrape of many takes less time than it takes of the client's own counters."""
+    """A counter whose scrape takes less time than that of the client's own."""
 
     __slots__ = ("_lock", "created", "number")
 
@@ -153,22 +148,22 @@ class _Count:
         # Hooks may be announced in any thread.
         self._lock = threading.Lock()
 
-    def more(self) -> None:
-        """Once more."""
+    def increment(self) -> None:
+        """Add one."""
         with self._lock:
             self.number += 1
 
 
-def _counter(meter: Counted) -> CounterMetricFamily:
+def _counter(metric: metrics.Counter) -> CounterMetricFamily:
     from prometheus_client.core import CounterMetricFamily
 
-    return CounterMetricFamily(meter.plain_name, meter.help, labels=meter.labels)
+    return CounterMetricFamily(metric.plain_name, metric.help, labels=metric.labels)
 
 
-def _gauge(meter: Read) -> GaugeMetricFamily:
+def _gauge(metric: metrics.Gauge) -> GaugeMetricFamily:
     from prometheus_client.core import GaugeMetricFamily
 
-    return GaugeMetricFamily(meter.plain_name, meter.help, labels=meter.labels)
+    return GaugeMetricFamily(metric.plain_name, metric.help, labels=metric.labels)
 
 
 def _client() -> Any:

@@ -1,4 +1,4 @@
-"""What OpenTelemetry gets: the meters that Prometheus gets, and a span for whatever begins, each of which ends."""
+"""What OpenTelemetry gets: the metrics that Prometheus gets, and a span for whatever begins, each of which ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lifecycle._util import current_span
 from lifecycle.errors import NotHandled
 from lifecycle.flows import Flows, Times, linear, task
 from lifecycle.observe import LabelPolicy, OpenTelemetryMetrics, OpenTelemetryTraces
-from lifecycle.observe._meters.tables import COUNTED, READ, TIMED
+from lifecycle.observe.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from lifecycle.testing import VirtualLoop, running
 
 if TYPE_CHECKING:
@@ -472,7 +472,7 @@ async def test_without_an_sdk_the_context_of_the_sender_goes_through() -> None:
     assert seen == [f"00-{TRACE}-{SENDER}-01", ""]
 
 
-# -- meters ------------------------------------------------------------------------------------------------------
+# -- metrics -----------------------------------------------------------------------------------------------------
 
 
 def metered(**options: Any) -> tuple[OpenTelemetryMetrics, Callable[[], dict[str, dict[frozenset[Any], Any]]]]:
@@ -496,7 +496,7 @@ def _value(point: Any) -> Any:
 
 
 @pytest.mark.usefixtures("clock")
-async def test_the_meters_are_those_of_prometheus() -> None:
+async def test_the_metrics_are_those_of_prometheus() -> None:
     router, release = Router(), asyncio.Event()
 
     @router.on("job/*")
@@ -522,7 +522,7 @@ async def test_the_meters_are_those_of_prometheus() -> None:
     assert told["lifecycle.handler.errors"][frozenset({("pattern", "bad"), ("error", "OSError")})] == 1
     assert told["lifecycle.lane.waiting"][frozenset({("lane", "wait")})] == 2
     assert told["lifecycle.workers"][frozenset({("worker_type", "task"), ("status", "running")})] == 1
-    assert set(told) <= {meter.name for meter in (*COUNTED, *TIMED, *READ)}
+    assert set(told) <= {metric.name for metric in (*COUNTERS, *HISTOGRAMS, *GAUGES)}
 
 
 @pytest.mark.usefixtures("clock")

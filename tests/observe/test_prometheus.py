@@ -19,8 +19,7 @@ from lifecycle.backoff import Backoff
 from lifecycle.errors import NotHandled
 from lifecycle.flows import Flows, linear, task
 from lifecycle.observe import LabelPolicy, PrometheusMetrics
-from lifecycle.observe._meters.tables import COUNTED, READ, TIMED
-from lifecycle.observe.labels import LABELS
+from lifecycle.observe.metrics import COUNTERS, GAUGES, HISTOGRAMS, LABELS
 from lifecycle.runtime import do
 from lifecycle.testing import running
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-PAGE = Path(__file__).parents[2] / "docs/reference/meters.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 AWKWARD = 'a "quoted" <b>name</b>\nof two lines \\ 🙂'
 
@@ -236,11 +235,11 @@ async def test_what_cannot_be_read_hides_nothing_else_and_is_said_once(
             assert value(metrics, "lifecycle_workers", worker_type="task", status="running") == 1
         hooks.component_closed.announce(broken, component=broken)
     assert [record.message for record in caplog.records] == [
-        f"{said} cannot be read for meters: OSError: torn (said once)"
+        f"{said} cannot be read for metrics: OSError: torn (logged once)"
     ]
 
 
-async def test_meters_stand_beside_others_in_a_registry_of_yours_while_it_looks() -> None:
+async def test_metrics_stand_beside_others_in_a_registry_of_yours_while_it_looks() -> None:
     registry = CollectorRegistry(auto_describe=True)
     Counter("mine", "Of my own.", registry=registry).inc()
     for _ in range(2):
@@ -267,9 +266,9 @@ async def test_it_counts_nothing_before_and_after_and_says_what_it_has_counted()
 async def test_a_program_in_which_nothing_has_happened_can_be_scraped() -> None:
     families = {family.name for family in plain(PrometheusMetrics().expose()[0].decode())}
     assert families == {
-        *(meter.plain_name + "_seconds" for meter in TIMED),
-        *(meter.plain_name for meter in COUNTED),
-        *(meter.plain_name for meter in READ),
+        *(metric.plain_name + "_seconds" for metric in HISTOGRAMS),
+        *(metric.plain_name for metric in COUNTERS),
+        *(metric.plain_name for metric in GAUGES),
     } | {name for name in families if name.endswith("_created")}
 
 
@@ -277,15 +276,15 @@ def test_the_page_has_every_meter_every_label_and_says_when_to_be_alarmed() -> N
     page = PAGE.read_text()
     rows = re.findall(r"^\| `(lifecycle\.[\w.]+)` \| `(\w+)` \| (\w+) \| ([^|]*?) ?\| (.+) \|$", page, re.MULTILINE)
     told = {name: (plain_name, kind, re.findall(r"`(\w+)`", labels)) for name, plain_name, kind, labels, _ in rows}
-    timed = {each.name: (each.plain_name + "_seconds", "histogram", [*each.labels]) for each in TIMED}
-    counted = {each.name: (each.plain_name + "_total", "counter", [*each.labels]) for each in COUNTED}
-    read = {each.name: (each.plain_name, "gauge", [*each.labels]) for each in READ}
+    timed = {each.name: (each.plain_name + "_seconds", "histogram", [*each.labels]) for each in HISTOGRAMS}
+    counted = {each.name: (each.plain_name + "_total", "counter", [*each.labels]) for each in COUNTERS}
+    read = {each.name: (each.plain_name, "gauge", [*each.labels]) for each in GAUGES}
     assert told == timed | counted | read
     assert all(f"\n| `{label}` |" in page for label in LABELS)
 
 
 def test_what_is_no_registry_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"registry='app' is none; give a prometheus_client.CollectorRegistry"):
+    with pytest.raises(TypeError, match=r"registry='app' is not a registry; give a prometheus_client"):
         PrometheusMetrics("app")  # type: ignore[arg-type]  # as a user might
 
 

@@ -71,7 +71,7 @@ class Console:
             return str(given["outcome"])
 
     async def scrape(self) -> set[str]:
-        """The names of the meters, each of which can be read; the program also says that it lives."""
+        """The names of the metrics, each of which can be read; the program also says that it lives."""
         async with self._tcp.get(f"{self._up['probes']}/livez") as answer:
             assert answer.status == 200, await answer.text()
         async with self._tcp.get(f"{self._up['probes']}/metrics") as answer:

@@ -1,4 +1,4 @@
-"""The table of the model's metrics in docs/reference/meters.md, row by row: what it names exists and happens."""
+"""The table of the model's metrics in docs/reference/metrics.md, row by row: what it names exists and happens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.control import Event, Router
-from lifecycle.observe._meters.tables import COUNTED, READ, TIMED
+from lifecycle.observe.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from lifecycle.runtime import Group, do, go, lifetime
 from lifecycle.testing import Clock, running
 from lifecycle.workers import Spec, Status, Supervisor
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from lifecycle.testing.signals import FakeSignals
 
-PAGE = Path(__file__).parents[2] / "docs/reference/meters.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"
 
 MODEL = """
     IncSignalReceived IncProcessStarted IncProcessFailed IncTerminalUpgrade IncHookExecuted IncHookPanicked
@@ -130,12 +130,12 @@ async def test_what_the_table_names_exists_and_is_announced(clock: Clock, signal
     with announced() as log:
         await life_of_a_program(signals)
     happened = {name for name, _, _ in log} | NOT_IN_THIS_PROCESS
-    meters = {meter.name for meter in (*TIMED, *COUNTED, *READ)}
+    names = {metric.name for metric in (*HISTOGRAMS, *COUNTERS, *GAUGES)}
     for model, here in rows().items():
         named = set(re.findall(r"`hooks\.(\w+)`", here))
         measured = set(re.findall(r"`(lifecycle\.[a-z_.]+)`", here))
         assert named <= happened, model
-        assert measured <= meters, model
+        assert measured <= names, model
         assert named or measured or "nothing" in here or "Exit.duration" in here or "on_flush" in here, model
 
 

@@ -1,0 +1,479 @@
+"""The metrics: what is counted, timed and read in one table, and the policy for label values.
+
+Prometheus and OpenTelemetry only export it. Each metric is one that somebody is alerted by, or needs next; anything
+else that hooks announce can be counted with a line of your own. ``docs/reference/metrics.md`` says when to alert.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+
+from lifecycle import hooks
+from lifecycle._text import component_name, shorten, utf8
+from lifecycle.control.source_runner import source_name
+from lifecycle.observe.eventlog.summaries import masked_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.hooks import Hook
+    from lifecycle.runtime.lifetimes import Lifetime
+
+    #: Returns the values of the labels, given the sender of a hook and its arguments.
+    LabelsOf: TypeAlias = Callable[[Any, Mapping[str, Any]], tuple[object, ...]]
+
+__all__ = [
+    "BUCKETS",
+    "COUNTERS",
+    "GAUGES",
+    "HISTOGRAMS",
+    "LABELS",
+    "Counter",
+    "Gauge",
+    "GaugeReader",
+    "Histogram",
+    "LabelPolicy",
+    "Metric",
+    "Series",
+    "checked_policy",
+    "counting",
+    "exported_values",
+    "timing",
+]
+
+_log = logging.getLogger("lifecycle.observe")
+
+T = TypeVar("T")
+
+#: Bounds of histograms in seconds, from a handler that only computes to a build.
+BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0)
+
+#: Seconds that another thread waits for the loop; a blocked loop has no figures.
+_LOOP_TIMEOUT: Final = 2.0
+
+_UNKNOWN, _OTHER = "unknown", "other"
+
+FLOWS: Final = "lifecycle.flows"
+INBOXES: Final = "lifecycle.inbox.letters"
+JOBS: Final = "lifecycle.queue.jobs"
+LANES: Final = "lifecycle.lane.waiting"
+SATURATION: Final = "lifecycle.pool.saturation"
+WORKERS: Final = "lifecycle.workers"
+
+#: For each gauge, the values of its labels and its value.
+Readings: TypeAlias = dict[str, dict[tuple[object, ...], float]]
+
+
+# -- label values --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LabelPolicy:
+    """Which values labels may have, so that no name in your program creates an unbounded number of series.
+
+    An empty value is ``unknown``. One that is too long is cut and ends in ``…``. If ``allow`` lists the values of a
+    label, any other is ``other``; with ``strict``, it is not counted at all.
+
+    Raises:
+        ValueError: for a label that no metric has, and bounds below 1.
+        TypeError: if the values of a label are one text.
+    """
+
+    #: Label to its values; a label that is not here may have any.
+    allow: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
+    strict: bool = False
+    #: Characters of a value.
+    max_length: int = 64
+    #: Series per metric; later ones have ``other`` for all of their labels.
+    max_series: int = 1000
+
+    def __post_init__(self) -> None:
+        for label, values in self.allow.items():
+            if label not in LABELS:
+                raise ValueError(f"no metric has the label of allow={{{label!r}: …}}; give one of {', '.join(LABELS)}")
+            if isinstance(values, str):
+                raise TypeError(f"allow={{{label!r}: {values!r}}} is one text; give the values in a list")
+        for name, number in {"max_length": self.max_length, "max_series": self.max_series}.items():
+            if number < 1:
+                raise ValueError(f"{name}={number!r} leaves nothing; give 1 or more")
+
+
+def exported_values(policy: LabelPolicy, labels: tuple[str, ...], values: tuple[object, ...]) -> tuple[str, ...] | None:
+    """Return the values that ``policy`` allows for the labels of one series; None if it is not to be counted."""
+    exported = [_exported(policy, label, value) for label, value in zip(labels, values, strict=True)]
+    kept = tuple(text for text in exported if text is not None)
+    return kept if len(kept) == len(labels) else None
+
+
+def _exported(policy: LabelPolicy, label: str, value: object) -> str | None:
+    text = str(value).strip()
+    if not text:
+        return _UNKNOWN
+    allowed = policy.allow.get(label)
+    if allowed is not None and text not in allowed:
+        return None if policy.strict else _OTHER
+    return utf8(shorten(text, policy.max_length))
+
+
+def checked_policy(labels: LabelPolicy | None) -> LabelPolicy:
+    """Return the policy that was given, or the default.
+
+    Raises:
+        TypeError: if it is not a policy.
+    """
+    if labels is None:
+        return LabelPolicy()
+    if not isinstance(labels, LabelPolicy):
+        raise TypeError(f"labels={labels!r} is not a policy; give LabelPolicy(…)")
+    return labels
+
+
+# -- the table -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric with a value for each set of labels.
+
+    The name is OpenTelemetry's. Prometheus has ``_`` for dots, and the unit and ``_total`` at the end.
+    """
+
+    name: str
+    help: str
+    labels: tuple[str, ...]
+
+    @property
+    def plain_name(self) -> str:
+        """The name for Prometheus, without unit and ``_total``."""
+        return self.name.replace(".", "_")
+
+    def attributes(self, labels: tuple[str, ...]) -> dict[str, str]:
+        """Return the values of its labels by name."""
+        return dict(zip(self.labels, labels, strict=True))
+
+
+def _always(_: Mapping[str, Any]) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Counter(Metric):
+    """The number of announcements of a hook."""
+
+    hook: Hook
+    labels_of: LabelsOf
+    #: Whether an announcement counts.
+    counts: Callable[[Mapping[str, Any]], bool] = _always
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram(Metric):
+    """Durations in seconds that a hook announces."""
+
+    hook: Hook
+    labels_of: LabelsOf
+    #: The argument of the hook with the duration.
+    seconds: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge(Metric):
+    """A value that is read by `GaugeReader` when it is exported."""
+
+    #: Combines two readings to which the policy gives the same labels.
+    combine: Callable[[float, float], float] = float.__add__
+
+    def series(self, readings: Mapping[tuple[object, ...], float], policy: LabelPolicy) -> dict[tuple[str, ...], float]:
+        """Return ``readings`` with the label values that ``policy`` gives them."""
+        series: dict[tuple[str, ...], float] = {}
+        for values, amount in readings.items():
+            labels = exported_values(policy, self.labels, values)
+            if labels is None:
+                continue
+            if labels not in series and len(series) >= policy.max_series:
+                labels = (_OTHER,) * len(labels)
+            series[labels] = self.combine(series[labels], amount) if labels in series else amount
+        return series
+
+
+def _error(arguments: Mapping[str, Any]) -> str:
+    return type(arguments["error"]).__name__
+
+
+def _has_error(arguments: Mapping[str, Any]) -> bool:
+    return arguments["error"] is not None
+
+
+HISTOGRAMS: Final = (
+    Histogram(
+        "lifecycle.handler.duration",
+        "Seconds that a handler took, of those that returned.",
+        ("pattern",),
+        hooks.handler_finished,
+        lambda _, given: (given["pattern"] or "",),
+        "duration",
+    ),
+    Histogram(
+        "lifecycle.pool.call.wait",
+        "Seconds that a call waited for a worker of its pool.",
+        ("pool", "function"),
+        hooks.call_finished,
+        lambda pool, given: (pool.name, given["function"]),
+        "waited",
+    ),
+    Histogram(
+        "lifecycle.pool.call.duration",
+        "Seconds that a call ran in a worker of its pool.",
+        ("pool", "function"),
+        hooks.call_finished,
+        lambda pool, given: (pool.name, given["function"]),
+        "ran",
+    ),
+)
+
+COUNTERS: Final = (
+    Counter(
+        "lifecycle.handler.errors",
+        "Handlers that raised.",
+        ("pattern", "error"),
+        hooks.handler_failed,
+        lambda _, given: (given["pattern"] or "", _error(given)),
+    ),
+    Counter(
+        "lifecycle.events.dropped",
+        "Events that were given up.",
+        ("pattern",),
+        hooks.event_dropped,
+        lambda _, given: (given["pattern"] or "",),
+    ),
+    Counter("lifecycle.events.unrouted", "Events that no handler took.", (), hooks.event_unrouted, lambda _, __: ()),
+    Counter(
+        "lifecycle.source.failures",
+        "Sources that raised.",
+        ("source",),
+        hooks.source_failed,
+        lambda _, given: (source_name(given["source"]),),
+    ),
+    Counter(
+        "lifecycle.worker.failed",
+        "Workers that ended with an error.",
+        ("worker_type",),
+        hooks.worker_failed,
+        lambda _, given: (getattr(given["worker"], "kind", ""),),
+    ),
+    Counter(
+        "lifecycle.worker.killed",
+        "Workers that were killed after their grace period.",
+        ("worker_type",),
+        hooks.worker_killed,
+        lambda _, given: (getattr(given["worker"], "kind", ""),),
+    ),
+    Counter(
+        "lifecycle.child.restarts",
+        "Workers that a supervisor started again.",
+        ("supervisor", "child"),
+        hooks.worker_restarted,
+        lambda supervisor, given: (supervisor.name, given["worker"].name),
+    ),
+    Counter(
+        "lifecycle.circuit_breaker.triggered",
+        "Workers that a supervisor has given up.",
+        ("supervisor", "child"),
+        hooks.circuit_opened,
+        lambda supervisor, given: (supervisor.name, given["child"]),
+    ),
+    Counter(
+        "lifecycle.pool.call.errors",
+        "Calls of a pool that failed.",
+        ("pool", "error"),
+        hooks.call_finished,
+        lambda pool, given: (pool.name, _error(given)),
+        _has_error,
+    ),
+    Counter(
+        "lifecycle.flow.ended",
+        "Flows that ended.",
+        ("flow", "state"),
+        hooks.flow_ended,
+        lambda flow, given: (flow.name, given["state"]),
+    ),
+    Counter("lifecycle.task.crashed", "Background tasks that raised.", (), hooks.task_crashed, lambda _, __: ()),
+    Counter(
+        "lifecycle.critical_section.finished",
+        "Critical sections that ended.",
+        ("success",),
+        hooks.critical_finished,
+        lambda _, given: ("false" if given["error"] else "true",),
+    ),
+    Counter(
+        "lifecycle.hook.errors",
+        "Shutdown hooks that raised.",
+        (),
+        hooks.hook_finished,
+        lambda _, __: (),
+        _has_error,
+    ),
+)
+
+GAUGES: Final = (
+    Gauge(LANES, "Events that wait in a lane.", ("lane",)),
+    Gauge(WORKERS, "Workers, including those in supervisors and pools.", ("worker_type", "status")),
+    Gauge(SATURATION, "The share of a pool's slots that is taken.", ("pool",), max),
+    Gauge(FLOWS, "Flows that have not ended.", ("flow", "state")),
+    Gauge(INBOXES, "Webhooks that were accepted and not handled.", ("inbox", "state")),
+    Gauge(JOBS, "Jobs of a queue that this program works on.", ("queue", "state")),
+)
+
+#: The labels of all metrics.
+LABELS: Final = tuple(sorted({label for each in (*HISTOGRAMS, *COUNTERS, *GAUGES) for label in each.labels}))
+
+
+# -- counting and timing -------------------------------------------------------------------------------------------
+
+
+class Series(Generic[T]):
+    """Finds the series of a set of label values; values that the policy makes equal have the same."""
+
+    def __init__(self, labels: tuple[str, ...], policy: LabelPolicy, make: Callable[[tuple[str, ...]], T]) -> None:
+        self._labels = labels
+        self._policy = policy
+        self._make = make
+        self._series: dict[tuple[str, ...], T] = {}
+        # By the values as they were announced; never more than a few times the possible number.
+        self._cache: dict[tuple[object, ...], T | None] = {}
+
+    def of(self, values: tuple[object, ...]) -> T | None:
+        """Return the series for ``values``; None if they are not to be counted."""
+        try:
+            return self._cache[values]
+        except KeyError:
+            return self._find(values)
+
+    def _find(self, values: tuple[object, ...]) -> T | None:
+        labels = exported_values(self._policy, self._labels, values)
+        series = None if labels is None else self._make_once(labels)
+        if len(self._cache) < 4 * self._policy.max_series:
+            self._cache[values] = series
+        return series
+
+    def _make_once(self, labels: tuple[str, ...]) -> T:
+        if labels not in self._series and len(self._series) >= self._policy.max_series:
+            labels = (_OTHER,) * len(labels)
+        if labels not in self._series:
+            self._series[labels] = self._make(labels)
+        return self._series[labels]
+
+
+def timing(
+    metric: Histogram, policy: LabelPolicy, make: Callable[[tuple[str, ...]], Callable[[float], object]]
+) -> Callable[..., None]:
+    """Return a receiver for the hook of ``metric``; ``make`` returns a function that takes the seconds of a series."""
+    labels_of, seconds, series = metric.labels_of, metric.seconds, Series(metric.labels, policy, make)
+
+    def time(sender: Any, **given: Any) -> None:
+        if (observe := series.of(labels_of(sender, given))) is not None:
+            observe(given[seconds])
+
+    return time
+
+
+def counting(
+    metric: Counter, policy: LabelPolicy, make: Callable[[tuple[str, ...]], Callable[[], object]]
+) -> Callable[..., None]:
+    """Return a receiver for the hook of ``metric``; ``make`` returns a function that increments a series."""
+    labels_of, counts, series = metric.labels_of, metric.counts, Series(metric.labels, policy, make)
+
+    def count(sender: Any, **given: Any) -> None:
+        if counts(given) and (increment := series.of(labels_of(sender, given))) is not None:
+            increment()
+
+    return count
+
+
+# -- reading gauges ------------------------------------------------------------------------------------------------
+
+
+class GaugeReader:
+    """Reads the gauges of what lives under ``lifetime``, in the thread of its loop; nothing without a lifetime.
+
+    A component that cannot be read is logged, and the others are still read.
+    """
+
+    def __init__(self, lifetime: Lifetime | None) -> None:
+        self._lifetime = lifetime
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        # Components that could not be read; each is logged once, and not at every export.
+        self._failed: set[int] = set()
+
+    def read(self) -> Readings:
+        """Return the values now; nothing if the loop is blocked or closed."""
+        if threading.get_ident() == self._thread:
+            return self._read()
+        readings: Future[Readings] = Future()
+        try:
+            self._loop.call_soon_threadsafe(lambda: readings.set_result(self._read()))
+            return readings.result(_LOOP_TIMEOUT)
+        except (RuntimeError, TimeoutError):  # the loop is closed, or blocked
+            return {}
+
+    def _read(self) -> Readings:
+        readings: Readings = {FLOWS: {}, INBOXES: {}, JOBS: {}, LANES: {}, SATURATION: {}, WORKERS: {}}
+        for each in () if self._lifetime is None else self._lifetime.components():
+            try:
+                _read(each, readings)
+            except Exception as error:  # noqa: BLE001  # a state() that raises hides no other
+                self._log_once(each, error)
+        return readings
+
+    def _log_once(self, component: object, error: Exception) -> None:
+        if id(component) not in self._failed:
+            self._failed.add(id(component))
+            kind, name = type(component).__name__, component_name(component)
+            text = kind if name == kind else f"{kind} {name!r}"
+            _log.warning("%s cannot be read for metrics: %s (logged once)", text, masked_error(error))
+
+
+def _read(component: Any, into: Readings) -> None:
+    if callable(getattr(component, "lanes", None)):
+        for lane in component.lanes():
+            _add(into[LANES], (lane.name,), lane.waiting)
+    elif isinstance(getattr(component, "runs", None), tuple):
+        for run in component.runs:
+            _add(into[FLOWS], (run.name, run.state), 1)
+    elif hasattr(component, "status"):
+        _read_worker(component.state(), component, into)
+    else:
+        state = component.state()
+        for name, depth in getattr(state, "depths", {}).items():
+            _add(into[INBOXES if state.kind == "inbox" else JOBS], (state.name, name), depth)
+
+
+def _read_worker(state: Any, worker: Any, into: Readings) -> None:
+    """Count a worker and its children; only the statistics of a pool are asked of ``worker`` itself."""
+    _add(into[WORKERS], (state.kind, state.status), 1)
+    if state.kind == "pool" and worker is not None and state.status in ("running", "suspended"):
+        into[SATURATION][(state.name,)] = worker.stats().saturation
+    for child in state.children:
+        if child.children or child.kind == "pool":
+            _read_worker(child, _child(worker, child.name), into)
+        else:
+            _add(into[WORKERS], (child.kind, child.status), 1)
+
+
+def _child(worker: Any, name: str) -> Any:
+    """Return the worker of a supervisor's child; None if it does not run."""
+    try:
+        return worker[name]
+    except (KeyError, TypeError):
+        return None
+
+
+def _add(series: dict[tuple[object, ...], float], labels: tuple[object, ...], amount: float) -> None:
+    series[labels] = series.get(labels, 0.0) + amount
