@@ -59,7 +59,7 @@ class ProbeServer(Auxiliary):
     """Answers probes over HTTP, for as long as a program runs; a main for `run`, best the first.
 
     ``/livez`` is 200 whenever the loop turns: a program that is blocked does not answer in time. ``/readyz`` is 200
-    once every main and every router has started, and 503 from the moment the shutdown begins. Then everything goes on
+    once every main and every router has started, and 503 from the moment the shutdown begins. Then everything continues
     as before for ``drain_delay`` seconds (as far as ``exit_timeout`` allows), so that load balancers notice. Only
     then do sources stop and mains end. ``/healthz`` is 200 if the program is ready and the last result of every one of
     ``checks`` was healthy, and names those that were not; it runs no check by itself. GET and HEAD are answered, with

@@ -1,7 +1,7 @@
-"""Where events come from.
+"""Sources of events: signals, lines, a prompt, webhooks, files, timers, health checks, queues.
 
 A source is an async iterable of events, a function that returns one, or an object with ``async def run(emit)``.
-Each file here is one such object; what it needs beyond the standard library is imported when it starts.
+Each module here has one; libraries that it needs are imported when it starts.
 """
 
 from lifecycle._lazy import lazy_names

@@ -1,4 +1,4 @@
-"""A source that is pushed into from elsewhere: a callback, another task, another thread."""
+"""`BaseSource`: a bounded buffer for events from callbacks, other tasks and other threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lifecycle.control.types import Emit
     from lifecycle.events import Topical
 
-    #: Who waits for room: a task of the loop, or another thread.
+    #: A task of the loop, or another thread, that waits for space.
     _Waiter: TypeAlias = asyncio.Future[None] | concurrent.futures.Future[None]
 
 __all__ = ["BaseSource"]
@@ -25,11 +25,12 @@ __all__ = ["BaseSource"]
 class BaseSource:
     """Holds up to ``buffer`` events until the router takes them; use it as it is, or inherit from it.
 
-    Events come out in the order they went in. ``close()`` ends the source: what is buffered is still delivered, and
-    those who wait in ``emit`` get `SourceClosed`. All methods but `emit_threadsafe` belong to the thread of the loop.
+    Events are delivered in the order in which they were emitted. ``close()`` ends the source: buffered events are
+    still delivered, and callers that wait in ``emit`` get `SourceClosed`. Call all methods but `emit_threadsafe` in
+    the thread of the loop.
 
     Raises:
-        ValueError: for a buffer without room.
+        ValueError: for a buffer below 1.
     """
 
     def __init__(self, name: str, *, buffer: int = 10) -> None:
@@ -38,13 +39,13 @@ class BaseSource:
         self.name = name
         self._buffer = buffer
         self._closed = False
-        # Never longer than the buffer: an event that does not fit stays with its caller. The waiter is the one that
-        # the event had to wait with, if it had to.
+        # Never longer than the buffer: an event that does not fit stays with its caller. An event that had to wait
+        # keeps its waiter.
         self._events: deque[tuple[Topical, _Waiter | None]] = deque()
-        # Those who wait for room, in order; nobody waits while there is room.
+        # Those that wait for space, in order; none waits while there is space.
         self._waiting: deque[tuple[Topical, _Waiter]] = deque()
-        self._stirred = asyncio.Event()
-        # Known from the first moment that the source is used in a loop, so that threads may come early.
+        self._wake = asyncio.Event()
+        # Set as soon as the source is used in a loop, so that threads may emit before it runs.
         self._loop = _running_loop()
 
     def __repr__(self) -> str:
@@ -60,17 +61,17 @@ class BaseSource:
             SourceClosed: when the source is closed, or closes while this waits; ``event`` was not taken.
         """
         if not self.try_emit(event):
-            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((event, room))
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((event, waiter))
             try:
-                await room
+                await waiter
             except asyncio.CancelledError as error:
-                if self._take_back(room) or not _was_let_in(room):
+                if self._take_back(waiter) or not _was_buffered(waiter):
                     raise
                 cancel_later(error)
 
     def try_emit(self, event: Topical) -> bool:
-        """Hand over ``event`` if there is room now, and say whether it was taken.
+        """Hand over ``event`` if there is space now; return whether it was taken.
 
         Raises:
             SourceClosed: when the source is closed.
@@ -80,36 +81,36 @@ class BaseSource:
         if len(self._events) >= self._buffer:
             return False
         self._events.append((event, None))
-        self._stirred.set()
+        self._wake.set()
         return True
 
     def emit_threadsafe(self, event: Topical) -> None:
-        """Hand over ``event`` from another thread, which waits while the buffer is full.
+        """Hand over ``event`` from another thread; block that thread while the buffer is full.
 
         Raises:
             SourceClosed: when the source is closed or stops running before it took ``event``.
             RuntimeError: in the loop's own thread, which would wait for itself; and when no loop runs the source yet.
         """
-        loop, room = self._loop, concurrent.futures.Future[None]()
+        loop, waiter = self._loop, concurrent.futures.Future[None]()
         if loop is None:
             raise RuntimeError(f"{self!r} is in no loop yet, so no thread can reach it; run the router first")
         if loop is _running_loop():
             raise RuntimeError("emit_threadsafe() was called in the thread of the loop; use emit() or try_emit() there")
         try:
-            loop.call_soon_threadsafe(self._accept, event, room)
+            loop.call_soon_threadsafe(self._accept, event, waiter)
         except RuntimeError:
             raise self._refusal(event) from None
-        while not concurrent.futures.wait([room], timeout=1).done:
+        while not concurrent.futures.wait([waiter], timeout=1).done:
             # A loop that closed in between never ran `_accept`.
             if loop.is_closed():
                 raise self._refusal(event)
-        room.result()
+        waiter.result()
 
     def close(self) -> None:
-        """End the source once what is buffered is delivered; closing again does nothing."""
+        """End the source once buffered events are delivered; closing again does nothing."""
         self._closed = True
         self._refuse(lambda _: True)
-        self._stirred.set()
+        self._wake.set()
 
     async def run(self, emit: Emit) -> None:
         """Deliver until closed; the router calls this."""
@@ -119,61 +120,61 @@ class BaseSource:
                 if self._events:
                     await emit(self._take())
                 else:
-                    self._stirred.clear()
-                    await self._stirred.wait()
+                    self._wake.clear()
+                    await self._wake.wait()
         finally:
-            # A task that waits is cancelled by whoever owns it; a thread would wait for ever.
+            # A task that waits is cancelled by its owner; a thread would wait indefinitely.
             self._refuse(lambda waiter: isinstance(waiter, concurrent.futures.Future))
 
     def _take(self) -> Topical:
-        """The oldest event; whoever waits longest gets its place."""
+        """Return the oldest event; the longest waiter gets its place."""
         event, _ = self._events.popleft()
-        self._let_in()
+        self._fill()
         return event
 
-    def _let_in(self) -> None:
-        """Take the events that wait, the oldest first, as far as there is room."""
+    def _fill(self) -> None:
+        """Take waiting events, the oldest first, as far as there is space."""
         while self._waiting and len(self._events) < self._buffer:
-            waiting, room = self._waiting.popleft()
-            if not room.done():
-                self._events.append((waiting, room))
-                room.set_result(None)
+            event, waiter = self._waiting.popleft()
+            if not waiter.done():
+                self._events.append((event, waiter))
+                waiter.set_result(None)
 
-    def _take_back(self, room: asyncio.Future[None]) -> bool:
-        """Remove the event that waits for ``room`` or was let in with it; False if it has been delivered or refused."""
+    def _take_back(self, waiter: asyncio.Future[None]) -> bool:
+        """Remove the event of ``waiter``, waiting or buffered; return False if it has been delivered or refused."""
         for events in (self._waiting, self._events):
-            for place, (_, waiter) in enumerate(events):
-                if waiter is room:
+            for place, (_, each) in enumerate(events):
+                if each is waiter:
                     del events[place]
-                    self._let_in()
+                    self._fill()
                     return True
         return False
 
-    def _accept(self, event: Topical, room: concurrent.futures.Future[None]) -> None:
-        """In the loop, for another thread."""
+    def _accept(self, event: Topical, waiter: concurrent.futures.Future[None]) -> None:
+        """Emit, in the loop, for another thread."""
         try:
             if self.try_emit(event):
-                room.set_result(None)
+                waiter.set_result(None)
             else:
-                self._waiting.append((event, room))
+                self._waiting.append((event, waiter))
         except SourceClosed as error:
-            room.set_exception(error)
+            waiter.set_exception(error)
 
-    def _refuse(self, whom: Callable[[_Waiter], bool]) -> None:
+    def _refuse(self, condition: Callable[[_Waiter], bool]) -> None:
         waiting, self._waiting = self._waiting, deque()
-        for event, room in waiting:
-            if not whom(room):
-                self._waiting.append((event, room))
-            elif not room.done():
-                room.set_exception(self._refusal(event))
+        for event, waiter in waiting:
+            if not condition(waiter):
+                self._waiting.append((event, waiter))
+            elif not waiter.done():
+                waiter.set_exception(self._refusal(event))
 
     def _refusal(self, event: Topical) -> SourceClosed:
         how = "is closed" if self._closed else "no longer runs"
         return SourceClosed(f"{self!r} {how} and takes no more events; {event.topic!r} was not taken")
 
 
-def _was_let_in(room: asyncio.Future[None]) -> bool:
-    return room.done() and not room.cancelled() and room.exception() is None
+def _was_buffered(waiter: asyncio.Future[None]) -> bool:
+    return waiter.done() and not waiter.cancelled() and waiter.exception() is None
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -37,7 +37,7 @@ class FileWatchSource:
     be reported a second late.
 
     Args:
-        paths: What to watch, at least one.
+        paths: The files and directories to watch, at least one.
         recursive: Whether directories are watched with all below them, also those made later.
         include: Globs; if there are any, only files that match one count. A glob without a slash is matched against
             the name, anywhere below a watched directory; one with a slash against the path from there on, where ``*``

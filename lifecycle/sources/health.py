@@ -1,4 +1,4 @@
-"""Whether something is well, asked again and again."""
+"""Periodic health checks as events."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ __all__ = ["HealthCheckSource", "Trigger"]
 
 
 class Trigger(StrEnum):
-    """Which results become events."""
+    """The results that become events."""
 
-    #: The first, and those that differ from the one before.
+    #: The first, and every change.
     EDGE = "edge"
     #: Every one.
     LEVEL = "level"
 
 
 class HealthCheckSource:
-    """A `HealthEvent` from calling ``check`` at once and then every ``interval`` seconds.
+    """Sends a `HealthEvent` after calling ``check`` at once and then every ``interval`` seconds.
 
-    ``check`` is async, or a plain function, which runs in a thread. It is "down" when it raises (the message is the
-    error's), takes longer than ``timeout`` seconds, or returns ``False``; any other result, ``None`` too, is "up". A
-    result with ``healthy`` and ``message``, such as a worker's ``probe`` gives, speaks for itself.
-    The first result decides alone; after that it takes ``failures`` bad results in a row to go down and
-    ``successes`` good ones to come up. With ``trigger="level"`` every result is sent, judged in the same way.
+    ``check`` is async, or a plain function, which runs in a thread. It is "down" if it raises (with the message of the
+    error), takes longer than ``timeout`` seconds, or returns ``False``; any other result, also ``None``, is "up". A
+    result with ``healthy`` and ``message``, such as that of a worker's ``probe``, is used as it is. The first result
+    counts alone; after that it takes ``failures`` bad results in a row to go down and ``successes`` good ones to come
+    up. With ``trigger="level"`` every result is sent, with the state by the same rules.
 
-    Checks never overlap. A plain function that was given up at its time-out goes on in its thread; as long as it
-    does, the next checks are "down" without another call, so that a hanging check costs one thread and no more.
+    Checks never overlap. A plain function that times out continues in its thread. As long as it does, the next checks
+    are "down" without another call, so that a hanging check costs one thread and no more.
 
     Raises:
         ValueError: for a time that is not positive, a threshold below 1, an unknown trigger, or a name with "/".
@@ -66,12 +66,12 @@ class HealthCheckSource:
         self.timeout = timeout
         self.trigger: Trigger = _trigger(trigger)
         self._check = check
-        # Results in a row that it takes to leave the state: down needs successes, up needs failures.
+        # Results in a row that are needed to leave the state: successes for down, failures for up.
         self._needed = {False: successes, True: failures}
         self._healthy: bool | None = None
         # Results in a row that contradict the state.
         self._against = 0
-        # A plain check that was given up and still runs.
+        # A plain check that timed out and still runs.
         self._hanging: asyncio.Future[object] | None = None
 
     def __repr__(self) -> str:
@@ -91,28 +91,28 @@ class HealthCheckSource:
             good, message = await self._result()
             if self._judge(good=good) or self.trigger is Trigger.LEVEL:
                 await emit(HealthEvent(self.name, bool(self._healthy), message))
-            # Keeps the rhythm; a check that took longer than the interval is followed by a full interval.
+            # At a fixed rate; a check that took longer than the interval is followed by a full interval.
             due = due + self.interval if due + self.interval > now() else now() + self.interval
             await asyncio.sleep(due - now())
 
     async def _result(self) -> tuple[bool, str]:
-        """One check: whether it was good, and if not, why."""
+        """Check once; return whether the result is good, and if not, why."""
         if self._hanging is not None and not self._hanging.done():
             return False, "the check before this one still hangs in its thread"
         limit = asyncio.timeout(self.timeout)
         try:
             async with limit:
-                answer = await self._ask()
-        except Exception as error:  # noqa: BLE001  # whatever a check raises is its answer
+                answer = await self._call()
+        except Exception as error:  # noqa: BLE001  # any error of a check is its result
             if isinstance(error, TimeoutError) and limit.expired():
                 return False, f"no answer within {self.timeout:g} s"
             return False, reason_of(error)
         return _judgement(answer)
 
-    async def _ask(self) -> object:
+    async def _call(self) -> object:
         if is_async(self._check):
             return await self._check()
-        # Not to_thread: its task would outlive a check that is given up, and belong to nobody.
+        # Not to_thread: its task would outlive a check that times out, without an owner.
         in_context = contextvars.copy_context().run
         self._hanging = asyncio.get_running_loop().run_in_executor(None, in_context, self._check)
         self._hanging.add_done_callback(_forget)
@@ -120,7 +120,7 @@ class HealthCheckSource:
         return await answer if inspect.isawaitable(answer) else answer
 
     def _judge(self, *, good: bool) -> bool:
-        """Take a result into account, and say whether the state changed."""
+        """Count a result; return whether the state changed."""
         if self._healthy is None:
             self._healthy = good
             return True
@@ -142,7 +142,7 @@ def _judgement(answer: object) -> tuple[bool, str]:
 
 
 def _forget(future: asyncio.Future[object]) -> None:
-    """A check that was given up may fail later; nobody waits for that error."""
+    """Ignore the error of a check that timed out and fails later."""
     if not future.cancelled():
         future.exception()
 

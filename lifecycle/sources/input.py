@@ -34,10 +34,10 @@ __all__ = ["CommandSet", "GivenCommands", "InputSource", "is_terminal"]
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: What a command stands for: an event, a function from its arguments to one, or (None) a `CommandEvent`.
+#: The meaning of a command: an event, a function from its arguments to one, or (None) a `CommandEvent`.
 Meaning: TypeAlias = Topical | Callable[[tuple[str, ...]], Topical] | None
 
-#: A registry, names, or names with what they stand for.
+#: A registry, names, or names with their meanings.
 GivenCommands: TypeAlias = Commands | Iterable[str] | Mapping[str, Meaning]
 
 #: A text or binary file.
@@ -290,7 +290,7 @@ def is_terminal(stream: Stream | None) -> bool:
 
 
 def _open_reader(stream: Stream | None) -> _Reader:
-    """Return a reader of ``stream`` that does not block; None stands for stdin, which may be missing.
+    """Return a reader of ``stream`` that does not block; None is stdin, which may be missing.
 
     Bytes that Python's file object has already read ahead are not seen.
     """

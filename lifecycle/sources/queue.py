@@ -11,18 +11,17 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueSource"]
 
-# Python 3.13 has a queue that can be shut down; on older ones nothing raises this.
+# Python 3.13 has a queue that can be shut down; in older versions nothing raises this.
 _SHUT_DOWN: type[Exception] | tuple[()] = getattr(asyncio, "QueueShutDown", ())
 
 
 class QueueSource:
-    """What ``queue`` yields, in order, until it yields ``None`` or is shut down (``Queue.shutdown``, Python 3.13).
+    """Sends the items of ``queue``, in order, until ``None`` or ``Queue.shutdown`` (Python 3.13).
 
-    The queue stays the caller's. Each event is marked done (``task_done``) when its lane has taken it; after
-    ``None``, what follows stays in the queue.
+    Each event is marked done (``task_done``) when its lane has taken it; items after ``None`` stay in the queue.
 
     Raises:
-        TypeError: for something else than an `asyncio.Queue`.
+        TypeError: for an object that is not an `asyncio.Queue`.
     """
 
     def __init__(self, queue: asyncio.Queue[Topical | None] | asyncio.Queue[Any]) -> None:

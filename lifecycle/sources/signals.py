@@ -23,20 +23,20 @@ __all__ = ["SignalSource"]
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: Signals of one number that may wait for the router; more of the same say nothing new.
+#: Signals of one number that may wait for the router; more of them would add nothing.
 _BURST = 100
 
 
 class SignalSource:
     """Sends a `SignalEvent` for each of ``signals``; by default SIGINT, SIGTERM and SIGHUP, where they exist.
 
-    It shares the signals with `run` and with other sources: each gets every one. Without a running lifetime it takes
-    them by itself, so that they do not end the process while the source runs. A burst gives at least one event a
-    signal, and no more than 100 wait. Signals can be taken in the main thread only; elsewhere the source sends those
-    that somebody has taken there, and logs which it cannot have.
+    It shares the signals with `run` and with other sources: each gets every signal. Without a running lifetime it
+    handles them itself, so that they do not end the process while the source runs. A burst causes at least one event
+    per signal, and at most 100 wait. Signal handlers can be set in the main thread only. In another thread the source
+    sends those signals that the main thread handles, and logs the others.
 
     Raises:
-        ValueError: for what is no signal, or one that cannot be caught.
+        ValueError: for a number that is not a signal, or one that cannot be caught.
     """
 
     name = "signals"
@@ -46,7 +46,7 @@ class SignalSource:
         default = [getattr(signal, name) for name in names if hasattr(signal, name)]
         self._signums = tuple(dict.fromkeys(_checked(signum) for signum in signals or default))
         self._waiting: deque[int] = deque()
-        # Of the present loop: a source may be run again in another.
+        # It belongs to the current loop: a source may be run again in another.
         self._wake = asyncio.Event()
         self._closing = False
         self._release: Callable[[], None] | None = None
@@ -55,18 +55,18 @@ class SignalSource:
         return f"SignalSource({', '.join(_name(signum) for signum in self._signums)})"
 
     async def __aenter__(self) -> Self:
-        handlers, loop = signal_registry(), asyncio.get_running_loop()
+        registry, loop = signal_registry(), asyncio.get_running_loop()
         self._wake, self._closing = asyncio.Event(), False
-        missing = [_name(signum) for signum in self._signums if not handlers.can_take(signum)]
+        missing = [_name(signum) for signum in self._signums if not registry.can_take(signum)]
         if missing:
-            _log.warning("%s cannot be taken outside the main thread; no event tells of them", ", ".join(missing))
+            _log.warning("%s cannot be taken outside the main thread; they cause no events", ", ".join(missing))
 
         def receive(signum: int) -> None:
-            # In a signal handler: the loop does the rest. It may be closed while we are still registered.
+            # In a signal handler: the rest is done in the loop, which may be closed while this is still registered.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._note, signum)
 
-        self._release = handlers.take(self._signums, receive, source=True)
+        self._release = registry.take(self._signums, receive, source=True)
         return self
 
     async def __aexit__(
@@ -90,7 +90,7 @@ class SignalSource:
                 await emit(SignalEvent(self._waiting.popleft()))
 
     def close(self) -> None:
-        """Send what has come so far, and end: the SIGTERM that stops the program is an event too."""
+        """Send the signals that have come so far, and end: the SIGTERM that stops the program is an event too."""
         self._closing = True
         self._wake.set()
 

@@ -16,10 +16,10 @@ __all__ = ["TickerSource"]
 
 
 class TickerSource:
-    """A `TickEvent` every ``interval`` seconds, the first after one interval, or at once with ``immediate``.
+    """Sends a `TickEvent` every ``interval`` seconds, the first after one interval, or at once with ``immediate``.
 
-    Tick number ``n`` belongs to a fixed moment, so the rate does not drift. A tick whose moment passed while the one
-    before it was still being taken is skipped: its number is missing from ``count``, and `missed` counts it.
+    Tick number ``n`` has a fixed time, so the rate does not drift. A tick whose time passes while the one before it
+    still waits for its lane is skipped: its number is missing from ``count``, and `missed` counts it.
 
     Raises:
         ValueError: for an interval that is not a positive number of seconds.
@@ -31,7 +31,7 @@ class TickerSource:
         self.interval = interval
         self.name = name
         self.immediate = immediate
-        #: How many ticks were skipped since the source was made.
+        #: How many ticks were skipped since the source was created.
         self.missed: int = 0
 
     def __repr__(self) -> str:
@@ -40,7 +40,7 @@ class TickerSource:
     async def run(self, emit: Emit) -> None:
         """Tick until cancelled; the router calls this."""
         now = asyncio.get_running_loop().time
-        # The moment of tick 0: tick ``n`` is due at ``start + n * interval``.
+        # The time of tick 0: tick ``n`` is due at ``start + n * interval``.
         start = now() - self.interval if self.immediate else now()
         count = 1
         while True:

@@ -35,45 +35,44 @@ class WebhookSource:
     """Sends a `WebhookEvent` for each request that is allowed, small enough and signed.
 
     A request is answered with 202 once its event is in its lane; while the lane is full the sender waits. With an
-    `Inbox` it is answered once it is on disk, and then delivered in the order of acceptance. Errors are
-    small JSON objects: 400 malformed, 401 not signed, 404 unknown path or nothing handles its topic, 405 with
-    ``Allow``, 408 too slow, 413 too large (before it is read whole), 415 compressed, 429 and 503 with
-    ``Retry-After``, 501 a transfer coding besides chunked. What was refused is logged at level info, without its query
-    and headers.
+    `Inbox` it is answered once it is on disk, and then delivered in the order of acceptance. Errors are small JSON
+    objects: 400 malformed, 401 not signed, 404 unknown path or no handler for its topic, 405 with ``Allow``, 408 too
+    slow, 413 too large (before it is read whole), 415 compressed, 429 and 503 with ``Retry-After``, 501 a transfer
+    coding other than chunked. Refused requests are logged at level INFO, without query and headers.
 
-    The path becomes the topic: ``/deploy`` is ``webhook/deploy``, and ``/`` is ``webhook``. Paths with empty
-    segments, ``..`` or wildcards are 404. ``paths`` (None: any) and ``methods`` say what is served.
+    The path becomes the topic: ``/deploy`` is ``webhook/deploy``, and ``/`` is ``webhook``. Paths with empty segments,
+    ``..`` or wildcards are 404. ``paths`` (None: any) and ``methods`` restrict requests.
 
-    ``verify`` is one of ``lifecycle.sources.signatures``, or a function with the arguments of their ``verify``. There
-    must be one unless ``host`` is loopback or a Unix socket; without one, requests that a web page sends are refused.
+    ``verify`` is one of ``lifecycle.sources.signatures``, or a function with the arguments of their ``verify``. It is
+    required unless ``host`` is loopback or a Unix socket; without it, requests from web pages are refused.
 
-    With ``answer="handled"`` the answer comes when the handler has ended: 200, or 500 if it raised, or 504 if it still
-    runs after ``limits.answer_timeout``. Many senders give up after ten seconds and come again.
+    With ``answer="handled"`` the answer is sent when the handler has ended: 200, or 500 if it raised, or 504 if it
+    still runs after ``limits.answer_timeout``. Many senders time out after ten seconds and send again.
 
-    A delivery id that a verifier gave (of Stripe and Slack: the signed time and body) is remembered for ``dedupe``
-    seconds (0: not at all) in memory, at most 65,536 of them, together with the path; a request that repeats it is
-    answered like the first and not delivered again. What was answered with an error may come again, except where its
-    handler still runs: the repetition waits for that. An inbox remembers ids itself, as its own ``dedupe`` says.
+    A delivery id that the verifier returns (for Stripe and Slack: the signed time and body) is remembered for
+    ``dedupe`` seconds (0: not at all) in memory, at most 65,536 of them, together with the path. A request that repeats
+    it is answered like the first and not delivered again. If the first was answered with an error, a repetition is
+    delivered, except while the handler of the first still runs: then it waits for that. Inboxes have their own setting.
 
-    Suspended, it answers 503 and gives the router nothing; ``SuspendHandler.manage(source)`` does that.
+    While suspended, it answers 503 and sends no events; ``SuspendHandler.manage(source)`` suspends it with the program.
 
-    ``host="unix:/run/app.sock"`` is a Unix socket of mode 0600; ``port`` means nothing, and all senders are one address
-    for ``Limits.rate``. The file of a process that has ended is replaced, and ours removed on leaving.
-    A socket that was inherited as systemd hands them over (``LISTEN_FDS``, ``LISTEN_PID``) is taken if it is bound to
-    this very host and port, or path; it stays open for who takes it next. Port 0 takes none. `close` leaves it to
-    others at once, and takes what clients that are connected ask for first within a second.
+    ``host="unix:/run/app.sock"`` is a Unix socket of mode 0600; ``port`` is ignored, and all senders are one address
+    for ``Limits.rate``. The socket file of a process that has ended is replaced, and ours is removed on leaving. A
+    socket that systemd passes (``LISTEN_FDS``, ``LISTEN_PID``) is used if it is bound to the same host and port, or
+    path; it stays open for its next owner. Port 0 uses none. `close` leaves it to other processes at once, and serves
+    the first requests of connected clients for a second.
 
     ``async with`` listens; the router does that when it starts. Leaving closes idle connections at once and gives
-    requests under way a short time. A router that stops leaves when its lanes have run empty; until then requests are
+    requests in flight a short time. A router that stops leaves when its lanes are empty; until then requests are
     answered with 503.
 
     Raises:
         ValueError: for a host that is not loopback without ``verify``, for paths or methods that cannot be served, and
-            for ``answer="handled"`` with an inbox, which tries again what failed.
-        TypeError: for an ``inbox`` that is none.
+            for ``answer="handled"`` with an inbox, which retries failed events.
+        TypeError: for an ``inbox`` of another type.
     """
 
-    def __init__(  # noqa: PLR0913  # all but the address are settings by name, each of which most leave out
+    def __init__(  # noqa: PLR0913  # all but the address are optional settings by name
         self,
         host: str = "127.0.0.1",
         port: int = 8080,
@@ -118,14 +117,14 @@ class WebhookSource:
 
     @property
     def url(self) -> str:
-        """Where it listens, without a slash at the end; before the start what was asked for."""
+        """Where it listens, without a slash at the end; before the start the address that was given."""
         return url_of("http" if self._context is None else "https", *(self._address or (self._host, self._port)))
 
     async def __aenter__(self) -> Self:
         """Listen.
 
         Raises:
-            OSError: when the address is taken or not to be had.
+            OSError: when the address is taken or does not exist.
             JournalError: when the inbox cannot be opened or written.
         """
         from lifecycle.sources._http.requests import WebhookServer  # aiohttp is heavy
@@ -146,17 +145,16 @@ class WebhookSource:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop listening; answer what is under way, or refuse it; close."""
+        """Stop listening; answer or refuse requests in flight; close."""
         server, self._server, self._address = self._server, None, None
         if server is not None:
             try:
-                # Cancelled, nobody has time.
                 await server.aclose(at_once=kind is not None)
             finally:
                 await self._leave_inbox()
 
     async def run(self, emit: Emit) -> None:
-        """Send events until closed or cancelled; listens itself where nobody entered it."""
+        """Send events until closed or cancelled; enter the source first if it is not entered."""
         if self._server is None:
             async with self:
                 await self.run(emit)
@@ -168,15 +166,15 @@ class WebhookSource:
         await self._server.drain()
 
     def suspend(self) -> None:
-        """Answer with 503 and ``Retry-After``; what is under way goes on, and what an inbox holds stays there."""
+        """Answer with 503 and ``Retry-After``; requests in flight continue, and messages of an inbox stay there."""
         self._suspend(suspended=True)
 
     def resume(self) -> None:
-        """Take requests again, and go on with what the inbox holds."""
+        """Take requests again, and deliver the messages of the inbox."""
         self._suspend(suspended=False)
 
     def close(self) -> None:
-        """Let `run` end: no new requests; those under way get their answers."""
+        """Let `run` end: refuse new requests, and answer those in flight."""
         self._closing.set()
         if self._server is not None:
             self._server.close()
@@ -184,10 +182,10 @@ class WebhookSource:
             self._inbox.end()
 
     async def settle(self) -> None:
-        """Put down what became of everything that is in the inbox, and close that.
+        """Store the results of all deliveries in the inbox, and close it.
 
-        The router calls this when all deliveries have ended. Who runs the source without one, and with an inbox, does
-        so after leaving it.
+        The router calls this when all deliveries have ended. If you run a source with an inbox and without a router,
+        call it after leaving the source.
         """
         if self._inbox is not None:
             await self._inbox.settle()

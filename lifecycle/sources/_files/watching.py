@@ -334,7 +334,7 @@ def _advice(limit: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _WatchSet:
-    """What has to be watched, by real paths."""
+    """The directories and entries to watch, by real paths."""
 
     #: Directories with all below them, and directories by themselves.
     deep: frozenset[str]
@@ -407,9 +407,10 @@ def _unwatchable_below(directories: Iterable[str], but: Container[str]) -> set[s
 
     Links are followed as `awatch` does; what is in ``but`` is left out.
 
-    `awatch` gives up a whole tree for one directory that may not be read. Told to ignore them, it skips every directory
-    after the first, and every other error too. It ends at a name that is not UTF-8, and opening such a directory is
-    reported under that name: each new watch would end by its own doing. So both are looked for, and watched around.
+    `awatch` gives up a whole tree for one directory that may not be read. With ``ignore_permission_denied`` it skips
+    every directory after the first, and every other error too. It ends at a name that is not UTF-8, and opening such a
+    directory is reported under that name: each new watch would end by its own doing. So both are looked for, and
+    watched around.
     """
     found: set[str] = set()
     entered: set[tuple[int, int]] = set()

@@ -46,7 +46,7 @@ _FIRST: Final = 3
 #: Digits of ``LISTEN_FDS``; real values are below 1,000.
 _MOST_DIGITS: Final = 3
 
-#: Which socket uses which descriptor; a closed one uses it no longer. Of the module, as descriptors are of the process.
+#: Which socket uses which descriptor; a closed one uses it no longer. Global, since descriptors belong to the process.
 _users: Final[dict[int, socket.socket]] = {}
 
 #: The name and version of the HTTP library are hidden.
