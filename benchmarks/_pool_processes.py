@@ -18,8 +18,8 @@ from benchmarks._measure import interleaved, ratio
 from benchmarks._pool_peers import bare_rss, executor_first_result
 from lifecycle import hooks
 from lifecycle.workers.pool import Phase, Pool, Process
-from lifecycle.workers.pool.frames import CODEC
-from lifecycle.workers.pool.targets import read_target
+from lifecycle.workers.pool.protocol import CODEC
+from lifecycle.workers.pool.settings import Target
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -88,7 +88,7 @@ def _spawn_to_hello() -> float:
     """A member's command, started by hand, to the first bytes of its Hello."""
     began = time.perf_counter()
     with subprocess.Popen(
-        read_target("benchmark", _TARGET).argv,
+        Target.read("benchmark", _TARGET).argv,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

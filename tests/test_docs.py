@@ -576,12 +576,12 @@ OF_THE_HOUSE = {
     "InputSource": "is_terminal take use_commands",
     "Job": "row see",
     "MemoryStore": "fence discard",
-    "Member": "cancel_timers check_in check_out felt_unwell felt_well idle_since kill_orphaned most_calls"
-    " most_rss sound tell_stacks",
     "HookObserver": "close",
     "Owners": "close is_gone lives",
     "ParameterizedForEach": "rebind",
     "Pattern": "rank",
+    "PoolWorker": "call_lost cancel_timers cause check_in check_out dump_stacks healthy is_up kill_orphaned loss"
+    " mark_healthy mark_pending mark_unhealthy request_stop",
     "PostgresStore": "holds_flows",
     "PromptSource": "is_terminal use_commands",
     "Route": "add_middleware alone busy call chain is_fallback is_plain is_retired is_tap lane latest successor window",

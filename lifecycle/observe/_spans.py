@@ -178,7 +178,7 @@ class Spans:
     # -- calls of a pool ------------------------------------------------------------------------------------------
 
     def _call_started(self, sender: Any, *, call: Any) -> None:
-        function = call.order.function
+        function = call.spec.function
         attributes = {"lifecycle.pool": sender.name, "lifecycle.function": function}
         span = self._calls[call] = self._tracer.start_span(f"call {function}", None, SpanKind.CLIENT, attributes)
         call.traceparent = _traceparent(span) or call.traceparent
@@ -187,8 +187,8 @@ class Spans:
         span = self._calls.pop(call, None)
         if span is None:
             return
-        if call.member is not None:
-            span.set_attribute("lifecycle.member", call.member.id)
+        if call.worker is not None:
+            span.set_attribute("lifecycle.member", call.worker.id)
         _end(span, error)
 
     # -- tasks of a flow ------------------------------------------------------------------------------------------

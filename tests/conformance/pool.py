@@ -1,47 +1,52 @@
-"""Replays recorded walks through the phases of a pool's member on ours.
+"""Replays recorded walks through the phases of a pool's worker on ours.
 
 ``python -m tests.conformance.pool FILE.json`` prints what differs and ends with the line ``N passed, M failed``. The
 format is that of ``tests/data/pool_transitions.json``: each of its ``vectors`` has ``steps`` of a phase and a reason,
 and says how it ends.
 
-A walk is taken twice, side by side: a `PhaseLog` is told of it, and a member's worker, lease and health are moved so
-that their projection takes it. What one can do and the other cannot is a failure, whatever the file says.
+Each walk is compared with the moves and reasons of our own copy of that file, and with the phases that the status, the
+calls and the health of a worker can produce. A move that only one of the two has is a failure, whatever the file says.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lifecycle.errors import InvalidTransition
 from lifecycle.workers.model import AT_WORK, TRANSITIONS, Status
-from lifecycle.workers.pool.phases import TABLE as PHASES
-from lifecycle.workers.pool.phases import Phase, PhaseLog, phase_of
+from lifecycle.workers.pool import Phase
+from lifecycle.workers.pool.records import phase_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["START", "Point", "Walk", "check", "main", "moves", "reachable"]
+__all__ = ["REASONS", "START", "Point", "Walk", "check", "main", "moves", "reachable"]
 
 Json = Any
 
+#: The reasons of each move that a worker may make, by its phases before and after.
+REASONS: dict[tuple[Phase, Phase], frozenset[str]] = {
+    (Phase(each["source"]), Phase(each["target"])): frozenset(each["reasons"])
+    for each in json.loads((Path(__file__).parents[1] / "data" / "pool_transitions.json").read_text())["edges"]
+}
+
 
 class Point(NamedTuple):
-    """All that a member's phase is made of."""
+    """All that a worker's phase is made of."""
 
     status: Status
     leased: bool
-    sound: bool
+    healthy: bool
 
     @property
     def phase(self) -> Phase:
-        return phase_of(self.status, leased=self.leased, sound=self.sound)
+        return phase_of(self.status, leased=self.leased, healthy=self.healthy)
 
 
-START = Point(Status.CREATED, leased=False, sound=True)
+START = Point(Status.CREATED, leased=False, healthy=True)
 
 
 def moves(point: Point) -> Iterator[Point]:
@@ -54,11 +59,11 @@ def moves(point: Point) -> Iterator[Point]:
     for each in (point, *others):
         yield each
         if each.status in AT_WORK:
-            yield each._replace(sound=not each.sound)
+            yield each._replace(healthy=not each.healthy)
 
 
 def reachable(start: Point = START, *, within: Phase | None = None) -> set[Point]:
-    """All points that a member can come to from ``start``, or those without leaving the phase ``within``."""
+    """All points that a worker can come to from ``start``, or those without leaving the phase ``within``."""
     known, left = {start}, [start]
     while left:
         new = {point for point in moves(left.pop()) if within in (None, point.phase)} - known
@@ -68,10 +73,10 @@ def reachable(start: Point = START, *, within: Phase | None = None) -> set[Point
 
 
 class Walk:
-    """A member on its way through the phases: what its log was told, and where its projection may be."""
+    """A worker on its way through the phases: the moves so far, and what its status, calls and health may be."""
 
     def __init__(self) -> None:
-        self.log = PhaseLog("member", 0.0)
+        self.length = 0
         self.phase = Phase.INITIALIZING
         self.health = "unknown"
         self._points = reachable(START, within=self.phase)
@@ -80,18 +85,21 @@ class Walk:
         """Go on.
 
         Raises:
-            InvalidTransition: if the log refuses that.
-            ValueError: if the log and the projection do not agree on whether there is such a move.
+            InvalidTransition: if there is no such move, or not for that reason.
+            ValueError: if the table of moves and the projection do not agree.
         """
         entered = {to for point in self._points for to in moves(point) if to.phase is target is not self.phase}
-        if bool(entered) is not (target in PHASES[self.phase]):
+        reasons = REASONS.get((self.phase, target), frozenset())
+        if bool(entered) is not bool(reasons):
             raise ValueError(f"the projection and the table do not agree on {self.phase} -> {target}")
-        self.log.record(self.phase, target, reason, now=float(len(self.log)))
+        if reason not in reasons:
+            raise InvalidTransition(f"{self.phase} -> {target} because of {reason!r}")
+        self.length += 1
         self.phase, self.health = target, _HEALTH.get(target, self.health)
         self._points = {to for point in entered for to in reachable(point, within=target)}
 
 
-#: What a phase says of a member's health; the others say nothing.
+#: The health that a phase implies; the others imply nothing.
 _HEALTH = {Phase.READY: "healthy", Phase.DEGRADED: "unhealthy"}
 
 
@@ -107,7 +115,7 @@ def check(vector: Json) -> list[str]:
             break
         except ValueError as error:
             return [f"step {number}: {error}"]
-    found |= {"state": walk.phase, "history": len(walk.log), "should_remove": not walk.phase.alive}
+    found |= {"state": walk.phase, "history": walk.length, "should_remove": not walk.phase.alive}
     wanted = {"error_at": None, "error": None} | {key: vector[key] for key in found if key in vector}
     differences = [
         f"{key}: expected {value!r}, got {found[key]!r}" for key, value in wanted.items() if found[key] != value
@@ -131,7 +139,6 @@ def main(path: str) -> int:
 
 
 if __name__ == "__main__":
-    logging.getLogger("lifecycle").addHandler(logging.NullHandler())
     if len(sys.argv) != 2:
         sys.exit("usage: python -m tests.conformance.pool FILE.json")
     sys.exit(bool(main(sys.argv[1])))

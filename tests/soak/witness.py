@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from lifecycle import hooks
 from lifecycle.workers import Status
-from lifecycle.workers.pool.phases import REASONS
+from tests.conformance.pool import REASONS
 
 if TYPE_CHECKING:
     from lifecycle.events import StatusEvent

@@ -1,7 +1,7 @@
-"""A pool of processes that answer calls.
+"""A pool of worker processes that answer calls.
 
-What they load stays loaded, a call can be cancelled, streamed and killed, and a process that dies fails the one call
-that it had. `Pool` is a worker, and each of its members is one.
+Workers keep what they have loaded, a call can be cancelled, streamed and killed, and a process that dies fails only its
+own call. `Pool` is a worker, and so is each of its processes.
 """
 
 from lifecycle._lazy import lazy_names
@@ -10,12 +10,10 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "lifecycle.errors": "PoolBusy PoolClosed PoolError PoolFailed RemoteError SessionLost WorkerLost",
-        ".leases": "Lease",
-        ".members": "Health Member",
-        ".phases": "Phase PhaseChange",
         ".pool": "Pool",
+        ".records": "Health Phase PhaseChange PoolStats",
         ".settings": "Heartbeat Process Recycle SessionMode Sessions",
-        ".stats": "PoolStats",
-        ".streams": "Stream",
+        ".streams": "Lease Stream",
+        ".worker": "PoolWorker",
     },
 )

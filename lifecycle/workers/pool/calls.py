@@ -1,266 +1,542 @@
-"""One call, from the wish for it to the moment when nothing of it runs any more.
+"""One call of a pool, from the request to the moment when nothing of it runs any more.
 
-It waits for a seat, is sent to the member in the same step in which it gets one, and gives the seat back in the same
-step in which the member has answered: no task has to run in between, and a caller may go at any time. A call is taken
-back in two steps: the member is asked to break it off, and is killed if it has not done so within the grace period.
+A call waits for a slot, is sent to the worker in the same step in which it gets one, and gives the slot back in the
+same step in which the worker has answered. No task has to run in between, and the caller may be cancelled at any time.
+A call is cancelled in two steps: the worker is asked to stop it, and is killed if it does not within the grace period.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle._util import current_span
-from lifecycle.errors import RemoteError
-from lifecycle.workers.pool.requests import Cancelled, LinkClosed
+from lifecycle.errors import PoolClosed, RemoteError, WorkerLost
+from lifecycle.workers.pool.connection import CallCancelled, ConnectionClosed
+from lifecycle.workers.pool.manager import WorkerManager
+from lifecycle.workers.pool.protocol import LARGE, PLAIN_TYPES, size_of
+from lifecycle.workers.pool.records import Phase, PoolStats
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterator, Sequence
 
-    from lifecycle.workers.pool.callers import Caller
-    from lifecycle.workers.pool.members import Member
-    from lifecycle.workers.pool.orders import Order
-    from lifecycle.workers.pool.phases import Reason
-    from lifecycle.workers.pool.requests import Request
-    from lifecycle.workers.pool.seats import Seat
-    from lifecycle.workers.pool.waiters import Waiter
+    from lifecycle.workers.pool.connection import CallSpec, WireCall
+    from lifecycle.workers.pool.records import Reason
+    from lifecycle.workers.pool.scheduler import Waiter
+    from lifecycle.workers.pool.settings import PoolSettings
+    from lifecycle.workers.pool.worker import PoolWorker
 
-__all__ = ["Call"]
+__all__ = ["CallDispatcher", "Deadlines", "PendingCall", "Permit"]
+
+#: The number of calls from which percentiles are computed.
+_LAST = 1000
 
 
-class Call:
-    """One call; it begins when it is made.
+class CallDispatcher:
+    """The calls of a pool that runs, and what they share.
 
     Args:
-        caller: makes it.
-        order: what is wanted.
-        seat: where it goes; by default to any member that it gets.
-        window: for a stream, how many values may be on their way.
+        pool: the sender of hooks.
+        settings: those of the pool.
+    """
+
+    def __init__(self, pool: Any, settings: PoolSettings) -> None:
+        self.pool = pool
+        self.settings = settings
+        self.manager: Final = WorkerManager(pool, settings)
+        self.scheduler: Final = self.manager.scheduler
+        self.deadlines: Final = Deadlines()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        #: Where a call without a worker is, for messages.
+        self.queued: str = f"queued in {pool.name!r}"
+        self._count = 0
+        self._waits: deque[float] = deque(maxlen=_LAST)
+        self._runs: deque[float] = deque(maxlen=_LAST)
+        # For each session, the last of its calls that waits for its arguments to be encoded.
+        self._encoding: Final[dict[str | None, asyncio.Future[None]]] = {}
+
+    async def run(self) -> None:
+        """Keep the pool at its size until it ends; see `WorkerManager.run`."""
+        try:
+            await self.manager.run()
+        finally:
+            self.deadlines.close()
+
+    async def call(self, spec: CallSpec, *, idempotent: bool = False) -> Any:
+        """Make a call; if it is ``idempotent`` and its worker is lost, once more."""
+        if not self.is_small(spec):
+            await self.encode(spec)
+        call = PendingCall(self, spec)
+        try:
+            return await call.outcome()
+        except WorkerLost as error:
+            if not idempotent or self.scheduler.refusal is not None or call.worker is None:
+                raise
+            reason, worker = call.worker.draining or "exited", call.worker.id
+            hooks.pool_recovered.announce(self.pool, action="retry", member=worker, reason=reason, error=error)
+        return await PendingCall(self, spec).outcome()
+
+    def is_small(self, spec: CallSpec) -> bool:
+        """Whether ``spec`` can be sent at once: its arguments are small, and no earlier call of its session waits."""
+        args, kwargs = spec.args, spec.kwargs
+        if spec.session in self._encoding:
+            return False
+        if PLAIN_TYPES.issuperset(map(type, args)) and (
+            not kwargs or PLAIN_TYPES.issuperset(map(type, kwargs.values()))
+        ):
+            spec.payload = args, kwargs
+            return True
+        return size_of(args) + size_of(kwargs.values()) < LARGE
+
+    async def encode(self, spec: CallSpec) -> None:
+        """Encode large arguments in a thread, since that would block the loop.
+
+        Returns after the earlier calls of the session were made; the caller makes this one in the same step.
+
+        Raises:
+            TypeError, ValueError: if they cannot be sent.
+            TimeoutError: if the deadline passes meanwhile.
+        """
+        encode = self.settings.codec.encode_payload_in_thread
+        limit = asyncio.timeout_at(None if spec.until == math.inf else spec.until)
+        session, made = spec.session, self.loop.create_future()
+        before = self._encoding.get(session)
+        if session is not None:
+            self._encoding[session] = made
+        try:
+            async with limit:
+                args = await asyncio.to_thread(encode, spec.args)
+                spec.payload = args, await asyncio.to_thread(encode, spec.kwargs)
+                if before is not None:
+                    await asyncio.wait({before})
+        except (TypeError, ValueError) as error:
+            raise spec.unsendable(error) from error
+        except TimeoutError:
+            if limit.expired():
+                raise spec.timed_out("being encoded") from None
+            raise
+        finally:
+            if before is None or before.done():
+                self._encoded(session, made)
+            else:
+                # This call was given up; later ones still wait for those before it.
+                before.add_done_callback(lambda _: self._encoded(session, made))
+
+    def _encoded(self, session: str | None, made: asyncio.Future[None]) -> None:
+        made.set_result(None)
+        if self._encoding.get(session) is made:
+            del self._encoding[session]
+
+    async def acquire(self, spec: CallSpec) -> Permit:
+        """Take a slot for several calls, in turn; the deadline of ``spec`` limits the wait."""
+        worker = self.scheduler.take(spec.session)
+        if worker is None:
+            worker = await self._wait_for_slot(spec)
+        return Permit(self.manager, worker, spec.session)
+
+    async def _wait_for_slot(self, spec: CallSpec) -> PoolWorker:
+        future: asyncio.Future[PoolWorker] = self.loop.create_future()
+
+        def use(worker: PoolWorker) -> bool:
+            future.set_result(worker)
+            return True
+
+        def expire() -> None:
+            if not future.done():
+                future.set_exception(spec.timed_out(self.queued))
+
+        waiter = self.scheduler.wait(spec, future, use)
+        timer = None if spec.until == math.inf else self.loop.call_at(spec.until, expire)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # It may have got a slot in the very step in which it was cancelled.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self.manager.call_ended(future.result(), spec.session)
+            raise
+        finally:
+            self.scheduler.queue.leave(waiter)
+            if timer is not None:
+                timer.cancel()
+
+    # -- statistics -------------------------------------------------------------------------------------------------
+
+    def count(self, waited: float, ran: float) -> None:
+        """Count a call that has ended."""
+        self._count += 1
+        self._waits.append(waited)
+        self._runs.append(ran)
+
+    def stats(self) -> PoolStats:
+        """Return the present figures."""
+        pool = self.manager.workers
+        workers = list(pool)
+        phases = [worker.phase for worker in workers if pool.stays(worker)]
+        waits, runs = sorted(self._waits), sorted(self._runs)
+        return PoolStats(
+            size=len(phases),
+            idle=phases.count(Phase.READY),
+            busy=phases.count(Phase.BUSY),
+            degraded=phases.count(Phase.DEGRADED),
+            starting=phases.count(Phase.INITIALIZING),
+            stopping=len(workers) - len(phases),
+            queued=len(self.scheduler.queue),
+            saturation=sum(worker.leases for worker in workers) / (pool.high * pool.concurrency),
+            calls=self._count,
+            restarts=self.manager.restarts,
+            wait_p50=_percentile(waits, 0.5),
+            wait_p95=_percentile(waits, 0.95),
+            run_p50=_percentile(runs, 0.5),
+            run_p95=_percentile(runs, 0.95),
+        )
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+class PendingCall:
+    """One call, which begins with its creation.
+
+    Args:
+        dispatcher: makes it.
+        spec: what to call.
+        permit: a slot to use; by default it takes its own.
+        window: for a stream, the number of values that may be unacknowledged.
 
     Raises:
-        TypeError, ValueError: if its arguments cannot be sent; nothing has been sent then.
-        PoolBusy, PoolClosed, PoolFailed, SessionLost: if it can get no member.
+        TypeError, ValueError: if its arguments cannot be sent; nothing was sent then.
+        PoolBusy, PoolClosed, PoolFailed, SessionLost: if it can get no worker.
     """
 
     __slots__ = (
         "_began",
-        "_caller",
+        "_dispatcher",
         "_ended",
         "_future",
+        "_permit",
         "_reason",
-        "_seat",
-        "_settled",
+        "_stopped",
         "_waiter",
         "_window",
-        "member",
-        "order",
-        "request",
-        "seconds",
+        "group",
+        "spec",
         "traceparent",
         "until",
+        "wire",
+        "worker",
     )
 
-    seconds: float
-    until: float
-
-    def __init__(self, caller: Caller, order: Order, seat: Seat | None = None, *, window: int = 0) -> None:
-        self.order: Order = order
-        #: Who has it, and what was asked of him; None while it waits.
-        self.member: Member | None = None
-        self.request: Request | None = None
-        #: The span that it is done under, as W3C writes it: sent along. Who is told that it begins may change it.
+    def __init__(
+        self, dispatcher: CallDispatcher, spec: CallSpec, permit: Permit | None = None, *, window: int = 0
+    ) -> None:
+        self.spec: CallSpec = spec
+        #: Its worker, and the call that was sent there; None while it waits.
+        self.worker: PoolWorker | None = None
+        self.wire: WireCall | None = None
+        #: The W3C traceparent that is sent along; receivers of ``call_started`` may change it.
         self.traceparent: str = current_span.get()
-        self._caller = caller
-        self._seat = seat
+        #: For `Deadlines`.
+        self.until: float = spec.until
+        self.group: float = spec.deadline
+        self._dispatcher = dispatcher
+        self._permit = permit
         self._window = window
-        self._future: asyncio.Future[Any] = caller.loop.create_future()
-        self._waiter: Waiter[Member] | None = None
-        # When it was sent, and when nothing of it ran any more.
+        self._future: asyncio.Future[Any] = dispatcher.loop.create_future()
+        self._waiter: Waiter | None = None
+        # When it was sent, and when it did not run any more.
         self._began = self._ended = 0.0
-        # Why it was taken back, and what is done when that is over.
+        # Why it was cancelled, and what is done when it has stopped.
         self._reason: Reason | None = None
-        self._settled: asyncio.Future[None] | None = None
+        self._stopped: asyncio.Future[None] | None = None
         if hooks.call_started.receivers:
-            hooks.call_started.announce(caller.pool, call=self)
+            hooks.call_started.announce(dispatcher.pool, call=self)
         try:
-            self._begin(seat)
+            self._begin()
         except Exception as error:
-            self._tell(error)
+            self._announce(error)
             raise
-        self.seconds, self.until = order.deadline, order.until
         if self.until != math.inf:
-            caller.deadlines.add(self)
+            dispatcher.deadlines.add(self)
 
     async def outcome(self) -> Any:
-        """What it comes to; when this returns or raises, nothing of it runs any more."""
+        """Return or raise its outcome when nothing of it runs any more."""
         try:
-            result = await self.settle(self._future)
+            result = await self.translate(self._future)
         except BaseException as error:
             self.close(error)
             raise
         self.close(None)
         return result
 
-    async def settle(self, future: Awaitable[Any]) -> Any:
-        """The result of ``future``, which the member's answer completes; with an error that tells what was wrong."""
+    async def translate(self, answer: Awaitable[Any]) -> Any:
+        """Await ``answer``, and turn the errors of the connection into those of the pool."""
         try:
-            result = await future
+            result = await answer
         except asyncio.CancelledError:
-            await self._withdrawn()
+            await self._caller_cancelled()
             raise
-        except LinkClosed:
-            assert self.member is not None, "there was a link"
-            error = await self._caller.lost(self.member, self.order)
-            raise (self._too_late() if self._reason == "timeout" else error) from None
-        except (Cancelled, RemoteError):
+        except ConnectionClosed:
+            assert self.worker is not None, "there was a connection"
+            end = await self.worker.wait()
             if self._reason == "timeout":
-                raise self._too_late() from None
+                raise self._timed_out() from None
+            refusal = self._dispatcher.scheduler.refusal
+            if self.worker.draining == "shutdown" and refusal is not None:
+                raise refusal() from None
+            raise self.worker.call_lost(self.spec.function, end) from None
+        except (CallCancelled, RemoteError):
+            if self._reason == "timeout":
+                raise self._timed_out() from None
             raise
         if self._reason == "timeout":
-            raise self._too_late()
+            raise self._timed_out()
         return result
 
-    def take_back(self, reason: Reason) -> asyncio.Future[None]:
-        """Have it broken off, by force if need be; what is done when nothing of it runs any more."""
-        assert self.request is not None, "it was sent"
-        if self._settled is None:
+    def cancel(self, reason: Reason) -> asyncio.Future[None]:
+        """Stop it, by killing its worker if need be; the returned future is done when it has stopped."""
+        assert self.wire is not None, "it was sent"
+        if self._stopped is None:
             self._reason = reason
-            self._settled = self.request.cancel(reason)
-            if not self._settled.done():
-                self._threaten(self._settled)
-        return self._settled
+            self._stopped = self.wire.cancel(reason)
+            if not self._stopped.done():
+                self._kill_unless(self._stopped)
+        return self._stopped
 
     def close(self, error: BaseException | None) -> None:
-        """Somebody has taken note of its outcome."""
-        self._caller.deadlines.discard(self)
-        self._tell(error)
+        """Count and announce its outcome."""
+        self._dispatcher.deadlines.discard(self)
+        self._announce(error)
+
+    def miss_deadline(self) -> None:
+        """Stop it because its deadline has passed."""
+        if self.wire is not None:
+            self.cancel("timeout")
+        elif not self._future.done():
+            self._leave_queue()
+            self._future.set_exception(self._timed_out())
 
     # -- how it goes --------------------------------------------------------------------------------------------------
 
-    def _begin(self, seat: Seat | None) -> None:
-        if seat is not None:
-            seat.begin()
+    def _begin(self) -> None:
+        scheduler, permit, session = self._dispatcher.scheduler, self._permit, self.spec.session
+        if permit is not None:
+            permit.begin_call()
             try:
-                self._send(seat.member)
+                self._send(permit.worker)
             except BaseException:
-                seat.end()
+                permit.end_call()
                 raise
             return
-        session = self.order.session
-        member = self._caller.seats.take(session)
-        if member is None:
-            self._waiter = self._caller.seats.queue_up(self.order, self._future, self._use)
+        worker = scheduler.take(session)
+        if worker is None:
+            self._waiter = scheduler.wait(self.spec, self._future, self._use)
             return
         try:
-            self._send(member)
+            self._send(worker)
         except BaseException:
-            self._caller.vacate(member, session)
+            self._dispatcher.manager.call_ended(worker, session)
             raise
 
-    def _use(self, member: Member) -> bool:
-        """It is its turn: whether it can be sent."""
+    def _use(self, worker: PoolWorker) -> bool:
+        """Send it to ``worker`` in its turn; return False if that fails."""
         try:
-            self._send(member)
-        except Exception as error:  # noqa: BLE001  # for who awaits it
-            self._caller.seats.forget(self.order.session)
+            self._send(worker)
+        except Exception as error:  # noqa: BLE001  # it is raised where the call is awaited
+            self._dispatcher.scheduler.end_call(self.spec.session)
             self._future.set_exception(error)
             return False
         return True
 
-    def _send(self, member: Member) -> None:
-        order, caller = self.order, self._caller
-        self.member, self._began = member, caller.loop.time()
+    def _send(self, worker: PoolWorker) -> None:
+        spec, dispatcher = self.spec, self._dispatcher
+        self.worker, self._began = worker, dispatcher.loop.time()
         try:
-            self.request = member.link.call(
-                order,
+            self.wire = worker.connection.call(
+                spec,
                 window=self._window,
                 traceparent=self.traceparent,
                 future=self._future,
-                answered=self._answered,
+                on_end=self._on_end,
             )
         except (TypeError, ValueError) as error:
-            raise order.unsendable(error) from error
-        member.calls += 1
-        caller.retirements.worn(member)
+            raise spec.unsendable(error) from error
+        dispatcher.manager.call_sent(worker)
         if hooks.call_dispatched.receivers:
             hooks.call_dispatched.announce(
-                caller.pool,
-                function=order.function,
-                session=order.session,
-                member=member.id,
-                waited=self._began - order.began,
+                dispatcher.pool,
+                function=spec.function,
+                session=spec.session,
+                member=worker.id,
+                waited=self._began - spec.began,
             )
 
-    def _answered(self) -> None:
-        """Nothing of it runs any more."""
-        assert self.member is not None, "there is somebody who answered"
-        self._ended = self._caller.loop.time()
-        if not self.member.link.closed:
-            self.member.proven = True
-        if self._seat is None:
-            self._caller.vacate(self.member, self.order.session)
+    def _on_end(self) -> None:
+        """Give the slot back: nothing of it runs any more."""
+        assert self.worker is not None, "it was sent"
+        self._ended = self._dispatcher.loop.time()
+        if not self.worker.connection.closed:
+            self.worker.has_answered = True
+        if self._permit is None:
+            self._dispatcher.manager.call_ended(self.worker, self.spec.session)
         else:
-            self._seat.end()
+            self._permit.end_call()
 
-    def overdue(self) -> None:
-        """Its time is up."""
-        if self.request is not None:
-            self.take_back("timeout")
-        elif not self._future.done():
-            self._give_up()
-            self._future.set_exception(self._too_late())
-
-    async def _withdrawn(self) -> None:
-        """Return when nothing of it runs any more, since who wanted it does not."""
+    async def _caller_cancelled(self) -> None:
+        """Stop it because its caller was cancelled, and return when nothing of it runs any more."""
         if self._future.done() and not self._future.cancelled():
-            # Nobody else will look.
+            # Mark the exception as retrieved.
             self._future.exception()
-        if self.request is None:
-            self._give_up()
+        if self.wire is None:
+            self._leave_queue()
         else:
-            await asyncio.wait({self.take_back("cancelled")})
+            await asyncio.wait({self.cancel("cancelled")})
 
-    def _give_up(self) -> None:
+    def _leave_queue(self) -> None:
         if self._waiter is not None:
-            self._caller.seats.give_up(self._waiter)
+            self._dispatcher.scheduler.queue.leave(self._waiter)
 
-    def _too_late(self) -> TimeoutError:
-        member = self.member
-        return self.order.overdue(self._caller.queued if member is None else f"running on {member.id!r}")
+    def _timed_out(self) -> TimeoutError:
+        worker = self.worker
+        return self.spec.timed_out(self._dispatcher.queued if worker is None else f"running on {worker.id!r}")
 
-    def _threaten(self, settled: asyncio.Future[None]) -> None:
-        """Kill its member unless it is ``settled`` in time; before that, have it say what keeps it."""
-        assert self.member is not None, "it was sent"
-        loop, grace = self._caller.loop, self._caller.grace
-        timers = [loop.call_later(grace / 2, self.member.tell_stacks), loop.call_later(grace, self._kill)]
+    def _kill_unless(self, stopped: asyncio.Future[None]) -> None:
+        """Kill its worker unless it has ``stopped`` within the grace period; before that, dump the worker's stacks."""
+        assert self.worker is not None, "it was sent"
+        loop, grace = self._dispatcher.loop, self._dispatcher.settings.process.grace
+        timers = [loop.call_later(grace / 2, self.worker.dump_stacks), loop.call_later(grace, self._kill)]
 
         def spare(_: object) -> None:
             for timer in timers:
                 timer.cancel()
 
-        settled.add_done_callback(spare)
+        stopped.add_done_callback(spare)
 
     def _kill(self) -> None:
-        assert self.member is not None, "it was sent"
-        trouble = f"{self.order.function!r} did not break off within {self._caller.grace:g} s"
-        self._caller.kill(self.member, self._reason or "cancelled", trouble)
+        assert self.worker is not None, "it was sent"
+        fault = f"{self.spec.function!r} did not break off within {self._dispatcher.settings.process.grace:g} s"
+        self._dispatcher.manager.kill(self.worker, self._reason or "cancelled", fault)
 
-    def _tell(self, error: BaseException | None) -> None:
-        order, ended = self.order, self._ended or self._caller.loop.time()
-        began = ended if self.member is None else self._began
-        waited, ran = began - order.began, ended - began
-        self._caller.times.add(waited, ran)
+    def _announce(self, error: BaseException | None) -> None:
+        spec, dispatcher = self.spec, self._dispatcher
+        ended = self._ended or dispatcher.loop.time()
+        began = ended if self.worker is None else self._began
+        waited, ran = began - spec.began, ended - began
+        dispatcher.count(waited, ran)
         if hooks.call_ended.receivers:
-            hooks.call_ended.announce(self._caller.pool, call=self, error=error)
+            hooks.call_ended.announce(dispatcher.pool, call=self, error=error)
         if hooks.call_finished.receivers:
             hooks.call_finished.announce(
-                self._caller.pool,
-                function=order.function,
-                session=order.session,
-                member=None if self.member is None else self.member.id,
+                dispatcher.pool,
+                function=spec.function,
+                session=spec.session,
+                member=None if self.worker is None else self.worker.id,
                 waited=waited,
                 ran=ran,
                 error=error,
             )
+
+
+class Permit:
+    """A slot for several calls, which is given back when it was closed and no call uses it."""
+
+    __slots__ = ("_closed", "_manager", "_running", "_session", "worker")
+
+    def __init__(self, manager: WorkerManager, worker: PoolWorker, session: str | None) -> None:
+        self.worker: PoolWorker = worker
+        self._manager = manager
+        self._session = session
+        self._running = 0
+        self._closed = False
+
+    def close(self) -> None:
+        """Allow no more calls; idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._release()
+
+    def begin_call(self) -> None:
+        """Count a call that uses it.
+
+        Raises:
+            PoolClosed: if it was closed: the slot may be another call's.
+        """
+        if self._closed:
+            raise PoolClosed(
+                f"this lease of {self.worker.id!r} is not held any more; use it within 'async with pool.lease()'"
+            )
+        self._running += 1
+
+    def end_call(self) -> None:
+        """Count the end of such a call."""
+        self._running -= 1
+        self._release()
+
+    def _release(self) -> None:
+        if self._closed and not self._running:
+            self._manager.call_ended(self.worker, self._session)
+
+
+class Deadlines:
+    """The deadlines of all calls of a pool, with one timer: most calls end long before theirs.
+
+    Adding and discarding take constant time and set no timer, except for the first of a group.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        # Calls with the same number of seconds are one group, in the order of their deadlines.
+        self._groups: dict[float, dict[PendingCall, None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, call: PendingCall) -> None:
+        """Call its ``miss_deadline`` at the time ``until``."""
+        group = self._groups.get(call.group)
+        if group is None:
+            group = self._groups[call.group] = {}
+        elif next(reversed(group)).until > call.until:
+            # It began before others and is added after them; it gets its own group.
+            call.group = -call.until
+            group = self._groups.setdefault(call.group, {})
+        group[call] = None
+        if self._timer is None or call.until < self._timer.when():
+            self._wake_at(call.until)
+
+    def discard(self, call: PendingCall) -> None:
+        """Forget ``call``; idempotent. Its timer, if any, stays and finds nothing to do."""
+        if (group := self._groups.get(call.group)) is not None:
+            group.pop(call, None)
+            if not group:
+                # Callers that pass on the rest of their own deadline never give the same seconds twice.
+                del self._groups[call.group]
+
+    def close(self) -> None:
+        """Forget all calls."""
+        self._groups.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wake_at(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._wake, when)
+
+    def _wake(self, when: float) -> None:
+        self._timer = None
+        # A timer may fire early by the resolution of the clock.
+        for call in list(self._expired(max(when, self._loop.time()))):
+            self.discard(call)
+            call.miss_deadline()
+        firsts = [next(iter(group)).until for group in self._groups.values()]
+        if firsts and self._timer is None:
+            self._wake_at(min(firsts))
+
+    def _expired(self, now: float) -> Iterator[PendingCall]:
+        for group in self._groups.values():
+            for call in group:
+                if call.until > now:
+                    break
+                yield call

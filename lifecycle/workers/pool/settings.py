@@ -1,42 +1,65 @@
-"""What a pool is told of its members, sessions and checks: frozen records, checked when they are made."""
+"""The settings of a pool, checked when they are given: the public records, and the target that workers call."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
-import re
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from types import MappingProxyType, ModuleType, NoneType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
+from lifecycle.backoff import Intensity
 from lifecycle.workers.base import check_env
+from lifecycle.workers.commands import words
 from lifecycle.workers.containment import Level
+from lifecycle.workers.pool.protocol import codec, setup_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Heartbeat", "Process", "Recycle", "SessionMode", "Sessions"]
+    from lifecycle.workers.pool.protocol import Codec
 
-#: What becomes of a call whose session's member has other work, or is gone.
+__all__ = [
+    "Heartbeat",
+    "PoolSettings",
+    "Process",
+    "Recycle",
+    "SessionMode",
+    "Sessions",
+    "Target",
+    "check_deadline",
+    "check_size",
+    "function_name",
+]
+
+#: The treatment of a call whose session's worker is busy or gone.
 SessionMode: TypeAlias = Literal["hint", "strict", "fail"]
 
 _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-_PREFIXES: Final = ("", "k", "m", "g", "t")
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b", re.IGNORECASE | re.ASCII)
+_FORMS: Final = (
+    "give 'module:function', 'module:Class', or the command of a program that speaks the protocol, as a list"
+)
+_PROGRAM: Final = os.path.join(os.path.dirname(__file__), "child", "main.py")  # noqa: PTH118, PTH120  # as in the program itself
+
+
+# -- the public records ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Recycle:
-    """When a member has worked enough and makes room for a new one; no call ever suffers from it.
+    """When a worker is replaced by a new one because of its age or use; no call fails because of it.
 
-    ``calls``, ``age`` and ``rss`` are each up to a tenth less, drawn once a member, so that members which began
-    together do not go together; a small number of calls is what it says.
+    Each worker gets its own limits, up to a tenth below ``calls``, ``age`` and ``rss``, so that workers that started
+    together are not replaced together. A small number of calls is exact.
 
     Args:
-        calls: after how many calls.
-        age: after how many seconds.
-        rss: at how much memory: in bytes, or as text such as ``"512 MB"`` or ``"1 GiB"``.
-        idle: after how many seconds without a call a member goes that the pool has above its least size; None: never.
+        calls: the number of calls.
+        age: seconds.
+        rss: bytes of resident memory.
+        idle: seconds without a call after which a worker above the pool's least size ends; None: never.
 
     Raises:
         ValueError, TypeError: for figures that cannot work; the message names them.
@@ -44,33 +67,27 @@ class Recycle:
 
     calls: int | None = None
     age: float | None = None
-    rss: int | str | None = None
+    rss: int | None = None
     idle: float | None = 60.0
 
     def __post_init__(self) -> None:
         _check_count(self, "calls", optional=True)
         _check_seconds(self, "age", optional=True)
+        _check_count(self, "rss", optional=True)
         _check_seconds(self, "idle", optional=True)
-        if self.rss is not None:
-            _bytes(self.rss)
-
-    @property
-    def rss_bytes(self) -> int | None:
-        """``rss`` as a number of bytes."""
-        return None if self.rss is None else _bytes(self.rss)
 
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """How calls of one session find the member that has its state.
+    """How calls of one session find the worker that holds its state.
 
     Args:
-        mode: ``"hint"``, they go there if it is free, else to any; ``"strict"``, they wait for it, without holding
-            up others; ``"fail"``, they get `SessionLost` at once if it is busy (in a suspended pool, once it resumes).
-            When it has ended, the next call of the session gets `SessionLost`, but with ``"hint"``, and the one after
-            begins again with another.
-        ttl: seconds after which a session without a call is forgotten, counted from the end of the last one.
-        limit: how many are kept; above it, those are forgotten that have been without a call the longest.
+        mode: ``"hint"``: they go to that worker if it is free, else to any. ``"strict"``: they wait for it, without
+            delaying others. ``"fail"``: they raise `SessionLost` at once if it is busy (in a suspended pool, when it
+            resumes). After that worker has ended, the next call of the session raises `SessionLost`, except with
+            ``"hint"``, and the one after that starts the session again on another worker.
+        ttl: seconds after its last call after which a session is forgotten.
+        limit: the most sessions to remember; above it, the least recently used are forgotten.
 
     Raises:
         ValueError, TypeError: for settings that cannot work; the message names them.
@@ -90,13 +107,14 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """How a pool learns that a member is no longer itself.
+    """How a pool detects that a worker is unhealthy.
 
     Args:
-        every: seconds between two questions after its health (a tenth more or less, at random).
-        timeout: seconds that it has to answer.
-        misses: how many bad answers in a row are its end; after the first it gets no calls until a good one. A missing
-            answer does not count while a call runs whose deadline has not passed: it may hold the interpreter.
+        every: seconds between two health checks (a tenth more or less, at random).
+        timeout: seconds that a worker has to answer.
+        misses: the number of failed checks in a row after which a worker is killed. After the first it gets no calls
+            until it answers. A missing answer is excused while a call runs whose deadline has not passed, since that
+            call may hold the interpreter.
 
     Raises:
         ValueError, TypeError: for figures that cannot work; the message names them.
@@ -114,18 +132,19 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """How the process of a member is started and ended.
+    """How the process of a worker is started and ended.
 
     Args:
-        env: variables that its environment has besides all of ours, which it inherits, secrets included. None as a
-            value leaves one of ours out. It is copied.
-        cwd: the directory that it runs in; by default ours.
-        contain: how its processes are held together; see `ProcessWorker`.
-        grace: seconds that a call has to end once it was cancelled or has overrun, before its member is killed.
-        stop_timeout: seconds that a member has to end once it was asked.
-        start_timeout: seconds that it has to be ready: with its target imported and constructed.
-        threads: how many threads libraries for numbers may use in it (OMP, MKL, OpenBLAS, numexpr), where ``env``
-            does not say; by default as many as they like, in each member.
+        env: environment variables in addition to those of this process, which are inherited, secrets included. The
+            value None removes an inherited variable. The mapping is copied.
+        cwd: the working directory; by default that of this process.
+        contain: how the processes of a worker are held together; see `ProcessWorker`.
+        grace: seconds that a call has to end after it was cancelled or has missed its deadline, before its worker is
+            killed.
+        stop_timeout: seconds that a worker has to end after it was asked to.
+        start_timeout: seconds that a worker has to become ready, with its target imported and constructed.
+        threads: the number of threads for numeric libraries (OMP, MKL, OpenBLAS, numexpr) in each worker, unless
+            ``env`` sets them; by default as many as they like.
 
     Raises:
         ValueError, TypeError: for settings that cannot work; the message names them.
@@ -147,33 +166,21 @@ class Process:
         if not isinstance(self.cwd, str | os.PathLike | None):
             raise TypeError(f"Process(cwd={self.cwd!r}) is no directory; give a path")
         Level.wanted(self.contain, detached=False)
-        _check_seconds(self, "grace", or_none_at_all=True)
-        _check_seconds(self, "stop_timeout", or_none_at_all=True)
+        _check_seconds(self, "grace", or_zero=True)
+        _check_seconds(self, "stop_timeout", or_zero=True)
         _check_seconds(self, "start_timeout")
         _check_count(self, "threads", optional=True)
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """``env`` with what ``threads`` adds to it."""
-        limits = {} if self.threads is None else dict.fromkeys(_THREADS, str(self.threads))
-        given = limits | dict(self.env or {})
-        return {name: value for name, value in given.items() if value is not None}
 
-    @property
-    def omitted(self) -> frozenset[str]:
-        """The variables of ours that it does not inherit."""
-        return frozenset(name for name, value in (self.env or {}).items() if value is None)
-
-
-def _check_seconds(record: object, name: str, *, optional: bool = False, or_none_at_all: bool = False) -> None:
+def _check_seconds(record: object, name: str, *, optional: bool = False, or_zero: bool = False) -> None:
     value = getattr(record, name)
     if optional and value is None:
         return
     given = f"{type(record).__name__}({name}={value!r})"
-    least = "0 or more" if or_none_at_all else "more than 0"
+    least = "0 or more" if or_zero else "more than 0"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{given} is no number of seconds; give {least}")
-    if not math.isfinite(value) or value < 0 or (value == 0 and not or_none_at_all):
+    if not math.isfinite(value) or value < 0 or (value == 0 and not or_zero):
         raise ValueError(f"{given} is no number of seconds that can work; give {least}")
 
 
@@ -188,22 +195,224 @@ def _check_count(record: object, name: str, *, optional: bool = False) -> None:
         raise ValueError(f"{given} is too little; give 1 or more")
 
 
-def _bytes(rss: int | str) -> int:
-    """The number of bytes that ``rss`` says: kB and its like are powers of 1000, KiB and its like of 1024."""
-    given = f"Recycle(rss={rss!r})"
-    if isinstance(rss, bool) or not isinstance(rss, int | str):
-        raise TypeError(f"{given} is no amount of memory; give bytes, or text such as '512 MB' or '1 GiB'")
-    amount = rss if isinstance(rss, int) else _read_bytes(rss)
-    if amount is None:
-        raise ValueError(f"{given} is no amount of memory that is understood; write it as '512 MB' or '1 GiB'")
-    if amount < 1:
-        raise ValueError(f"{given} leaves no memory to work in; give more than 0 bytes")
-    return amount
+# -- all settings of a pool ------------------------------------------------------------------------------------------
 
 
-def _read_bytes(text: str) -> int | None:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        return None
-    number, prefix, binary = match.groups()
-    return round(float(number) * math.pow(1024 if binary else 1000, _PREFIXES.index((prefix or "").lower())))
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """The arguments of a pool, checked.
+
+    Raises:
+        TypeError, ValueError: for settings that cannot work; the message names them.
+    """
+
+    name: str
+    target: Target
+    size: tuple[int, int]
+    init: tuple[Any, ...]
+    queue: int
+    deadline: float
+    concurrency: int
+    codec: Codec
+    recycle: Recycle
+    sessions: Sessions
+    heartbeat: Heartbeat
+    process: Process
+    intensity: Intensity
+
+    def __post_init__(self) -> None:
+        check_size(self.name, *self.size)
+        check_deadline(self.name, self.deadline)
+        for what, least in (("queue", 0), ("concurrency", 1)):
+            given = getattr(self, what)
+            if isinstance(given, bool) or not isinstance(given, int):
+                raise TypeError(f"{what}={given!r} of {self.name!r} is no whole number; give {least} or more")
+            if given < least:
+                raise ValueError(f"{what}={given!r} of {self.name!r} is too little; give {least} or more")
+        for what, kind in _RECORDS.items():
+            if not isinstance(given := getattr(self, what), kind):
+                raise TypeError(f"{what}={given!r} of {self.name!r} is no {kind.__name__}; give one")
+        # Refuse here, before any worker is started, what cannot be sent.
+        try:
+            setup_frame(self.codec, self.setup())
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"init={self.init!r:.200} of {self.name!r} cannot be sent: {error}") from error
+
+    @classmethod
+    def read(
+        cls, name: str, target: Any, *, codec_name: str | None, size: Any, init: Any, **settings: Any
+    ) -> PoolSettings:
+        """Return the settings for the arguments of `Pool`."""
+        if isinstance(init, str) or not isinstance(init, Iterable):
+            raise TypeError(f"init={init!r} of {name!r} are no arguments; give a tuple of them")
+        pair = cast("Sequence[Any]", size)
+        if not isinstance(size, tuple | list) or len(pair) != 2:  # noqa: PLR2004  # a pair
+            raise TypeError(f"size={size!r} of {name!r} is no pair; give the least and the most workers, as (1, 4)")
+        arguments: list[Any] = [*init]
+        found = Target.read(name, target)
+        # A program in another language has no pickles.
+        default = "msgpack" if found.name is None else "pickle"
+        return cls(
+            name,
+            found,
+            size=(pair[0], pair[1]),
+            init=tuple(arguments),
+            codec=codec(default if codec_name is None else codec_name),
+            **settings,
+        )
+
+    def with_env(self, env: Mapping[str, str]) -> PoolSettings:
+        """Return the same settings with ``env`` in the environment of workers, over what they would have there."""
+        return replace(self, process=replace(self.process, env={**(self.process.env or {}), **env})) if env else self
+
+    def setup(self) -> dict[str, Any]:
+        """Return what a worker is sent in answer to its greeting.
+
+        A worker searches for modules where this process does at the time of this call.
+        """
+        return {
+            "target": self.target.name,
+            "init": list(self.init),
+            "path": [os.path.abspath(each) for each in sys.path],  # noqa: PTH100  # "" is the present directory
+            "concurrency": self.concurrency,
+        }
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment variables that workers get in addition to the inherited ones."""
+        process = self.process
+        limits = {} if process.threads is None else dict.fromkeys(_THREADS, str(process.threads))
+        given = limits | dict(process.env or {})
+        return {name: value for name, value in given.items() if value is not None}
+
+    def removed_variables(self) -> frozenset[str]:
+        """Return the environment variables that workers do not inherit."""
+        return frozenset(name for name, value in (self.process.env or {}).items() if value is None)
+
+
+_RECORDS = {
+    "recycle": Recycle,
+    "sessions": Sessions,
+    "heartbeat": Heartbeat,
+    "process": Process,
+    "intensity": Intensity,
+}
+
+
+def check_size(name: str, low: int, high: int) -> tuple[int, int]:
+    """Return the least and the most workers of the pool ``name``.
+
+    Raises:
+        TypeError, ValueError: for numbers that cannot work.
+    """
+    if any(isinstance(each, bool) or not isinstance(each, int) for each in (low, high)):
+        raise TypeError(f"size={(low, high)!r} of {name!r} is no pair of whole numbers; give (1, 4), or the like")
+    if not 0 <= low <= high or high < 1:
+        raise ValueError(
+            f"size={(low, high)!r} of {name!r} cannot be; give the least, from 0 on, then the most, from 1 on"
+        )
+    return low, high
+
+
+def check_deadline(name: str, deadline: float) -> None:
+    """Raise TypeError or ValueError for a deadline of a call of the pool ``name`` that cannot work."""
+    if isinstance(deadline, bool) or not isinstance(deadline, int | float):
+        raise TypeError(f"deadline={deadline!r} of {name!r} is no number of seconds; give more than 0, or math.inf")
+    if not deadline > 0:
+        raise ValueError(f"deadline={deadline!r} of {name!r} leaves no time; give more than 0 seconds, or math.inf")
+
+
+# -- targets and functions -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The command of each worker of a pool, and what it serves."""
+
+    argv: tuple[str, ...]
+    #: ``module:qualname``; None for a foreign program.
+    name: str | None
+
+    @classmethod
+    def read(cls, name: str, target: str | Sequence[str | os.PathLike[str]]) -> Target:
+        """Return the target of the pool ``name``.
+
+        Raises:
+            TypeError, ValueError: for one that workers cannot find; the message says why, and what to do.
+        """
+        if callable(target):
+            raise TypeError(f"target={target!r} of {name!r} is an object of this process; {_instead(target)}")
+        if isinstance(target, str):
+            _check_name(f"target={target!r} of {name!r}", target)
+            return cls((sys.executable, "-P", _PROGRAM), target)
+        if not isinstance(target, (list, tuple)):
+            raise TypeError(f"target={target!r} of {name!r} names nothing to call; {_FORMS}")
+        return cls(words(name, tuple(target)), None)
+
+
+def function_name(function: str | Callable[..., Any]) -> str:
+    """Return the name by which a worker finds ``function``; ``module:qualname`` for a function of a module.
+
+    Raises:
+        TypeError, ValueError: for one that a worker cannot find by name; the message says why, and what to do.
+    """
+    if isinstance(function, str):
+        if ":" in function:
+            _check_name(f"function {function!r}", function)
+        elif not function.isidentifier():
+            raise ValueError(
+                f"function {function!r} is no name; give that of a function or method, or 'module:function'"
+            )
+        return function
+    if not inspect.isroutine(function):
+        raise TypeError(f"{function!r} is no function; give one, or the name of a function or method")
+    if (why := _why_not(function)) is not None:
+        raise ValueError(f"{function!r} cannot be called in a worker, which finds functions by name, and {why}")
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+def _instead(target: Any) -> str:
+    """Return the advice for an object that was given as a target."""
+    if (why := _why_not(target)) is not None:
+        return f"a worker finds its target by name, and {why}"
+    return f"give its name, {f'{target.__module__}:{target.__qualname__}'!r}, by which each worker imports it"
+
+
+def _why_not(target: Any) -> str | None:
+    """Return why a worker cannot find ``target`` by its name; None if it can."""
+    module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+    if module is None or qualname is None:
+        return "this has none; give the name of a function or class that a module has"
+    if (why := _why_no_name(module, qualname)) is not None:
+        return why
+    if not isinstance(getattr(target, "__self__", None), (type, ModuleType, NoneType)):
+        return f"this one is bound to an object of this process; give the method's name, {target.__name__!r}"
+    if _found(module, qualname) != target:
+        return f"what {f'{module}:{qualname}'!r} names is something else; give the name of what is meant"
+    return None
+
+
+def _why_no_name(module: str, qualname: str) -> str | None:
+    """Return why no other process can find that name; None if it may."""
+    if "<lambda>" in qualname:
+        return "a lambda has none; make it a function of a module"
+    if "<locals>" in qualname:
+        return "what is made inside of a function has none outside; move it to the top of a module"
+    if module == "__main__":
+        return "__main__ is this program, which no other process imports; move it to a module of its own"
+    return None
+
+
+def _found(module: str, qualname: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _check_name(given: str, name: str) -> None:
+    module, _, qualname = name.partition(":")
+    if (why := _why_no_name(module, qualname)) is not None:
+        raise ValueError(f"{given} is found by its name, and {why}")
+    if not all(part.isidentifier() for dotted in (module, qualname) for part in dotted.split(".")):
+        raise ValueError(f"{given} is no such name; {_FORMS}")

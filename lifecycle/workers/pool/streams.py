@@ -1,82 +1,84 @@
-"""A call that answers with many values, one after the other, as fast as they are taken."""
+"""More than one value or call from a pool: streams, leases, and calls for many rows."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from lifecycle.workers.pool.calls import Call
-from lifecycle.workers.pool.seats import Seat
+from lifecycle.errors import PoolClosed
+from lifecycle.workers.pool.calls import PendingCall
+from lifecycle.workers.pool.connection import CallSpec
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable
     from typing import Self
 
-    from lifecycle.workers.pool.callers import Caller
-    from lifecycle.workers.pool.orders import Order
+    from lifecycle.workers.pool.calls import CallDispatcher, Permit
+    from lifecycle.workers.pool.worker import PoolWorker
 
-__all__ = ["Stream"]
+__all__ = ["Lease", "Stream", "map_calls"]
 
-#: How many values may be on their way.
+#: The number of values of a stream that may be unacknowledged.
 _WINDOW: Final = 32
 
 
 class Stream:
-    """What a generator in a member yields: an async iterator, which begins with the first value that is asked for.
+    """The values of a generator in a worker: an async iterator, which begins with the first value that is requested.
 
-    The generator is held back while nobody takes its values. It is ended, and runs its ``finally``, when the loop over
-    it is left early and nothing refers to it any more, at once by `aclose`, and at the end of ``async with stream``.
-    One deadline covers all of it; it counts from the first value that is asked for.
+    The generator waits while its values are not taken. It is ended, and runs its ``finally``, by `aclose`, at the end
+    of ``async with stream``, or when the loop over it was left early and the stream is garbage-collected. One deadline
+    covers all of it; it counts from the first value that is requested.
     """
 
-    def __init__(self, caller: Caller, order: Order, seat: Seat | None = None) -> None:
-        self._caller = caller
-        self._order = order
-        # One that stays with somebody else when this ends; else it takes its own.
-        self._lent = seat
-        self._call: Call | None = None
-        # Whether somebody waits for the next value, and whether there is none any more.
-        self._asked = False
+    def __init__(self, dispatcher: CallDispatcher, spec: CallSpec, permit: Permit | None = None) -> None:
+        self._dispatcher = dispatcher
+        self._spec = spec
+        # The permit of a lease, which outlives the stream; without one it takes its own.
+        self._permit = permit
+        self._call: PendingCall | None = None
+        self._waiting = False
         self._over = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
-        """The next value.
+        """Return the next value.
 
         Raises:
-            RemoteError, WorkerLost, TimeoutError, PoolBusy, PoolClosed, PoolFailed, SessionLost: as a call does; values
-                that came before are given first, but when the time is up.
-            RuntimeError: if another one waits for it.
+            RemoteError, WorkerLost, TimeoutError, PoolBusy, PoolClosed, PoolFailed, SessionLost: as for a call; values
+                that came before are returned first, except after the deadline.
+            RuntimeError: if another caller waits for the next value.
         """
         if self._over:
             raise StopAsyncIteration
-        if self._asked:
+        if self._waiting:
             raise RuntimeError(
-                f"somebody waits for the next value of {self._order.function!r} already; one at a time can"
+                f"somebody waits for the next value of {self._spec.function!r} already; one at a time can"
             )
-        self._asked = True
+        self._waiting = True
         try:
             return await self._next()
         finally:
-            self._asked = False
+            self._waiting = False
 
     async def _next(self) -> Any:
-        call = self._call or await self._begun()
-        assert call.request is not None, "it has a seat"
+        call = self._call or await self._begin()
+        assert call.wire is not None, "it has a slot"
         try:
-            return await call.settle(call.request.next_chunk())
+            return await call.translate(call.wire.next_chunk())
         except StopAsyncIteration:
             self._finish(call, None)
             raise
         except BaseException as error:
-            await self._end(call, error)
+            await self._cancel(call, error)
             raise
 
     async def aclose(self) -> None:
-        """End the generator, and return when it has ended; any number of times."""
+        """End the generator, and return when it has ended; idempotent."""
         if not self._over and self._call is not None:
-            await self._end(self._call, None)
+            await self._cancel(self._call, None)
         self._over = True
 
     async def __aenter__(self) -> Self:
@@ -87,34 +89,140 @@ class Stream:
 
     def __del__(self) -> None:
         # Perhaps in another thread.
-        if self._call is not None and not self._over and not self._caller.loop.is_closed():
-            self._caller.loop.call_soon_threadsafe(_give_up, self._call)
+        if self._call is not None and not self._over and not self._dispatcher.loop.is_closed():
+            self._dispatcher.loop.call_soon_threadsafe(_abandon, self._call)
 
-    async def _begun(self) -> Call:
-        order = self._order
-        order.begin()
-        if not self._caller.prepared(order):
-            await self._caller.prepare(order)
-        seat = self._lent or await Seat.of(self._caller, order)
+    async def _begin(self) -> PendingCall:
+        spec = self._spec
+        spec.start_clock()
+        if not self._dispatcher.is_small(spec):
+            await self._dispatcher.encode(spec)
+        permit = self._permit or await self._dispatcher.acquire(spec)
         try:
-            self._call = Call(self._caller, order, seat, window=_WINDOW)
+            self._call = PendingCall(self._dispatcher, spec, permit, window=_WINDOW)
         finally:
-            if self._lent is None:
-                seat.leave()
+            if self._permit is None:
+                permit.close()
         return self._call
 
-    async def _end(self, call: Call, error: BaseException | None) -> None:
-        """Cancel the generator unless it has ended, and return when nothing of it runs in the worker."""
-        settled = call.take_back("cancelled")
+    async def _cancel(self, call: PendingCall, error: BaseException | None) -> None:
+        """Cancel the generator unless it has ended, and return when nothing of it runs any more."""
+        stopped = call.cancel("cancelled")
         self._finish(call, error)
-        if not settled.done():
-            await asyncio.wait({settled})
+        if not stopped.done():
+            await asyncio.wait({stopped})
 
-    def _finish(self, call: Call, error: BaseException | None) -> None:
+    def _finish(self, call: PendingCall, error: BaseException | None) -> None:
         self._over = True
         call.close(error)
 
 
-def _give_up(call: Call) -> None:
-    call.take_back("cancelled")
+def _abandon(call: PendingCall) -> None:
+    call.cancel("cancelled")
     call.close(None)
+
+
+class Lease:
+    """A worker for several calls: ``async with pool.lease() as worker``, then `call` and `stream` go to that worker.
+
+    It is given back at the end of the block, when its last call has ended. If the worker is lost, so is the lease:
+    each further call raises `WorkerLost`.
+    """
+
+    def __init__(self, dispatcher: CallDispatcher, spec: CallSpec) -> None:
+        self._dispatcher = dispatcher
+        self._spec = spec
+        self._permit: Permit | None = None
+        self._over = False
+
+    @property
+    def member(self) -> PoolWorker:
+        """The worker."""
+        return self._held().worker
+
+    async def call(
+        self, function: str | Callable[..., Any], /, *args: Any, deadline: float | None = None, **kwargs: Any
+    ) -> Any:
+        """Call ``function`` there; see `Pool.call`."""
+        spec = self._call_spec(function, args, kwargs, deadline)
+        if not self._dispatcher.is_small(spec):
+            self._held()
+            await self._dispatcher.encode(spec)
+        # The lease may have ended meanwhile.
+        return await PendingCall(self._dispatcher, spec, self._held()).outcome()
+
+    def stream(
+        self, function: str | Callable[..., Any], /, *args: Any, deadline: float | None = None, **kwargs: Any
+    ) -> Stream:
+        """Call the generator ``function`` there; see `Pool.stream`."""
+        return Stream(self._dispatcher, self._call_spec(function, args, kwargs, deadline), self._held())
+
+    def discard(self) -> None:
+        """Have the worker end with this lease, for instance because its state is corrupt; another takes its place."""
+        self._dispatcher.manager.drain(self._held().worker, "error")
+
+    async def __aenter__(self) -> Self:
+        self._spec.start_clock()
+        self._permit = await self._dispatcher.acquire(self._spec)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._over = True
+        if self._permit is not None:
+            self._permit.close()
+
+    def _held(self) -> Permit:
+        if self._permit is None or self._over:
+            raise PoolClosed(
+                f"this lease of a worker of {self._dispatcher.pool.name!r} is not held; "
+                "use it within 'async with pool.lease()'"
+            )
+        return self._permit
+
+    def _call_spec(
+        self, function: str | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], deadline: float | None
+    ) -> CallSpec:
+        settings, session = self._dispatcher.settings, self._spec.session
+        return CallSpec(settings, function, args, kwargs, session=session, deadline=deadline)
+
+
+async def map_calls(
+    dispatcher: CallDispatcher, function: str, rows: Iterable[Any], *, ordered: bool, deadline: float | None
+) -> AsyncGenerator[Any, None]:
+    """Call ``function`` for each of ``rows``, which are read as they are needed, and yield the results.
+
+    The first error is raised; then, and when the generator is closed, the running calls are cancelled and awaited.
+    """
+    workers = dispatcher.manager.workers
+    # Each slot has its next call at hand.
+    limit = 2 * workers.high * workers.concurrency
+    remaining = iter(rows)
+    tasks: deque[asyncio.Task[Any]] = deque()
+    try:
+        while True:
+            while len(tasks) < limit:
+                try:
+                    row = next(remaining)
+                except StopIteration:
+                    break
+                spec = CallSpec(dispatcher.settings, function, (row,), deadline=deadline, patient=True)
+                tasks.append(asyncio.create_task(dispatcher.call(spec)))
+            if not tasks:
+                return
+            yield await _next_result(tasks, ordered=ordered)
+    finally:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+async def _next_result(tasks: deque[asyncio.Task[Any]], *, ordered: bool) -> Any:
+    """Wait for the first of ``tasks``, or for the first that is done, and remove it."""
+    if not ordered:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        task = next(task for task in tasks if task in done)
+        tasks.remove(task)
+        return task.result()
+    await asyncio.wait({tasks[0]})
+    return tasks.popleft().result()

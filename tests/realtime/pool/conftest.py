@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 
-from lifecycle.workers import ProcessWorker
-from lifecycle.workers.pool.codecs import codec
-from lifecycle.workers.pool.links import Link
-from lifecycle.workers.pool.targets import read_target
-from tests.realtime.pool.members import LIMIT, Up
+from tests.realtime.pool.workers import LIMIT, Up, connect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from lifecycle.workers.pool.frames import ProtocolError
-    from tests.realtime.pool.members import Spawn
+    from tests.realtime.pool.workers import Spawn
 
 
 @pytest_asyncio.fixture
@@ -28,12 +23,8 @@ async def spawn() -> AsyncIterator[Spawn]:
     async def spawned(
         target: Any, *init: Any, concurrency: int = 1, by: str = "pickle", stop_timeout: float = 10.0
     ) -> Up:
-        given = read_target("member", target)
-        broken: list[ProtocolError] = []
-        link = Link("member", codec(by), given.setup(init, concurrency=concurrency), broken=broken.append)
-        worker = ProcessWorker("member", *given.argv, stdio=link.pipes, contain="group", stop_timeout=stop_timeout)
-        member = Up(worker, link, broken)
-        await worker.start()
+        member = connect(target, *init, codec=by, concurrency=concurrency, stop_timeout=stop_timeout)
+        await member.worker.start()
         members.append(member)
         return member
 
@@ -51,7 +42,7 @@ async def up(spawn: Spawn) -> Spawn:
         served = target if isinstance(target, list) else f"tests.realtime.pool.served:{target}"
         member = await spawn(served, *init, **how)
         async with asyncio.timeout(LIMIT):
-            await member.link.ready()
+            await member.connection.ready()
         return member
 
     return started

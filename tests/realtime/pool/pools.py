@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle.backoff import Intensity
 from lifecycle.workers.pool import Phase, Pool, Process
-from tests.realtime.pool.members import LIMIT
+from tests.realtime.pool.workers import LIMIT
 from tests.waiting import until
 
 if TYPE_CHECKING:

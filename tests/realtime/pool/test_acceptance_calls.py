@@ -18,8 +18,8 @@ from lifecycle import hooks
 from lifecycle.errors import PoolBusy, PoolClosed, RemoteError
 from lifecycle.workers.pool import Heartbeat, Phase, Process
 from tests.realtime.pool import tasks
-from tests.realtime.pool.members import LIMIT
 from tests.realtime.pool.pools import gone, heard, pids, pool_of, ready, started
+from tests.realtime.pool.workers import LIMIT
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ async def test_p3_a_call_too_many_is_refused_at_once(tmp_path: Path) -> None:
             (running,) = await occupied(pool, tmp_path, 1)
             waiting = asyncio.create_task(pool.call("pid"))
             await until(lambda: pool.stats().queued == 1)
-            with pytest.raises(PoolBusy, match="1 calls wait for a member of 'pool', and no more may"):
+            with pytest.raises(PoolBusy, match="1 calls wait for a worker of 'pool', and no more may"):
                 await pool.call("pid")
             assert saturated == [{"queued": 1, "function": "pid"}]
             (tmp_path / "release").touch()

@@ -16,8 +16,8 @@ from lifecycle.observe import mermaid
 from lifecycle.workers import Spec, Status, Supervisor
 from lifecycle.workers.pool import Phase, Pool, Process
 from tests.programs import Running
-from tests.realtime.pool.members import LIMIT
 from tests.realtime.pool.pools import gone, kill, pids, pool_of, ready, started
+from tests.realtime.pool.workers import LIMIT
 from tests.waiting import until
 
 if TYPE_CHECKING:

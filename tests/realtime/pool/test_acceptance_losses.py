@@ -18,9 +18,9 @@ from lifecycle.backoff import Intensity
 from lifecycle.errors import PoolFailed, RemoteError, RemoteTraceback, WorkerFailed, WorkerLost
 from lifecycle.workers import Status
 from lifecycle.workers.pool import Health, Heartbeat, Phase, Pool, Process
-from tests.realtime.pool.members import LIMIT, python
 from tests.realtime.pool.pools import ANY, QUICK, gone, heard, kill, pids, pool_of, ready, started
-from tests.realtime.pool.test_hostile_members import MEMBER
+from tests.realtime.pool.test_hostile_workers import MEMBER
+from tests.realtime.pool.workers import LIMIT, python
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -306,9 +306,9 @@ async def test_a_member_that_is_asked_what_it_is_doing_goes_on_with_that(tmp_pat
         call = asyncio.create_task(pool.call("spin", str(begun), str(release)))
         await started(begun)
         for _ in range(100):
-            member.tell_stacks()
-            await member.link.ping()
-        await until(lambda: "in spin" in member.link.pipes.tail())
+            member.dump_stacks()
+            await member.connection.ping()
+        await until(lambda: "in spin" in member.connection.pipes.tail())
         release.touch()
         assert await call == member.pid
 

@@ -72,13 +72,6 @@ async def test_p14_who_has_to_have_his_member_is_told_once_that_it_is_lost(mode:
         assert await pool.call("pid", session="a") == second
 
 
-async def test_who_has_forgotten_his_session_is_not_told_of_its_loss() -> None:
-    async with pool_of(size=(2, 2), sessions=STRICT) as pool:
-        await lose(pool, await pool.call("pid", session="a"))
-        pool.unbind("a")
-        assert await pool.call("pid", session="a")
-
-
 async def test_p15_who_waits_for_his_member_holds_nobody_up(tmp_path: Path) -> None:
     async with pool_of(size=(2, 2), sessions=STRICT) as pool:
         call = await occupy(pool, tmp_path, "a")

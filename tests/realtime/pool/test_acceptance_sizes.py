@@ -33,7 +33,7 @@ async def test_the_member_in_its_place_is_started_while_the_last_call_runs(tmp_p
         await started(tmp_path / "started")
         await until(lambda: ready(pool) == 1)
         (old, new) = pool.members()
-        assert (old.phase, old.going) == (Phase.BUSY, "recycle")
+        assert (old.phase, old.draining) == (Phase.BUSY, "recycle")
         assert await pool.call("pid") == new.pid
         (tmp_path / "release").touch()
         assert await call == old.pid
@@ -42,7 +42,7 @@ async def test_the_member_in_its_place_is_started_while_the_last_call_runs(tmp_p
 
 
 async def test_p13_a_member_goes_when_it_has_too_much_memory_and_no_call_suffers() -> None:
-    async with pool_of(recycle=Recycle(rss="150 MiB")) as pool:
+    async with pool_of(recycle=Recycle(rss=150 * 1024 * 1024)) as pool:
         seen = [await pool.call("grow", 50 * 1024 * 1024) for _ in range(8)]
         assert len(set(seen)) > 1
         (old, *_) = dict.fromkeys(seen)

@@ -20,9 +20,9 @@ import pytest
 from lifecycle import hooks
 from lifecycle._async import was_cancelled
 from lifecycle.errors import SessionLost, WorkerLost
-from lifecycle.workers.pool import Heartbeat, Member, Process, Recycle
-from tests.realtime.pool.members import LIMIT
+from lifecycle.workers.pool import Heartbeat, PoolWorker, Process, Recycle
 from tests.realtime.pool.pools import gone, pool_of, ready
+from tests.realtime.pool.workers import LIMIT
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ async def test_p24_each_call_has_one_outcome_and_nothing_is_left(tmp_path: Path)
     seen: set[int | None] = set()
 
     def note(member: object, **_: object) -> None:
-        if isinstance(member, Member):
+        if isinstance(member, PoolWorker):
             seen.add(member.pid)
 
     hooks.worker_started.connect(note)

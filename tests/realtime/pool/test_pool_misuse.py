@@ -16,8 +16,8 @@ from lifecycle.backoff import Intensity
 from lifecycle.errors import PoolClosed, PoolFailed, RemoteError, WorkerFailed, WorkerLost
 from lifecycle.workers import Status
 from lifecycle.workers.pool import Heartbeat, Pool
-from tests.realtime.pool.members import LIMIT
 from tests.realtime.pool.pools import ANY, QUICK, gone, heard, kill, pool_of, started
+from tests.realtime.pool.workers import LIMIT
 from tests.waiting import until
 
 if TYPE_CHECKING:

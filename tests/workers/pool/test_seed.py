@@ -20,15 +20,16 @@ from lifecycle import hooks
 from lifecycle.errors import InvalidTransition, PoolError, PoolFailed, RemoteError, WorkerLost
 from lifecycle.workers import Intensity
 from lifecycle.workers.model import Status
-from lifecycle.workers.pool import Health, Heartbeat, Member, Phase, Pool, Process
-from lifecycle.workers.pool.phases import PhaseLog, phase_of
+from lifecycle.workers.pool import Health, Heartbeat, Phase, Pool, PoolWorker, Process
+from lifecycle.workers.pool.records import phase_of
+from tests.conformance.pool import START, Walk
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-_PHASES, _SESSIONS, _HERE = "test_phases", "test_sessions", "test_seed"
+_PHASES, _SESSIONS, _HERE = "test_records", "test_sessions", "test_seed"
 
 #: Fact: what holds, and where that is tested (a module beside this one, and a test in it).
 FACTS: dict[str, tuple[str, str, str]] = {
@@ -40,28 +41,28 @@ FACTS: dict[str, tuple[str, str, str]] = {
     "F2": (
         "the table of moves; corrected (B31): five more, to die at any time and to be stopped while starting",
         _PHASES,
-        "test_the_table_is_the_recommended_one",
+        "test_the_projection_can_do_all_that_the_table_has_and_nothing_else",
     ),
-    "F3": ("what is recorded of a move cannot be changed", _PHASES, "test_what_happened_cannot_be_changed"),
+    "F3": ("what is recorded of a move cannot be changed", _PHASES, "test_a_change_is_immutable"),
     "F4": (
         "a move is recorded with all that belongs to it, newest first; corrected (B24): the last 32",
         _PHASES,
-        "test_a_log_says_what_happened_newest_first",
+        "test_the_history_has_the_last_changes_newest_first",
     ),
     "F5": (
         "corrected (B24): meta stays with its move and is not merged into anything",
         _PHASES,
-        "test_a_log_says_what_happened_newest_first",
+        "test_the_history_has_the_last_changes_newest_first",
     ),
     "F6": (
-        "a move that there is not leaves no trace; corrected: it raises InvalidTransition, which names both phases",
-        _PHASES,
-        "test_a_move_that_there_is_not_is_refused_and_not_noted",
+        "corrected: no move can be requested, since phases are derived; one that there is not cannot happen",
+        _HERE,
+        "test_invalid_state_transitions",
     ),
     "F7": (
         "corrected (B26): each move has a closed set of reasons",
         _PHASES,
-        "test_each_move_has_the_reasons_of_the_file_and_no_other",
+        "test_a_move_has_the_reasons_of_the_file_and_no_other",
     ),
     "F8": (
         "who takes work and who is to be removed; corrected: ready already implies sound health",
@@ -76,7 +77,7 @@ FACTS: dict[str, tuple[str, str, str]] = {
     "F10": (
         "each move is logged in one line; corrected (B25): calls at DEBUG, bad news as warnings",
         _PHASES,
-        "test_calls_are_told_at_debug_bad_news_as_warnings_and_the_rest_at_info",
+        "test_calls_are_logged_at_debug_bad_news_as_warnings_and_the_rest_at_info",
     ),
     "F11": ("no two members have the same id, also one after the other", _HERE, "test_no_two_members_have_the_same_id"),
     "F12": ("a member that has started is ready and healthy", _HERE, "test_a_member_that_has_started_is_healthy"),
@@ -212,26 +213,26 @@ def test_every_fact_has_its_test() -> None:
 
 
 def test_valid_state_transitions() -> None:
-    log, phase = PhaseLog("test_worker", 0.0), phase_of(Status.CREATED, leased=False, sound=True)
-    assert phase is Phase.INITIALIZING
-    assert len(log) == 0
-    log.record(phase, Phase.READY, "init_complete", now=0.0)
-    log.record(Phase.READY, Phase.BUSY, "checkout", now=0.0)
-    assert [change.target for change in log.changes] == [Phase.BUSY, Phase.READY]
+    walk = Walk()
+    assert (START.phase, walk.length) == (Phase.INITIALIZING, 0)
+    walk.step(Phase.READY, "init_complete")
+    walk.step(Phase.BUSY, "checkout")
+    assert (walk.phase, walk.length) == (Phase.BUSY, 2)
 
 
 def test_invalid_state_transitions() -> None:
-    log = PhaseLog("test_worker", 0.0)
-    with pytest.raises(InvalidTransition, match="from initializing to busy"):
-        log.record(Phase.INITIALIZING, Phase.BUSY, "invalid", now=0.0)  # type: ignore[arg-type]  # what is tested
-    assert log.changes == ()
+    """There is no way to ask for one: no step of the status, the calls and the health of a worker leads there."""
+    walk = Walk()
+    with pytest.raises(InvalidTransition, match="initializing -> busy"):
+        walk.step(Phase.BUSY, "invalid")
+    assert (walk.phase, walk.length) == (Phase.INITIALIZING, 0)
 
 
 def test_health_status_updates() -> None:
     """It is healthy, unhealthy or unknown, and who is running and not unhealthy takes work."""
     assert list(Health) == ["unknown", "healthy", "unhealthy"]
     for health in Health:
-        phase = phase_of(Status.RUNNING, leased=False, sound=health is not Health.UNHEALTHY)
+        phase = phase_of(Status.RUNNING, leased=False, healthy=health is not Health.UNHEALTHY)
         assert phase.leasable is (health is not Health.UNHEALTHY)
     with pytest.raises(ValueError, match="fine"):
         Health("fine")
@@ -290,7 +291,7 @@ async def test_session_affinity_maintained_across_operations() -> None:
 # -- its facts ------------------------------------------------------------------------------------------------------
 
 
-def pid_of(member: Member) -> int:
+def pid_of(member: PoolWorker) -> int:
     assert member.pid is not None
     return member.pid
 
@@ -435,7 +436,7 @@ async def test_a_stop_succeeds_in_every_state(tmp_path: Path) -> None:
                 hung, busy = busy, hung
             os.kill(pid_of(hung), signal.SIGSTOP)
             call = asyncio.create_task(lease.call("wait_for", never))
-            await until(lambda: busy.link.busy)
+            await until(lambda: busy.connection.busy_until)
             await stop(at_work)
             await asyncio.wait({call})
             assert isinstance(call.exception(), PoolError)

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lifecycle.workers.pool import Sessions
-from lifecycle.workers.pool.sessions import SessionBook
+from lifecycle.workers.pool.sessions import SessionTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def book(mode: Any = "hint", ttl: float = 10.0, limit: int = 100, **more: Any) -> SessionBook:
-    return SessionBook(Sessions(mode, ttl=ttl, limit=limit), **more)
+def book(mode: Any = "hint", ttl: float = 10.0, limit: int = 100, **more: Any) -> SessionTable:
+    return SessionTable(Sessions(mode, ttl=ttl, limit=limit), **more)
 
 
 def test_a_session_has_one_member_and_a_member_many_sessions() -> None:
@@ -80,14 +80,6 @@ def test_a_call_does_not_revive_what_was_too_old() -> None:
     assert sessions.find("a", 0.2) is None
 
 
-def test_forgetting_twice_is_no_error() -> None:
-    sessions = book()
-    sessions.bind("a", "m1", 0.0)
-    sessions.unbind("a")
-    sessions.unbind("a")
-    assert (sessions.find("a", 0.0), sessions.drop("m1", 0.0), len(sessions)) == (None, (), 0)
-
-
 def test_a_member_takes_its_sessions_along_and_no_others() -> None:
     sessions = book(ttl=10)
     sessions.bind("old", "m1", 0.0)
@@ -125,10 +117,9 @@ def test_that_a_session_was_lost_is_told_once(mode: str) -> None:
 
 
 def test_nobody_is_told_of_a_loss_where_it_does_not_matter() -> None:
-    """Neither with the mode hint, nor after the ttl, nor when the session was unbound or bound anew since."""
-    since: dict[str, Callable[[SessionBook], object]] = {
+    """Neither with the mode hint, nor after the ttl, nor when the session was bound anew since."""
+    since: dict[str, Callable[[SessionTable], object]] = {
         "hint": lambda _: None,
-        "strict": lambda sessions: sessions.unbind("a"),
         "fail": lambda sessions: sessions.bind("a", "m2", 1.0),
     }
     for mode, act in since.items():
@@ -152,12 +143,12 @@ def test_losses_are_bounded_and_expire() -> None:
     sessions.bind("a", "m", 0.0)
     sessions.drop("m", 0.0)
     sessions.expire(10.0)
-    assert not sessions._lost._entries
+    assert sessions.take_loss("a", 0.0) is None, "it has expired for good"
 
 
 def test_above_the_limit_go_those_that_were_unused_the_longest_and_are_not_in_use() -> None:
     evicted: list[tuple[str, str]] = []
-    sessions = book(limit=3, evicted=lambda *each: evicted.append(each))
+    sessions = book(limit=3, on_evict=lambda *each: evicted.append(each))
     for session in "abc":
         sessions.bind(session, "m1", 0.0)
     sessions.pin("a", 1.0)
@@ -171,7 +162,7 @@ def test_above_the_limit_go_those_that_were_unused_the_longest_and_are_not_in_us
 
 def test_what_was_just_bound_stays_while_all_others_are_in_use() -> None:
     evicted: list[tuple[str, str]] = []
-    sessions = book(limit=2, evicted=lambda *each: evicted.append(each))
+    sessions = book(limit=2, on_evict=lambda *each: evicted.append(each))
     for session in "abc":
         sessions.bind(session, "m1", 0.0)
         if session != "c":
@@ -183,7 +174,7 @@ def test_what_was_just_bound_stays_while_all_others_are_in_use() -> None:
 
 def test_what_is_too_old_makes_room_without_being_evicted() -> None:
     evicted: list[tuple[str, str]] = []
-    sessions = book(ttl=1, limit=2, evicted=lambda *each: evicted.append(each))
+    sessions = book(ttl=1, limit=2, on_evict=lambda *each: evicted.append(each))
     for number in range(10):
         sessions.bind(f"s{number}", "m1", float(number))
     assert evicted == []
@@ -223,7 +214,6 @@ def _steps(amount: int) -> int:
             sessions.bind(f"n{number}", f"n{number}", now)
             sessions.pin(f"n{number}", now)
             sessions.unpin(f"n{number}", now)
-            sessions.unbind(f"s{amount - 1 - number}")
             sessions.drop(f"n{number}", now)
             sessions.take_loss(f"n{number}", now)
             sessions.expire(now)
@@ -260,7 +250,8 @@ class Truth:
         return member if now - at < self.ttl else None
 
     def bind(self, session: str, member: str, now: float) -> None:
-        self.unbind(session)
+        self.bound.pop(session, None)
+        self.lost.pop(session, None)
         self.shrink(self.limit - 1, now)
         self.bound[session] = member, now
 
@@ -276,10 +267,6 @@ class Truth:
             member, _ = self.bound.pop(session)
             self.bound[session] = member, now
             self.shrink(self.limit, now)
-
-    def unbind(self, session: str) -> None:
-        self.bound.pop(session, None)
-        self.lost.pop(session, None)
 
     def drop(self, member: str, now: float) -> set[str]:
         gone = {session for session, (of, _) in self.bound.items() if of == member and not self.too_old(session, now)}
@@ -309,7 +296,7 @@ STEPS = st.lists(
     st.tuples(
         st.sampled_from([0, 0, 1, 2, 7]),
         st.one_of(
-            st.tuples(st.sampled_from(["find", "take_loss", "pin", "unpin", "unbind"]), SESSIONS),
+            st.tuples(st.sampled_from(["find", "take_loss", "pin", "unpin"]), SESSIONS),
             st.tuples(st.just("bind"), SESSIONS, MEMBERS),
             st.tuples(st.just("drop"), MEMBERS),
             st.tuples(st.just("expire")),
@@ -324,16 +311,15 @@ STEPS = st.lists(
 def test_the_book_agrees_with_a_slow_truth(mode: str, limit: int, steps: list[Any]) -> None:
     truth, now = Truth(mode, 10, limit), 0
     evicted: list[tuple[str, str]] = []
-    sessions = book(mode, 10, limit, evicted=lambda *each: evicted.append(each))
+    sessions = book(mode, 10, limit, on_evict=lambda *each: evicted.append(each))
     for wait, (what, *arguments) in steps:
         now += wait
         if what == "unpin" and not truth.calls.get(arguments[0]):
             continue  # a call ends once
-        when = [] if what == "unbind" else [now]
-        expected = getattr(truth, what)(*arguments, *when)
-        got = getattr(sessions, what)(*arguments, *when)
+        expected = getattr(truth, what)(*arguments, now)
+        got = getattr(sessions, what)(*arguments, now)
         assert (set(got) if isinstance(got, tuple) else got) == expected
         assert evicted == truth.evicted
         for session in "abcdef":
             assert sessions.find(session, now) == truth.find(session, now)
-        assert sessions._members.keys() == {member for member, _ in truth.bound.values()}, "nothing is left of others"
+        assert len(sessions) == len(truth.bound), "nothing is left of others"

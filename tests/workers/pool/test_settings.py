@@ -1,15 +1,38 @@
-"""What a pool is told is checked when it is written down, not when it is needed."""
+"""Settings of a pool that cannot work are refused where they are given, with what was given and what to do."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lifecycle.workers.pool import Heartbeat, Process, Recycle, Sessions
+from lifecycle.workers import Backoff, Intensity, Status
+from lifecycle.workers.pool import Heartbeat, Pool, Process, Recycle, Sessions
+from lifecycle.workers.pool.settings import PoolSettings, Target, function_name
+
+
+def settings_of(**given: Any) -> PoolSettings:
+    """The settings of a pool whose arguments are ``given``."""
+    defaults: dict[str, Any] = {
+        "size": (1, 4),
+        "init": (),
+        "queue": 100,
+        "deadline": 60.0,
+        "concurrency": 1,
+        "codec_name": None,
+        "recycle": Recycle(),
+        "sessions": Sessions(),
+        "heartbeat": Heartbeat(),
+        "process": Process(),
+        "intensity": Intensity(5, 30.0),
+    }
+    return PoolSettings.read("ml", "models:Model", **(defaults | given))
 
 
 def test_the_defaults_are_those_that_are_promised() -> None:
@@ -46,7 +69,7 @@ SECONDS = [
     (Process, "stop_timeout"),
     (Process, "start_timeout"),
 ]
-COUNTS = [(Recycle, "calls"), (Sessions, "limit"), (Heartbeat, "misses"), (Process, "threads")]
+COUNTS = [(Recycle, "calls"), (Recycle, "rss"), (Sessions, "limit"), (Heartbeat, "misses"), (Process, "threads")]
 
 
 @pytest.mark.parametrize(("kind", "name"), SECONDS)
@@ -82,46 +105,6 @@ def test_what_has_to_be_given_may_not_be_none(name: str) -> None:
         Sessions(**{name: None})  # type: ignore[arg-type]  # what is tested
 
 
-@pytest.mark.parametrize(
-    ("rss", "expected"),
-    [
-        (None, None),
-        (1, 1),
-        (50_000_000, 50_000_000),
-        ("1 GiB", 2**30),
-        ("1GiB", 2**30),
-        (" 512 MB ", 512_000_000),
-        ("512 MiB", 512 * 2**20),
-        ("1.5 gib", 3 * 2**29),
-        ("800 kB", 800_000),
-        ("2 TiB", 2**41),
-        ("100 B", 100),
-    ],
-)
-def test_memory_is_given_in_bytes_or_as_people_write_it(rss: Any, expected: int | None) -> None:
-    recycle = Recycle(rss=rss)
-    assert recycle.rss_bytes == expected
-    assert recycle.rss == rss
-
-
-@pytest.mark.parametrize("rss", ["", "GiB", "1", "1 G", "-1 GiB", "1 iB", "1,5 GiB", "1 GiB 2", "\u0661 GiB", "1 PiB"])
-def test_memory_that_is_not_understood_is_refused(rss: str) -> None:
-    with pytest.raises(ValueError, match="is no amount of memory that is understood; write it as '512 MB'"):
-        Recycle(rss=rss)
-
-
-@pytest.mark.parametrize("rss", [0, -1, "0 GiB"])
-def test_no_memory_is_too_little(rss: Any) -> None:
-    with pytest.raises(ValueError, match="leaves no memory to work in"):
-        Recycle(rss=rss)
-
-
-@pytest.mark.parametrize("rss", [1.5, True, b"1 GiB"])
-def test_what_is_no_amount_of_memory_is_refused(rss: Any) -> None:
-    with pytest.raises(TypeError, match="is no amount of memory; give bytes"):
-        Recycle(rss=rss)
-
-
 @pytest.mark.parametrize("mode", ["sticky", "", None, "HINT"])
 def test_a_mode_that_there_is_not_is_refused(mode: Any) -> None:
     with pytest.raises(ValueError, match="is unknown; give one of 'hint', 'strict', 'fail'"):
@@ -151,12 +134,222 @@ def test_the_environment_is_copied() -> None:
 
 
 def test_threads_limit_the_libraries_for_numbers_where_the_environment_does_not() -> None:
-    process = Process(env={"A": "1", "MKL_NUM_THREADS": "4"}, threads=2)
-    assert process.environment == {
+    process = Process(env={"A": "1", "B": None, "MKL_NUM_THREADS": "4"}, threads=2)
+    assert settings_of(process=process).environment() == {
         "A": "1",
         "OMP_NUM_THREADS": "2",
         "MKL_NUM_THREADS": "4",
         "OPENBLAS_NUM_THREADS": "2",
         "NUMEXPR_NUM_THREADS": "2",
     }
-    assert Process().environment == {}
+    assert settings_of().environment() == {}
+    assert settings_of(process=process).removed_variables() == {"B"}
+
+
+# -- the pool --------------------------------------------------------------------------------------------------------
+
+TARGET = "os.path:basename"
+
+
+def test_a_pool_is_made_without_a_loop_and_starts_nothing() -> None:
+    pool = Pool("pool", TARGET)
+    assert (pool.status, pool.kind, pool.members()) == (Status.CREATED, "pool", ())
+    assert pool.state().children == ()
+    assert pool.stop_timeout == Process().stop_timeout
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"size": 3}, TypeError, "size=3 of 'pool' is no pair"),
+        ({"size": (1, 2, 3)}, TypeError, "is no pair"),
+        ({"size": (3, 1)}, ValueError, r"size=\(3, 1\) of 'pool' cannot be"),
+        ({"size": (0, 0)}, ValueError, "cannot be"),
+        ({"size": ("1", "2")}, TypeError, "no pair of whole numbers"),
+        ({"init": "text"}, TypeError, "init='text' of 'pool' are no arguments; give a tuple"),
+        ({"init": 3}, TypeError, "init=3"),
+        ({"init": (threading.Lock(),)}, TypeError, "cannot pickle"),
+        ({"queue": -1}, ValueError, "queue=-1 of 'pool' is too little; give 0 or more"),
+        ({"queue": 1.5}, TypeError, "queue=1.5 of 'pool' is no whole number"),
+        ({"queue": True}, TypeError, "queue=True"),
+        ({"concurrency": 0}, ValueError, "concurrency=0 of 'pool' is too little; give 1 or more"),
+        ({"deadline": 0}, ValueError, "deadline=0 of 'pool' leaves no time"),
+        ({"deadline": None}, TypeError, "deadline=None of 'pool' is no number of seconds"),
+        ({"codec": "yaml"}, ValueError, "codec='yaml' is unknown"),
+        ({"recycle": 3}, TypeError, "recycle=3 of 'pool' is no Recycle; give one"),
+        ({"sessions": "strict"}, TypeError, "sessions='strict' of 'pool' is no Sessions"),
+        ({"heartbeat": 2.0}, TypeError, "is no Heartbeat"),
+        ({"process": {}}, TypeError, "is no Process"),
+        ({"intensity": Backoff()}, TypeError, "is no Intensity"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Pool("pool", TARGET, **settings)
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "message"),
+    [
+        (lambda: 1, TypeError, "lambda"),
+        (42, TypeError, "42"),
+        ("no such name", ValueError, "no such name"),
+        ("__main__:main", ValueError, "__main__"),
+        ([], ValueError, "pool"),
+    ],
+)
+def test_targets_that_no_member_could_find_are_refused(target: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Pool("pool", target)
+
+
+def test_a_pool_needs_a_name() -> None:
+    with pytest.raises(ValueError, match="name must not be empty"):
+        Pool("", TARGET)
+
+
+# -- targets and functions -------------------------------------------------------------------------------------------
+
+
+class Model:
+    """What a member would serve."""
+
+    def predict(self) -> None:
+        """Do nothing."""
+
+    @classmethod
+    def describe(cls) -> None:
+        """Do nothing."""
+
+    def __call__(self) -> None:
+        """Do nothing."""
+
+
+def function() -> None:
+    """Do nothing."""
+
+
+def shadowed() -> None:
+    """Be replaced."""
+
+
+first_shadowed = shadowed
+
+
+def shadowed() -> None:  # type: ignore[no-redef]  # this is the point
+    """Be there."""
+
+
+def made_inside() -> Any:
+    def inner() -> None:
+        """Do nothing."""
+
+    return inner
+
+
+def of_main() -> None:
+    """Pretend to be the program's."""
+
+
+of_main.__module__ = "__main__"
+
+
+def test_a_name_is_executed_by_this_python_in_a_file_of_ours() -> None:
+    target = Target.read("ml", "models:Model")
+    assert target.argv[:2] == (sys.executable, "-P")
+    assert Path(target.argv[2]).is_file()
+    assert target.name == "models:Model"
+
+
+@pytest.mark.parametrize("given", [["worker", "--fast"], ("worker", "--fast"), [Path("worker"), "--fast"]])
+def test_a_command_is_executed_as_it_is(given: Any) -> None:
+    target = Target.read("ml", given)
+    assert (target.argv, target.name) == (("worker", "--fast"), None)
+
+
+def test_a_member_looks_for_modules_where_this_program_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["", "relative", "/absolute"])
+    assert settings_of(init=("a", 1), concurrency=2).setup() == {
+        "target": "models:Model",
+        "init": ["a", 1],
+        "path": [str(Path.cwd()), str(Path.cwd() / "relative"), "/absolute"],
+        "concurrency": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        (function, "give its name, 'tests.workers.pool.test_settings:function', by which each worker imports it"),
+        (Model, "give its name, 'tests.workers.pool.test_settings:Model'"),
+        (lambda: 1, "a lambda has none; make it a function of a module"),
+        (made_inside(), "what is made inside of a function has none outside; move it to the top of a module"),
+        (of_main, "__main__ is this program, which no other process imports; move it to a module of its own"),
+        (Model(), "this has none; give the name of a function or class that a module has"),
+        (functools.partial(function), "this has none"),
+        (Model().predict, "bound to an object of this process; give the method's name, 'predict'"),
+        (first_shadowed, "names is something else"),
+        ("models", "'models' of 'ml' is no such name; give 'module:function', 'module:Class', or the command"),
+        ("models:", "is no such name"),
+        (":Model", "is no such name"),
+        ("models:Model:predict", "is no such name"),
+        ("a-b:Model", "is no such name"),
+        ("models.py:Model()", "is no such name"),
+        ("", "is no such name"),
+        ("__main__:Model", "__main__ is this program"),
+        ("models:<lambda>", "a lambda has none"),
+        ("models:make.<locals>.inner", "move it to the top of a module"),
+        ([], "has no command"),
+        ([1], "is no word"),
+        ([""], "is empty"),
+        (None, "names nothing to call"),
+        (b"models:Model", "names nothing to call"),
+        ({"models:Model"}, "names nothing to call"),
+    ],
+)
+def test_what_is_no_target_is_refused_with_why_and_what_to_do(target: Any, why: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as refused:
+        Target.read("ml", target)
+    assert why in str(refused.value)
+    assert "'ml'" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("predict", "predict"),
+        ("models:load.sub", "models:load.sub"),
+        (function, "tests.workers.pool.test_settings:function"),
+        (Model.predict, "tests.workers.pool.test_settings:Model.predict"),
+        (Model.describe, "tests.workers.pool.test_settings:Model.describe"),
+        (len, "builtins:len"),
+    ],
+)
+def test_a_call_names_a_function_by_where_it_is(given: Any, name: str) -> None:
+    assert function_name(given) == name
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (lambda: 1, "cannot be called in a worker, which finds functions by name, and a lambda has none"),
+        (str.upper, "this has none"),
+        (made_inside(), "move it to the top of a module"),
+        (of_main, "__main__ is this program"),
+        (Model().predict, "give the method's name, 'predict'"),
+        (first_shadowed, "something else"),
+        (Model, "is no function"),
+        (Model(), "is no function"),
+        (functools.partial(function), "is no function"),
+        (None, "is no function"),
+        ("no name", "is no name"),
+        ("", "is no name"),
+        ("a.b", "is no name"),
+        ("models:", "is no such name"),
+        ("__main__:f", "__main__ is this program"),
+    ],
+)
+def test_what_a_member_cannot_find_is_refused_here(given: Any, why: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as refused:
+        function_name(given)
+    assert why in str(refused.value)

@@ -1,8 +1,6 @@
-"""What runs in a member, at the other end of its pipes; the parent's side is in the modules above.
+"""The code of a worker process, at the other end of its pipes.
 
-`program` is what is executed, `life` what happens from the greeting to the end. The three engines are where calls run.
-A member is started often, so nothing in here imports what it can do without; and nothing of the parent's side, but for
-`frames` and `codecs`, which are common to both.
+Workers start often, so these modules import little, and of the parent's side only `protocol`, which both sides share.
 """
 
 __all__: list[str] = []

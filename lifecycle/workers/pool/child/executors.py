@@ -1,0 +1,476 @@
+"""The execution of calls in a worker process: find the function, run it, interrupt it, answer.
+
+A call is *open* while `Cancelled` may be raised in it. It is closed while the code of this package runs, so that no
+frame is cut in half. Executors differ in where calls run and how an open call is interrupted: by a signal in the main
+thread, by an asynchronous exception in a thread. For async functions see `loop_executor`.
+"""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import sys
+from _queue import SimpleQueue
+from importlib import import_module
+from time import monotonic
+
+from lifecycle._util import current_span, message_of
+
+# Type checkers know the name; see lifecycle._lazy.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import ExitStack
+    from threading import Thread
+    from types import FrameType
+    from typing import Any
+
+    from lifecycle.workers.pool.child.runtime import Channel, SharedReader
+
+__all__ = [
+    "STACK_DUMP",
+    "Call",
+    "Cancelled",
+    "MainExecutor",
+    "Target",
+    "ThreadCall",
+    "ThreadExecutor",
+    "block_stack_dumps",
+    "error_frame",
+    "is_async",
+    "refuse_generator",
+    "send_outcome",
+    "under_span",
+]
+
+#: The signal with which the parent requests a stack dump of the threads that run calls.
+STACK_DUMP = signal.SIGUSR2
+#: Modules whose frames are left out of tracebacks.
+_OURS = "lifecycle.workers.pool.child."
+#: Code flags of ``async def``, without and with a ``yield``; inspect would slow the start.
+_ASYNC = 0x0080 | 0x0200
+
+
+# -- functions -------------------------------------------------------------------------------------------------------
+
+
+class Target:
+    """The target of the pool: a function and its module, or a class and its one instance.
+
+    Args:
+        name: ``module:qualname``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._given = _resolve(name)
+        self._object: Any = None
+        # Functions that were requested as ``module:qualname``.
+        self._found: dict[str, Callable[..., Any]] = {}
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it is an async function, or a class with a public async method."""
+        if not isinstance(self._given, type):
+            return is_async(self._given)
+        return any(is_async(getattr(self._given, name, None)) for name in dir(self._given) if name[0] != "_")
+
+    def make(self, init: list[Any]) -> None:
+        """Create the instance, if the target is a class.
+
+        Raises:
+            TypeError: if ``init`` was given for a function, or the target cannot be called.
+        """
+        if isinstance(self._given, type):
+            self._object = self._given(*init)
+        elif not callable(self._given):
+            raise TypeError(f"target={self._name!r} is {self._given!r:.200}, which cannot be called")
+        elif init:
+            raise TypeError(f"init={init!r:.200} was given, but {self._name!r} is a function; init is for a class")
+
+    def find(self, function: str) -> Callable[..., Any]:
+        """Return the function or method called ``function``; ``module:qualname`` is imported.
+
+        Raises:
+            AttributeError: if there is none.
+            ImportError: if there is no such module.
+        """
+        if ":" in function:
+            if function not in self._found:
+                self._found[function] = _resolve(function)
+            return self._found[function]
+        if self._object is not None:
+            found: Callable[..., Any] = getattr(self._object, function)
+            return found
+        module, _, qualname = self._name.partition(":")
+        if function == qualname.rpartition(".")[2]:
+            return self._given  # type: ignore[no-any-return]  # make() has checked that it can be called
+        return getattr(sys.modules[module], function)  # type: ignore[no-any-return]  # the call checks that
+
+
+def is_async(function: object) -> bool:
+    """Whether ``function`` is an ``async def``, with or without a ``yield``."""
+    return bool(getattr(getattr(function, "__code__", None), "co_flags", 0) & _ASYNC)
+
+
+def _resolve(name: str) -> Any:
+    module, _, qualname = name.partition(":")
+    found: Any = import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    return found
+
+
+# -- calls -----------------------------------------------------------------------------------------------------------
+
+
+class Cancelled(BaseException):
+    """Raised in the function of a cancelled call; no ``except Exception`` catches it."""
+
+
+class Call:
+    """A pending call.
+
+    Args:
+        number: its id.
+        function: the name of the function.
+        args: its encoded arguments.
+        kwargs: its encoded keyword arguments.
+        window: the number of chunks that may be unacknowledged; 0 for a call with one result.
+    """
+
+    __slots__ = (
+        "args",
+        "began",
+        "cancelled",
+        "credits",
+        "function",
+        "kwargs",
+        "number",
+        "open",
+        "traceparent",
+        "window",
+    )
+
+    def __init__(
+        self, number: int, function: str, args: list[Any], kwargs: dict[str, Any], window: int
+    ) -> None:  # the items of a frame, in their order
+        self.number: int = number
+        self.function: str = function
+        self.args: list[Any] = args
+        self.kwargs: dict[str, Any] = kwargs
+        self.window: int = window
+        self.began: float | None = None
+        self.cancelled: bool = False
+        self.open: bool = False
+        # The W3C traceparent of the caller's span.
+        self.traceparent: str = ""
+        # Credits beyond the first window. A signal wakes a thread that waits on a SimpleQueue.
+        self.credits: SimpleQueue[int] = SimpleQueue()
+
+    @property
+    def age(self) -> float:
+        """Seconds since it began; 0 before."""
+        return 0.0 if self.began is None else monotonic() - self.began
+
+    def enter(self) -> None:
+        """Open it to interruption."""
+        self.open = True
+        if self.cancelled:
+            raise Cancelled
+
+    def leave(self) -> None:
+        """Close it to interruption; idempotent."""
+        self.open = False
+
+
+def _perform(call: Call, find: Callable[[str], Any], channel: Channel) -> list[Any]:
+    """Run ``call``, send its chunks, and return the frame that answers it."""
+    if not call.traceparent:
+        return _outcome(call, find, channel)
+    with under_span(call.traceparent):
+        return _outcome(call, find, channel)
+
+
+def _outcome(call: Call, find: Callable[[str], Any], channel: Channel) -> list[Any]:
+    call.began = monotonic()
+    try:
+        try:
+            call.enter()
+            function = find(call.function)
+            if is_async(function):
+                raise TypeError(f"{function!r} is async, and the target of this pool is not; it has no loop for it")
+            value = function(*channel.decode_payload(call.args), **channel.decode_payload(call.kwargs))
+            if call.window:
+                _stream(call, value, channel)
+                value = None
+            else:
+                refuse_generator(call, value)
+        finally:
+            call.leave()
+    except Cancelled:
+        # It may have been raised on the way into leave().
+        call.leave()
+        return ["error", call.number, "Cancelled", "the call was taken back", "", True]
+    except BaseException as error:  # noqa: BLE001  # it is reported to the caller
+        return error_frame(call.number, error)
+    return ["end", call.number] if call.window else ["result", call.number, value]
+
+
+def refuse_generator(call: Call, value: object) -> None:
+    """Raise TypeError for a generator that was not called as a stream."""
+    if hasattr(value, "gi_frame") or hasattr(value, "ag_frame"):
+        raise TypeError(f"{call.function!r} is a generator; what it yields is had with stream()")
+
+
+def _stream(call: Call, items: Iterable[Any], channel: Channel) -> None:
+    granted = call.window
+    iterator = iter(items)
+    try:
+        for item in iterator:
+            while not granted:
+                granted += call.credits.get()
+                call.enter()
+            granted -= 1
+            call.leave()
+            channel.send(["chunk", call.number, channel.encode_payload(item)])
+            call.enter()
+    finally:
+        if (close := getattr(iterator, "close", None)) is not None:
+            close()
+
+
+def send_outcome(channel: Channel, call: Call, frame: list[Any]) -> None:
+    """Send ``frame``, or an error if the result cannot be sent."""
+    try:
+        if frame[0] == "result":
+            frame[2] = channel.encode_payload(frame[2])
+        channel.send(frame)
+    except (TypeError, ValueError) as error:
+        message = f"{call.function!r} returned what cannot be sent: {error}"
+        channel.send(["error", call.number, type(error).__name__, _encodable(message[:10_000]), "", False])
+
+
+def error_frame(number: int, error: BaseException) -> list[Any]:
+    """Return the frame that reports ``error`` for the call ``number``."""
+    import traceback  # many workers never need it
+
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_OURS):
+        trace = trace.tb_next
+    text = "".join(traceback.format_exception(kind, error, trace))
+    return ["error", number, name, _encodable(message_of(error)), _encodable(text), False]
+
+
+def _encodable(text: str) -> str:
+    """Replace lone surrogates in ``text``, which not every codec can carry."""
+    return text.encode(errors="replace").decode()
+
+
+def under_span(traceparent: str) -> ExitStack:
+    """Enter the caller's span, in `lifecycle._util` and in OpenTelemetry if that is installed, until it is closed."""
+    from contextlib import ExitStack  # few calls are traced
+
+    held = ExitStack()
+    held.callback(current_span.reset, current_span.set(traceparent))
+    try:
+        from opentelemetry.context import attach, detach
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+    except ImportError:
+        return held
+    held.callback(detach, attach(TraceContextTextMapPropagator().extract({"traceparent": traceparent})))
+    return held
+
+
+# -- one call at a time, in the main thread --------------------------------------------------------------------------
+
+
+class MainExecutor:
+    """One call at a time, in the main thread, where a signal interrupts even a sleep.
+
+    Args:
+        find: returns the function of a name.
+        channel: sends chunks.
+        done: called with each call and the frame that answers it.
+        reader: reads while no call runs.
+    """
+
+    kind: type[Call] = Call
+
+    def __init__(
+        self,
+        find: Callable[[str], Any],
+        channel: Channel,
+        done: Callable[[Call, list[Any]], None],
+        *,
+        reader: SharedReader,
+    ) -> None:
+        self._find = find
+        self._channel = channel
+        self._done = done
+        self._reader = reader
+        self._waiting: SimpleQueue[Call | None] = SimpleQueue()
+        self._current: Call | None = None
+        self._thread = _thread.get_ident()
+
+    def run(self, start: Callable[[], None]) -> None:
+        """Start, then run submitted calls until it is closed."""
+        signal.signal(signal.SIGUSR1, self._interrupt)
+        start()
+        self._reader.share()
+        try:
+            while self._run_next():
+                pass
+        finally:
+            self._reader.release()
+
+    def submit(self, call: Call) -> None:
+        """Run ``call`` after those that were submitted before."""
+        self._waiting.put(call)
+
+    def cancel(self, call: Call) -> None:
+        """Interrupt ``call`` if it is open, and answer it as cancelled."""
+        call.cancelled = True
+        call.credits.put(0)
+        # The handler checks that this call is still the current one when the signal arrives.
+        signal.pthread_kill(self._thread, signal.SIGUSR1)
+
+    def credit(self, call: Call, number: int) -> None:
+        """Let ``call`` send ``number`` more chunks."""
+        call.credits.put(number)
+
+    def close(self) -> None:
+        """Accept no more calls; `run` returns when those that were submitted are done."""
+        self._waiting.put(None)
+
+    def _run_next(self) -> bool:
+        while self._waiting.empty() and self._reader.read_once():
+            pass
+        call = self._waiting.get()
+        if call is None:
+            return False
+        if call.window:
+            # Its credits must be read at once.
+            self._reader.release()
+        else:
+            self._reader.unpark()
+        self._current = call
+        frame = _perform(call, self._find, self._channel)
+        self._current = None
+        self._done(call, frame)
+        return True
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        call = self._current
+        if call is not None and call.open and call.cancelled:
+            # Only once, so that its cleanup is not interrupted.
+            call.open = False
+            raise Cancelled
+
+
+# -- several calls at a time, in threads -----------------------------------------------------------------------------
+
+
+class ThreadCall(Call):
+    """A call in its own thread.
+
+    Python raises an asynchronous exception some time after it was requested, so a request is withdrawn when the call
+    is left; both happen under one lock.
+    """
+
+    __slots__ = ("_lock", "_thread")
+
+    def __init__(self, *items: Any) -> None:
+        super().__init__(*items)
+        self._lock = _thread.allocate_lock()
+        self._thread: int | None = None
+
+    def enter(self) -> None:
+        """Open it to interruption."""
+        with self._lock:
+            self._thread = _thread.get_ident()
+        super().enter()
+
+    def leave(self) -> None:
+        """Close it to interruption, including one that was requested and not yet raised."""
+        super().leave()
+        with self._lock:
+            if self._thread is not None and self.cancelled:
+                _raise_in(self._thread, None)
+            self._thread = None
+
+    def interrupt(self) -> None:
+        """Raise `Cancelled` in it soon, if it is open."""
+        with self._lock:
+            if self.cancelled:
+                return
+            self.cancelled = True
+            if self._thread is not None:
+                _raise_in(self._thread, Cancelled)
+        self.credits.put(0)
+
+
+class ThreadExecutor:
+    """Several calls at a time, each in a thread; the arguments are those of `MainExecutor`."""
+
+    kind: type[Call] = ThreadCall
+
+    def __init__(self, find: Callable[[str], Any], channel: Channel, done: Callable[[Call, list[Any]], None]) -> None:
+        self._find = find
+        self._channel = channel
+        self._done = done
+        self._closed: SimpleQueue[None] = SimpleQueue()
+        self._threads: set[Thread] = set()
+
+    def run(self, start: Callable[[], None]) -> None:
+        """Start, wait until it is closed, and for running calls."""
+        start()
+        block_stack_dumps()
+        self._closed.get()
+        self.join()
+
+    def join(self) -> None:
+        """Wait for running calls."""
+        for thread in list(self._threads):
+            thread.join()
+
+    def submit(self, call: Call) -> None:
+        """Run ``call`` now."""
+        from threading import Thread  # a worker with one call at a time does not need it
+
+        thread = Thread(target=self._work, args=(call,), name=f"call {call.number}", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def cancel(self, call: Call) -> None:
+        """Interrupt ``call`` if it is open, and answer it as cancelled."""
+        assert isinstance(call, ThreadCall)
+        call.interrupt()
+
+    def credit(self, call: Call, number: int) -> None:
+        """Let ``call`` send ``number`` more chunks."""
+        call.credits.put(number)
+
+    def close(self) -> None:
+        """Accept no more calls; `run` returns when those that were submitted are done."""
+        self._closed.put(None)
+
+    def _work(self, call: Call) -> None:
+        from threading import current_thread
+
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {STACK_DUMP})
+        self._done(call, _perform(call, self._find, self._channel))
+        self._threads.discard(current_thread())
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    from ctypes import c_ulong, py_object, pythonapi  # a worker with one call at a time does not need it
+
+    pythonapi.PyThreadState_SetAsyncExc(c_ulong(thread), error and py_object(error))
+
+
+def block_stack_dumps() -> None:
+    """Exclude this thread, which runs no calls, from stack dumps."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {STACK_DUMP})

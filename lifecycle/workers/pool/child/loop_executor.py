@@ -1,0 +1,132 @@
+"""The execution of calls in a worker process whose target is async; apart, since only such workers import asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from lifecycle.workers.pool.child.executors import (
+    Call,
+    ThreadCall,
+    ThreadExecutor,
+    error_frame,
+    is_async,
+    refuse_generator,
+    under_span,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.workers.pool.child.runtime import Channel
+
+__all__ = ["LoopExecutor"]
+
+
+class LoopExecutor:
+    """Async functions, any number at a time, in an event loop in the main thread; plain functions in threads.
+
+    The arguments are those of `MainExecutor`.
+    """
+
+    kind: type[Call] = ThreadCall
+
+    def __init__(self, find: Callable[[str], Any], channel: Channel, done: Callable[[Call, list[Any]], None]) -> None:
+        self._find = find
+        self._channel = channel
+        self._done = done
+        self._threads = ThreadExecutor(find, channel, done)
+        self._runner = asyncio.Runner()
+        self._loop = self._runner.get_loop()
+        self._closed = asyncio.Event()
+        # Calls that are tasks, each with its remaining credits.
+        self._tasks: dict[Call, tuple[asyncio.Task[None], asyncio.Semaphore]] = {}
+
+    def run(self, start: Callable[[], None]) -> None:
+        """Start in the loop, and run it until it is closed and all calls are done."""
+        with self._runner:
+            self._runner.run(self._serve(start))
+        self._threads.join()
+
+    def submit(self, call: Call) -> None:
+        """Run ``call`` now."""
+        self._loop.call_soon_threadsafe(self._begin, call)
+
+    def cancel(self, call: Call) -> None:
+        """Cancel the task of ``call``, or interrupt its thread."""
+        self._loop.call_soon_threadsafe(self._cancel, call)
+
+    def credit(self, call: Call, number: int) -> None:
+        """Let ``call`` send ``number`` more chunks."""
+        self._loop.call_soon_threadsafe(self._grant, call, number)
+
+    def close(self) -> None:
+        """Accept no more calls; `run` returns when those that were submitted are done."""
+        self._loop.call_soon_threadsafe(self._closed.set)
+
+    async def _serve(self, start: Callable[[], None]) -> None:
+        start()
+        await self._closed.wait()
+        while self._tasks:
+            await asyncio.wait([task for task, _ in self._tasks.values()])
+
+    def _begin(self, call: Call) -> None:
+        try:
+            function = self._find(call.function)
+        except Exception as error:  # noqa: BLE001  # it is reported to the caller
+            self._done(call, error_frame(call.number, error))
+            return
+        if is_async(function):
+            credit = asyncio.Semaphore(call.window)
+            self._tasks[call] = self._loop.create_task(self._work(call, function, credit)), credit
+        else:
+            self._threads.submit(call)
+
+    def _cancel(self, call: Call) -> None:
+        if call in self._tasks:
+            call.cancelled = True
+            # A task that is cancelled before its first step would never run, and so would not answer.
+            if call.began is not None:
+                self._tasks[call][0].cancel()
+        else:
+            self._threads.cancel(call)
+
+    def _grant(self, call: Call, number: int) -> None:
+        if call in self._tasks:
+            for _ in range(number):
+                self._tasks[call][1].release()
+        else:
+            self._threads.credit(call, number)
+
+    async def _work(self, call: Call, function: Callable[..., Any], credit: asyncio.Semaphore) -> None:
+        call.began = monotonic()
+        if call.traceparent:
+            # The task has its own context, which ends with the call.
+            under_span(call.traceparent)
+        try:
+            frame = await self._perform(call, function, credit)
+        except BaseException as error:  # noqa: BLE001  # it is reported to the caller
+            frame = error_frame(call.number, error)
+            frame[-1] = call.cancelled and isinstance(error, asyncio.CancelledError)
+        del self._tasks[call]
+        self._done(call, frame)
+
+    async def _perform(self, call: Call, function: Callable[..., Any], credit: asyncio.Semaphore) -> list[Any]:
+        if call.cancelled:
+            raise asyncio.CancelledError
+        value = function(*self._channel.decode_payload(call.args), **self._channel.decode_payload(call.kwargs))
+        if not call.window:
+            refuse_generator(call, value)
+            return ["result", call.number, await value]
+        if not hasattr(value, "__aiter__"):
+            # Python would warn of a coroutine that was never awaited.
+            value.close()
+            raise TypeError(f"{call.function!r} is no generator; what it returns is had with call()")
+        try:
+            async for item in value:
+                await credit.acquire()
+                self._channel.send(["chunk", call.number, self._channel.encode_payload(item)])
+        finally:
+            await value.aclose()
+        return ["end", call.number]

@@ -1,0 +1,653 @@
+"""The parent's side of one worker process: calls and answers as frames over its standard streams.
+
+``docs/reference/pool-protocol.md`` defines the frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from lifecycle.errors import RemoteError
+from lifecycle.workers.pool.protocol import (
+    CODEC,
+    FROM_WORKER,
+    LARGE,
+    VERSION,
+    Decoder,
+    ProtocolError,
+    encode,
+    setup_frame,
+)
+from lifecycle.workers.pool.settings import check_deadline, function_name
+from lifecycle.workers.stdio import Pipes, Reader, pipe, popen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from lifecycle.workers.pool.protocol import Codec
+    from lifecycle.workers.pool.settings import PoolSettings
+    from lifecycle.workers.stdio import Command
+
+__all__ = ["CallCancelled", "CallSpec", "Connection", "ConnectionClosed", "Pong", "WireCall"]
+
+#: Bytes per read: the capacity of a pipe.
+_CHUNK: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The answer of a worker to a ping."""
+
+    #: The id of the oldest running call and the seconds since it began; None and 0 without one.
+    busy_id: int | None
+    busy_seconds: float
+    #: Bytes of resident memory; 0 if unknown.
+    rss: int
+
+
+class ConnectionClosed(Exception):
+    """The worker closed its output, or broke the protocol; then the cause is the `ProtocolError`."""
+
+
+class CallCancelled(Exception):
+    """The worker confirms that a cancelled call does not run any more; the worker can be used again."""
+
+
+# -- calls -----------------------------------------------------------------------------------------------------------
+
+
+class CallSpec:
+    """A requested call and its deadline, which counts from here on.
+
+    Args:
+        settings: those of the pool.
+        function: the function, or its name.
+        args: the arguments.
+        kwargs: the keyword arguments.
+        session: the session, whose worker is wanted.
+        deadline: seconds for everything, from now to the result; by default that of the pool.
+        patient: whether it may wait although the queue is full.
+
+    Raises:
+        TypeError, ValueError: for a call that no worker could be given.
+    """
+
+    __slots__ = ("args", "began", "deadline", "function", "kwargs", "patient", "payload", "session", "until")
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        function: str | Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        session: str | None = None,
+        deadline: float | None = None,
+        patient: bool = False,
+    ) -> None:
+        if deadline is None:
+            deadline = settings.deadline
+        else:
+            check_deadline(settings.name, deadline)
+        if session is not None and not isinstance(session, str):
+            raise TypeError(f"session={session!r} is no text; give the session's name")
+        plain = isinstance(function, str) and function.isidentifier()
+        self.function: str = function if plain else function_name(function)  # type: ignore[assignment]  # it is one
+        self.args: list[Any] = list(args)
+        self.kwargs: dict[str, Any] = kwargs or {}
+        self.session: str | None = session
+        self.deadline: float = deadline
+        self.patient: bool = patient
+        #: The encoded arguments, if they were encoded in advance because they are large.
+        self.payload: tuple[Any, Any] | None = None
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """Count the deadline from now on."""
+        self.began: float = asyncio.get_running_loop().time()
+        #: The deadline by the loop's clock.
+        self.until: float = self.began + self.deadline
+
+    def unsendable(self, error: Exception) -> Exception:
+        """Return the error for arguments that the codec cannot carry."""
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        return kind(f"{self.function!r} was not called; what it was to be given cannot be sent: {error}")
+
+    def timed_out(self, where: str) -> TimeoutError:
+        """Return the error for a missed deadline; ``where`` the call was then."""
+        session = "" if self.session is None else f" of session {self.session!r}"
+        return TimeoutError(f"{self.function!r}{session} was not done in {self.deadline:g} s: it was {where}")
+
+
+class WireCall:
+    """A call that was sent to a worker and ends with the frame that answers it.
+
+    Args:
+        number: its id.
+        until: its deadline by the loop's clock.
+        window: the number of chunks that may be unacknowledged; 0 for a call with one result.
+        send: sends a frame.
+        codec: decodes payloads.
+        future: gets the outcome; by default a new one.
+        on_end: called when the call does not run any more, right after its outcome is known.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_codec",
+        "_consumed",
+        "_ended",
+        "_granted",
+        "_more",
+        "_on_end",
+        "_send",
+        "_stopped",
+        "_window",
+        "cancelled",
+        "future",
+        "number",
+        "until",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        until: float,
+        window: int,
+        send: Callable[[list[Any]], None],
+        codec: Codec,
+        *,
+        future: asyncio.Future[Any] | None = None,
+        on_end: Callable[[], object] | None = None,
+    ) -> None:
+        self.number: int = number
+        self.until: float = until
+        #: The result (None for a stream), or `RemoteError`, `CallCancelled` or `ConnectionClosed`.
+        self.future: asyncio.Future[Any] = future or asyncio.get_running_loop().create_future()
+        #: Whether its cancellation was requested.
+        self.cancelled: bool = False
+        self._on_end = on_end
+        self._send = send
+        self._codec = codec
+        self._window = window
+        self._chunks: deque[Any] = deque()
+        # Chunks taken without a credit for them yet, and chunks that the worker may still send.
+        self._consumed = 0
+        self._granted = window
+        self._more: asyncio.Future[None] | None = None
+        # Whether the answer has arrived. The future does not say so after its waiter was cancelled.
+        self._ended = False
+        # Done when a cancelled call does not run any more.
+        self._stopped: asyncio.Future[None] | None = None
+
+    @property
+    def streams(self) -> bool:
+        """Whether it is answered chunk by chunk."""
+        return self._window > 0
+
+    def cancel(self, reason: str) -> asyncio.Future[None]:
+        """Request its cancellation; the returned future is done when the worker has confirmed it or answered."""
+        if self._stopped is None:
+            self._stopped = asyncio.get_running_loop().create_future()
+            if self._ended:
+                self._stopped.set_result(None)
+            else:
+                self.cancelled = True
+                self._chunks.clear()
+                self._send(["cancel", self.number, reason])
+        return self._stopped
+
+    async def next_chunk(self) -> Any:
+        """Return the next chunk; one caller at a time may wait.
+
+        Raises:
+            StopAsyncIteration: after the last one.
+            RemoteError, CallCancelled, ConnectionClosed: the outcome, after the chunks that came before it.
+            RemoteError: for a chunk that cannot be decoded; the generator continues to run.
+        """
+        while not self._chunks:
+            if self.future.done():
+                self.future.result()
+                raise StopAsyncIteration
+            self._more = asyncio.get_running_loop().create_future()
+            try:
+                await self._more
+            finally:
+                self._more = None
+        self._consumed += 1
+        # Half a window at a time, so that credits are few and arrive before the worker runs out of them.
+        if self._consumed * 2 >= self._window and not self.future.done():
+            self._send(["credit", self.number, self._consumed])
+            self._granted += self._consumed
+            self._consumed = 0
+        chunk = self._chunks.popleft()
+        return await self._decode_in_thread(chunk) if _is_large(chunk) else self._decode(chunk)
+
+    # -- called by the connection ---------------------------------------------------------------------------------
+
+    def add_chunk(self, value: Any) -> None:
+        """Take a chunk.
+
+        Raises:
+            ProtocolError: if the worker had no credit for it.
+        """
+        if not self._granted:
+            raise ProtocolError(f"call {self.number} sent more chunks than it was granted")
+        self._granted -= 1
+        if not self.cancelled:
+            self._chunks.append(value)
+            self._wake()
+
+    def set_result(self, value: Any) -> None:
+        """Take the result."""
+        if _is_large(value):
+            self._end()
+            asyncio.ensure_future(self._decode_in_thread(value)).add_done_callback(self._set_decoded)
+            return
+        try:
+            result = self._decode(value)
+        except RemoteError as error:
+            self.finish(error=error)
+        else:
+            self.finish(result)
+
+    def finish(self, result: Any = None, *, error: BaseException | None = None) -> None:
+        """Take the outcome; its waiter may have been cancelled."""
+        if error is not None:
+            fail(self.future, error)
+        elif not self.future.done():
+            self.future.set_result(result)
+        self._end()
+
+    def _set_decoded(self, decoding: asyncio.Future[Any]) -> None:
+        if decoding.cancelled():
+            self.future.cancel()
+        elif (error := decoding.exception()) is not None:
+            fail(self.future, error)
+        elif not self.future.done():
+            self.future.set_result(decoding.result())
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.set_result(None)
+        self._wake()
+        if self._on_end is not None:
+            self._on_end()
+
+    def _wake(self) -> None:
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
+
+    def _decode(self, value: Any) -> Any:
+        return _decoded(self._codec.decode_payload, value)
+
+    async def _decode_in_thread(self, value: Any) -> Any:
+        return await asyncio.to_thread(_decoded, self._codec.decode_payload_in_thread, value)
+
+
+def _is_large(value: Any) -> bool:
+    """Whether ``value`` is an encoded payload that is large enough to be decoded in a thread."""
+    return type(value) is bytes and len(value) >= LARGE
+
+
+def _decoded(decode: Callable[[Any], Any], value: Any) -> Any:
+    """Return ``decode(value)``.
+
+    Raises:
+        RemoteError: if it raises anything, SystemExit included: code of a value must not end this program.
+    """
+    try:
+        return decode(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise RemoteError(type(error).__name__, f"what it sent cannot be read here: {error}") from error
+
+
+def fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    """Set ``error`` on ``future`` unless it is done; without a warning if it is never retrieved."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()
+
+
+# -- the connection --------------------------------------------------------------------------------------------------
+
+
+class Connection:
+    """The exchange of frames with one worker process.
+
+    Args:
+        name: the name of the worker.
+        settings: those of the pool.
+        on_protocol_error: called once, if the worker breaks the protocol.
+        on_close: called once, before that, when no more calls are possible.
+
+    Raises:
+        TypeError, ValueError: if the codec cannot carry the arguments of the target.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: PoolSettings,
+        *,
+        on_protocol_error: Callable[[ProtocolError], object],
+        on_close: Callable[[], object] = lambda: None,
+    ) -> None:
+        codec = self._codec = settings.codec
+        #: The standard streams, as a `Stdio` for `ProcessWorker`.
+        self.pipes: Final = WorkerPipes(name, codec.name, self._receive, removed=settings.removed_variables())
+        self._setup = setup_frame(codec, settings.setup())
+        self._on_protocol_error = on_protocol_error
+        self._on_close = on_close
+        self._decoder = Decoder(codec, FROM_WORKER)
+        # Calls without an answer, by their ids, which count from 1.
+        self._calls: dict[int, WireCall] = {}
+        self._call_count = 0
+        self._pings: dict[int, asyncio.Future[Pong]] = {}
+        self._ping_count = 0
+        self._greeted = False
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Why no more calls are possible; None as long as they are.
+        self._closed: ConnectionClosed | None = None
+        self._handlers: dict[str, Callable[..., None]] = {
+            "hello": self._on_hello,
+            "ready": self._on_ready,
+            "result": self._on_result,
+            "error": self._on_error,
+            "chunk": self._on_chunk,
+            "end": self._on_end,
+            "pong": self._on_pong,
+        }
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more calls are possible."""
+        return self._closed is not None
+
+    @property
+    def busy_until(self) -> float:
+        """The latest deadline of the running calls by the loop's clock; 0 without one."""
+        return max((call.until for call in self._calls.values()), default=0.0)
+
+    async def ready(self) -> None:
+        """Wait until the worker accepts calls.
+
+        Raises:
+            RemoteError: if its target could not be imported or created.
+            ProtocolError: if it breaks the protocol, or speaks another version.
+            ConnectionClosed: if it ended.
+        """
+        await asyncio.shield(self._ready)
+
+    def call(
+        self,
+        spec: CallSpec,
+        *,
+        window: int = 0,
+        traceparent: str = "",
+        future: asyncio.Future[Any] | None = None,
+        on_end: Callable[[], object] | None = None,
+    ) -> WireCall:
+        """Send a call without waiting; if the connection is closed, it fails with `ConnectionClosed`.
+
+        Args:
+            spec: what to call.
+            window: the number of chunks of a stream that may be unacknowledged.
+            traceparent: the caller's span, if there is one.
+            future: gets the outcome; by default a new one.
+            on_end: called when the call does not run any more; perhaps at once.
+
+        Raises:
+            TypeError, ValueError: for arguments that the codec cannot carry; nothing was sent.
+        """
+        number, encode_payload = self._call_count + 1, self._codec.encode_payload
+        args, kwargs = spec.payload or (encode_payload(spec.args), encode_payload(spec.kwargs))
+        trace = encode(self._codec, ["trace", number, traceparent]) if traceparent else b""
+        budget = None if spec.until == math.inf else max(0.0, spec.until - asyncio.get_running_loop().time())
+        data = trace + encode(self._codec, ["call", number, spec.function, args, kwargs, budget, window])
+        self._call_count = number
+        call = WireCall(number, spec.until, window, self.send, self._codec, future=future, on_end=on_end)
+        if self._closed is not None:
+            call.finish(error=self._closed)
+        else:
+            self._calls[number] = call
+            self.pipes.write(data)
+        return call
+
+    def ping(self) -> asyncio.Future[Pong]:
+        """Request a `Pong`; the worker answers while a call runs, unless that holds the interpreter.
+
+        The returned future fails with `ConnectionClosed` if the worker ends.
+        """
+        future: asyncio.Future[Pong] = asyncio.get_running_loop().create_future()
+        if self._closed is not None:
+            fail(future, self._closed)
+        else:
+            self._ping_count += 1
+            self._pings[self._ping_count] = future
+            self.send(["ping", self._ping_count])
+        return future
+
+    def bye(self, grace: float) -> None:
+        """Ask the worker to end after its running calls, which have ``grace`` seconds; idempotent."""
+        self.send(["bye", grace])
+        self.pipes.end()
+
+    def send(self, frame: list[Any]) -> None:
+        """Send a frame."""
+        self.pipes.write(encode(self._codec, frame))
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def _receive(self, data: bytes) -> None:
+        if self._closed is not None:
+            return
+        if not data:
+            midway = " in the middle of a frame" if self._decoder.midway else ""
+            self._close(ConnectionClosed(f"the worker closed its output{midway}"))
+            return
+        try:
+            for frame in self._decoder.feed(data):
+                self._handlers[frame[0]](*frame[1:])
+        except ProtocolError as error:
+            fail(self._ready, error)
+            closed = ConnectionClosed(f"the worker broke the protocol: {error}")
+            closed.__cause__ = error
+            self._close(closed)
+            self._on_protocol_error(error)
+
+    def _close(self, closed: ConnectionClosed) -> None:
+        if self._closed is not None:
+            return
+        self._closed = closed
+        self._on_close()
+        fail(self._ready, closed)
+        for call in list(self._calls.values()):
+            call.finish(error=closed)
+        self._calls.clear()
+        for ping in self._pings.values():
+            fail(ping, closed)
+        self._pings.clear()
+
+    def _on_hello(self, version: int, _pid: int, language: str) -> None:
+        if self._greeted:
+            raise ProtocolError("it greeted twice")
+        if version != VERSION:
+            raise ProtocolError(f"it speaks version {version} of the protocol ({language}); this is version {VERSION}")
+        self._greeted = True
+        self.pipes.write(self._setup)
+
+    def _on_ready(self) -> None:
+        if not self._greeted or self._ready.done():
+            raise ProtocolError("it is ready at a time when that was not asked")
+        self._ready.set_result(None)
+
+    def _on_result(self, number: int, value: Any) -> None:
+        self._remove(number, stream=False).set_result(value)
+
+    def _on_end(self, number: int) -> None:
+        self._remove(number, stream=True).finish()
+
+    def _on_chunk(self, number: int, value: Any) -> None:
+        self._find(number).add_chunk(value)
+
+    def _on_error(self, number: int, kind: str, message: str, traceback: str, cancelled: bool) -> None:
+        if number == 0 and not self._ready.done():
+            fail(self._ready, RemoteError(kind, message, traceback))
+            return
+        call = self._find(number)
+        del self._calls[number]
+        # A worker that was asked to end cancels its running calls unasked.
+        confirmed = cancelled and call.cancelled
+        call.finish(error=CallCancelled() if confirmed else RemoteError(kind, message, traceback))
+
+    def _on_pong(self, number: int, busy_id: int | None, busy_seconds: float, rss: int) -> None:
+        if not 0 < number <= self._ping_count:
+            raise ProtocolError(f"it answered ping {number}, which was not sent")
+        # Its waiter may have given up.
+        if (future := self._pings.pop(number, None)) is not None and not future.done():
+            future.set_result(Pong(busy_id, busy_seconds, rss))
+
+    def _remove(self, number: int, *, stream: bool) -> WireCall:
+        """Return the call that ends, which is forgotten before its end has any effect."""
+        call = self._find(number)
+        if call.streams is not stream:
+            what = "ended a stream that it is not" if stream else "has a result, but was asked for a stream"
+            raise ProtocolError(f"call {number} {what}")
+        del self._calls[number]
+        return call
+
+    def _find(self, number: int) -> WireCall:
+        try:
+            return self._calls[number]
+        except KeyError:
+            raise ProtocolError(f"it answered call {number}, which it does not have") from None
+
+
+# -- the standard streams --------------------------------------------------------------------------------------------
+
+
+class WorkerPipes(Pipes):
+    """A pipe each for stdin, stdout and stderr of a worker in its own session.
+
+    Writing never waits: data that the pipe does not take is kept, and the number of calls bounds its size. Reading
+    never stops: the credits of streams bound the amount, so a pong never waits behind chunks.
+
+    Args:
+        name: the name of the worker; its stderr goes to the logger ``lifecycle.workers.<name>``.
+        codec: the name of the codec, which the worker gets in its environment.
+        receive: called with data from stdout, and once with b"" at the end.
+        removed: the environment variables that the worker does not inherit.
+    """
+
+    def __init__(self, name: str, codec: str, receive: Callable[[bytes], None], *, removed: frozenset[str]) -> None:
+        super().__init__(None, logging.getLogger(f"lifecycle.workers.{name}"))
+        self._codec = codec
+        self._receive = receive
+        self._removed = removed
+        # From `spawn` on.
+        self._writer: _PipeWriter | None = None
+
+    def spawn(self, command: Command) -> int:
+        """Start it in a new session."""
+        env: Mapping[str, str] = {name: value for name, value in command.env.items() if name not in self._removed}
+        command = replace(command, env={**env, CODEC: self._codec})
+        with ExitStack() as ours, ExitStack() as theirs:
+            stdin, stdin_end = pipe(theirs, ours)
+            stdout, stdout_end = pipe(ours, theirs)
+            stderr, stderr_end = pipe(ours, theirs)
+            pid = popen(command, stdin=stdin, stdout=stdout_end, stderr=stderr_end, start_new_session=True)
+            ours.pop_all()
+        self._writer = _PipeWriter(stdin_end)
+        self._readers = [Reader(stdout, self._receive, chunk=_CHUNK), self._reader(stderr, "stderr")]
+        return pid
+
+    def close(self) -> None:
+        """Stop reading and writing."""
+        if self._writer is not None:
+            self._writer.close()
+        super().close()
+
+    def write(self, data: bytes) -> None:
+        """Write ``data``; it is ignored before the start and after `end`."""
+        if self._writer is not None:
+            self._writer.write(data)
+
+    def end(self) -> None:
+        """Close the worker's stdin when everything is written."""
+        if self._writer is not None:
+            self._writer.end()
+
+
+class _PipeWriter:
+    """A non-blocking writer that owns its descriptor and keeps the order; data is lost if the reader is gone."""
+
+    def __init__(self, fd: int) -> None:
+        # None once it is closed.
+        self._fd: int | None = fd
+        self._loop = asyncio.get_running_loop()
+        # What the pipe did not take, the oldest first; the loop watches the pipe while there is any.
+        self._buffer: deque[bytes | memoryview] = deque()
+        self._ending = False
+        os.set_blocking(fd, False)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write ``data``; it is ignored after `end` and `close`."""
+        if self._fd is None or self._ending:
+            return
+        if not self._buffer:
+            written = self._try_write(self._fd, data)
+            if written == len(data):
+                return
+            data = memoryview(data)[written:]
+            self._loop.add_writer(self._fd, self._flush)
+        self._buffer.append(data)
+
+    def end(self) -> None:
+        """Close it when everything is written."""
+        self._ending = True
+        if not self._buffer:
+            self.close()
+
+    def close(self) -> None:
+        """Close it now; idempotent."""
+        if self._fd is None:
+            return
+        self._loop.remove_writer(self._fd)
+        os.close(self._fd)
+        self._fd = None
+        self._buffer.clear()
+
+    def _flush(self) -> None:
+        fd = self._fd
+        assert fd is not None, "close() stops the loop from watching it"
+        while self._buffer:
+            data = self._buffer[0]
+            if (written := self._try_write(fd, data)) < len(data):
+                self._buffer[0] = memoryview(data)[written:]
+                return
+            self._buffer.popleft()
+        self._loop.remove_writer(fd)
+        if self._ending:
+            self.close()
+
+    @staticmethod
+    def _try_write(fd: int, data: bytes | memoryview) -> int:
+        """Write what the pipe takes, and return how much that was."""
+        try:
+            return os.write(fd, data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            # The worker reads no more; its output is still to be read.
+            return len(data)

@@ -1,0 +1,404 @@
+"""The workers of a pool: started, checked, recycled, replaced after a loss, and stopped.
+
+Each worker has one task from its creation to its end. Everything else is a plain function that runs when something has
+happened: nothing is polled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import random
+import warnings
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+from lifecycle import hooks
+from lifecycle._async import Condition
+from lifecycle.backoff import Backoff
+from lifecycle.errors import PoolFailed, RestartLimitReached, WorkerFailed
+from lifecycle.workers.model import FINAL, UNSTARTED, ProbeResult, Status
+from lifecycle.workers.pool.scheduler import Scheduler
+from lifecycle.workers.pool.worker import PoolWorker, WorkerSet
+from lifecycle.workers.specs import Budget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lifecycle.workers.pool.connection import Pong
+    from lifecycle.workers.pool.records import Reason
+    from lifecycle.workers.pool.settings import PoolSettings
+
+__all__ = ["WorkerManager", "warn_unstopped"]
+
+#: The most workers that may be starting at a time.
+_STARTS: Final = 2 * (os.cpu_count() or 2)
+#: How much longer than usual an unhealthy worker is left alone before the next check: 5 s instead of 2.
+_UNHEALTHY_FACTOR: Final = 2.5
+#: Seconds that a worker has to end after it has closed its streams.
+_EXIT_TIME: Final = 1.0
+
+
+class WorkerManager:
+    """The owner of a pool's workers, from the start of the pool to its end.
+
+    Args:
+        pool: the sender of hooks.
+        settings: those of the pool.
+    """
+
+    def __init__(self, pool: Any, settings: PoolSettings) -> None:
+        self.workers: Final = WorkerSet(settings.size, settings.concurrency)
+        self.scheduler: Final = Scheduler(pool, settings, self.workers, on_wait=self._start_missing)
+        #: The number of workers that were started in place of a lost one.
+        self.restarts: int = 0
+        self._pool = pool
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._starts = asyncio.Semaphore(_STARTS)
+        self._backoff = Backoff()
+        self._budget = Budget(settings.name, settings.intensity)
+        self._numbers = count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Done when no more workers are started.
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        # Returns the error with which the pool ends; None unless it gave up.
+        self._failure: Callable[[], PoolFailed] | None = None
+        self._kill_timer: asyncio.TimerHandle | None = None
+        # Runs while there may be workers that are idle for too long.
+        self._idle_timer: asyncio.TimerHandle | None = None
+        # Notified when a worker is ready or has ended, and when the pool is closed.
+        self._changed = Condition()
+
+    # -- the pool ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep the pool at its size until it is closed, and return when no worker is left.
+
+        Raises:
+            PoolFailed: if it gave up.
+        """
+        self._start_missing()
+        try:
+            await self._closed
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+        except asyncio.CancelledError:
+            # The loop is being closed; the task of each worker kills its process.
+            warn_unstopped(self._pool)
+            raise
+        finally:
+            for timer in (self._kill_timer, self._idle_timer):
+                if timer is not None:
+                    timer.cancel()
+        if self._failure is not None:
+            raise self._failure()
+
+    async def wait_filled(self) -> None:
+        """Wait until the least number of workers is ready. Raises PoolClosed or PoolFailed if the pool ends first."""
+        await self._wait(lambda: self.workers.ready >= self.workers.low)
+
+    async def refresh(self) -> None:
+        """Replace all present workers. Raises PoolClosed or PoolFailed if the pool ends first."""
+        self.workers.generation += 1
+        generation = self.workers.generation
+        self._start_missing()
+        self._drain_outdated()
+        await self._wait(lambda: all(worker.generation >= generation for worker in self.workers))
+
+    async def resize(self, low: int, high: int) -> None:
+        """Change the least and the most workers. Raises PoolClosed or PoolFailed if the pool ends first."""
+        self.workers.low, self.workers.high = low, high
+        for worker in self.workers.in_excess():
+            self.drain(worker, "shutdown")
+        self._start_missing()
+        await self.wait_filled()
+
+    def close(self, error: Callable[[], Exception]) -> None:
+        """End all workers, each after its calls; calls that wait and calls that come get an ``error``."""
+        self.scheduler.refuse(error)
+        if not self._closed.done():
+            self._closed.set_result(None)
+            for worker in self.workers:
+                self.drain(worker, "shutdown")
+        self._changed.notify_all()
+
+    def kill_all(self) -> None:
+        """End all workers now."""
+        for worker in self.workers:
+            worker.request_stop("shutdown", 0)
+
+    async def _wait(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            if self.scheduler.refusal is not None:
+                raise self.scheduler.refusal()
+            await self._changed.wait()
+
+    # -- the life of a worker ---------------------------------------------------------------------------------------
+
+    def _start_missing(self) -> None:
+        size = self.workers.size
+        if size < self.workers.high and not self._closed.done():
+            for _ in range(self.workers.wanted(self.scheduler.queue.anywhere) - size):
+                self._start()
+
+    def _start(self, attempt: int = 0) -> None:
+        """Create a worker in a place where ``attempt`` workers have failed in a row."""
+        worker = PoolWorker(
+            f"{self._settings.name}-{next(self._numbers)}",
+            self._settings,
+            pool=self._pool,
+            generation=self.workers.generation,
+            on_close=self._connection_closed,
+            on_protocol_error=self._protocol_broken,
+        )
+        worker.attempt = attempt
+        self.workers.by_id[worker.id] = worker
+        worker.on_change(partial(self._status_changed, worker))
+        task = asyncio.create_task(self._live(worker), name=f"life of {worker.id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _live(self, worker: PoolWorker) -> None:
+        # It may have been drained before this task began.
+        if worker.attempt > 1 and worker.status in UNSTARTED:
+            worker.mark_pending()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._backoff.delay(worker.attempt - 2)):
+                    await worker.wait()
+        async with self._starts:
+            if worker.status in UNSTARTED:
+                # `_ended` handles the failure.
+                with suppress(WorkerFailed):
+                    await worker.start()
+        if worker.is_up:
+            self._worker_ready(worker)
+            checks = asyncio.create_task(self._check_regularly(worker), name=f"health of {worker.id}")
+            try:
+                await worker.wait()
+            finally:
+                checks.cancel()
+                await asyncio.wait({checks})
+        # A start that was given up may still be ending.
+        await worker.wait()
+
+    def _worker_ready(self, worker: PoolWorker) -> None:
+        recycle = self._settings.recycle
+        worker.ready_at = worker.idle_since = self._loop.time()
+        # A small number of calls stays exact.
+        worker.max_calls = math.inf if recycle.calls is None else math.ceil(recycle.calls * _jitter())
+        worker.max_rss = math.inf if recycle.rss is None else recycle.rss * _jitter()
+        if recycle.age is not None:
+            worker.timers.append(self._loop.call_later(recycle.age * _jitter(), self.drain, worker, "recycle"))
+        self._schedule_idle_check()
+        if worker.healthy:
+            self.scheduler.queue.offer(worker)
+        else:
+            self._degrade(worker, TimeoutError(f"{worker.id!r} did not answer when it was ready"))
+        self._drain_outdated(replaced=True)
+        self._changed.notify_all()
+
+    def _status_changed(self, worker: PoolWorker, _old: Status, new: Status) -> None:
+        """Update the pool in the same step, so that its figures are consistent at any time."""
+        if new is Status.STOPPING or new in FINAL:
+            self.scheduler.remove(worker)
+        if new in FINAL:
+            del self.workers.by_id[worker.id]
+            worker.cancel_timers()
+            if worker.draining is None:
+                self._replace(worker, worker.history[0].reason, worker.cause())
+            self._start_missing()
+            self._drain_outdated()
+            self._changed.notify_all()
+
+    # -- loss and replacement ---------------------------------------------------------------------------------------
+
+    def kill(self, worker: PoolWorker, reason: Reason, fault: str, *, counted: bool = False) -> None:
+        """Kill ``worker`` because of ``fault``, and replace it; a ``counted`` loss spends the pool's intensity."""
+        if worker.phase.alive:
+            worker.fault = fault
+            worker.request_stop(reason, 0)
+            self._replace(worker, reason, worker.loss(f"{worker.id!r} was killed: {fault}"), counted=counted)
+
+    def _connection_closed(self, worker: PoolWorker) -> None:
+        self.scheduler.queue.withdraw(worker)
+        if worker.status is Status.RUNNING:
+            kill = partial(self.kill, worker, "error", "it closed its streams and went on", counted=True)
+            worker.timers.append(self._loop.call_later(_EXIT_TIME, kill))
+
+    def _protocol_broken(self, worker: PoolWorker, error: Exception) -> None:
+        if worker.status is Status.RUNNING:
+            self.kill(worker, "error", f"it broke the protocol: {error}", counted=True)
+
+    def _degrade(self, worker: PoolWorker, error: Exception) -> None:
+        """Give ``worker`` no calls until it passes a health check."""
+        self.scheduler.hold(worker)
+        self._announce("degrade", worker, "health_check_failed", error)
+
+    def _replace(self, worker: PoolWorker, reason: Reason, error: Exception, *, counted: bool = True) -> None:
+        """Start another worker in place of a lost one if one is needed; give up if the intensity is spent."""
+        if self._closed.done():
+            return
+        if counted:
+            try:
+                self._budget.spend(self._loop.time(), worker.id, error)
+            except RestartLimitReached as limit:
+                self._announce("remove", worker, reason, error)
+                self._give_up(limit, error)
+                return
+        needed = self.workers.wanted(self.scheduler.queue.anywhere) > self.workers.size
+        if needed:
+            # A loss after good service does not delay the next start.
+            good = worker.has_answered or self._loop.time() - worker.ready_at >= self._backoff.reset_after
+            self._start(0 if good else worker.attempt + 1)
+            self.restarts += 1
+        self._announce("replace" if needed else "remove", worker, reason, error)
+        self._start_missing()
+
+    def _give_up(self, limit: RestartLimitReached, error: Exception) -> None:
+        def failure() -> PoolFailed:
+            failed = PoolFailed(str(limit))
+            failed.__cause__ = error
+            return failed
+
+        self._failure = failure
+        self._kill_timer = self._loop.call_later(self._settings.process.stop_timeout, self.kill_all)
+        self.close(failure)
+
+    def _announce(self, action: str, worker: PoolWorker, reason: Reason, error: Exception) -> None:
+        hooks.pool_recovered.announce(self._pool, action=action, member=worker.id, reason=reason, error=error)
+
+    # -- health checks ----------------------------------------------------------------------------------------------
+
+    async def _check_regularly(self, worker: PoolWorker) -> None:
+        while not worker.connection.closed:
+            interval = self._settings.heartbeat.every * (1 if worker.healthy else _UNHEALTHY_FACTOR)
+            await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311  # no secret
+            await self._check(worker)
+
+    async def _check(self, worker: PoolWorker) -> None:
+        timeout = self._settings.heartbeat.timeout
+        began = self._loop.time()
+        reply = worker.connection.ping()
+        # A reply counts even if this loop was too busy to read it in time.
+        await asyncio.wait({reply}, timeout=timeout)
+        pong = reply.result() if reply.done() and reply.exception() is None else None
+        closed, late = worker.connection.closed, f"no answer within {timeout:g} s"
+        result = ProbeResult(pong is not None, "" if pong else "the link is closed" if closed else late)
+        now = self._loop.time()
+        hooks.health_checked.announce(self._pool, member=worker.id, result=result, duration=now - began)
+        if worker.status is not Status.RUNNING or closed:
+            # The end of the worker is handled elsewhere.
+            return
+        if pong is not None:
+            worker.mark_healthy(pong)
+            self._recycle_if_due(worker)
+            if worker.draining is None:
+                self.scheduler.queue.offer(worker)
+        elif now >= worker.connection.busy_until:
+            # Otherwise a call with time left may hold its interpreter; only the call's deadline ends it.
+            self._check_failed(worker, f"{worker.id!r} gave {late}")
+
+    def _check_failed(self, worker: PoolWorker, message: str) -> None:
+        heartbeat = self._settings.heartbeat
+        worker.mark_unhealthy()
+        worker.dump_stacks()
+        if worker.failures >= heartbeat.misses:
+            times = f"{worker.failures} time{'s'[: worker.failures != 1]} in a row"
+            fault = f"it did not answer within {heartbeat.timeout:g} s, {times}"
+            self.kill(worker, "health_limit", fault, counted=True)
+        else:
+            self._degrade(worker, TimeoutError(message))
+
+    # -- drain and recycle --------------------------------------------------------------------------------------------
+
+    def drain(self, worker: PoolWorker, reason: Reason) -> None:
+        """Give ``worker`` no more calls, and end it after its last one; start another if one is needed."""
+        if not worker.phase.alive:
+            return
+        worker.draining = reason
+        self.scheduler.queue.withdraw(worker)
+        if not worker.leases:
+            worker.request_stop(reason)
+        self._start_missing()
+
+    def call_sent(self, worker: PoolWorker) -> None:
+        """Count a call that was sent to ``worker``."""
+        worker.calls += 1
+        self._recycle_if_due(worker)
+
+    def call_ended(self, worker: PoolWorker, session: str | None) -> None:
+        """Give back the slot of a call of ``session``."""
+        if worker.connection.closed:
+            # It has died, though its exit may not be known yet; its slot is not given to another call.
+            self.scheduler.end_call(session)
+            return
+        if worker.leases == 1:
+            if worker.draining is not None:
+                worker.request_stop(worker.draining)
+            else:
+                worker.idle_since = self._loop.time()
+                self._schedule_idle_check()
+                if self._settings.recycle.rss is not None:
+                    worker.connection.ping().add_done_callback(partial(self._memory_reported, worker))
+        self.scheduler.release(worker, session)
+
+    def _recycle_if_due(self, worker: PoolWorker) -> None:
+        if worker.draining is None and (worker.calls >= worker.max_calls or (worker.rss or 0) > worker.max_rss):
+            self.drain(worker, "recycle")
+
+    def _memory_reported(self, worker: PoolWorker, pong: asyncio.Future[Pong]) -> None:
+        if pong.exception() is None:
+            worker.rss = pong.result().rss
+            self._recycle_if_due(worker)
+
+    def _schedule_idle_check(self) -> None:
+        idle = self._settings.recycle.idle
+        if self._idle_timer is None and idle is not None and len(self.workers) > self.workers.low:
+            self._idle_timer = self._loop.call_later(idle, self._drain_idle, idle)
+
+    def _drain_idle(self, idle: float) -> None:
+        self._idle_timer = None
+        now = self._loop.time()
+        for worker in self.scheduler.queue.idle():
+            if self.workers.size <= self.workers.low:
+                return
+            due = worker.idle_since + idle
+            if due > now:
+                self._idle_timer = self._loop.call_at(due, self._drain_idle, idle)
+                return
+            if self.scheduler.is_needed(worker):
+                # Check it again as if its last call had just ended.
+                worker.idle_since = now
+                self._schedule_idle_check()
+            else:
+                self.drain(worker, "idle_timeout")
+
+    def _drain_outdated(self, *, replaced: bool = False) -> None:
+        """Drain workers of earlier generations: one for each that is ``replaced``, all if no more are starting."""
+        outdated = self.workers.outdated
+        if not outdated:
+            return
+        starting = any(self.workers.stays(worker) and not worker.is_up for worker in self.workers)
+        # Workers that are not ready yet go at once; then those with the fewest calls.
+        outdated.sort(key=_is_up_and_busy)
+        most = sum(not worker.is_up for worker in outdated) or int(replaced)
+        for worker in outdated[:most] if starting else outdated:
+            self.drain(worker, "replaced")
+
+
+def _is_up_and_busy(worker: PoolWorker) -> tuple[bool, int]:
+    return worker.is_up, worker.leases
+
+
+def _jitter() -> float:
+    """Return a factor up to a tenth below 1, so that workers that started together do not end together."""
+    return 1 - 0.1 * random.random()  # noqa: S311  # no secret
+
+
+def warn_unstopped(pool: object) -> None:
+    """Warn that ``pool`` was not stopped before the end of its loop."""
+    warnings.warn(f"{pool!r} was not stopped before its loop was closed", ResourceWarning, stacklevel=3, source=pool)

@@ -1,0 +1,509 @@
+"""The wire format shared by a pool and its worker processes: codecs, frames and their checks.
+
+A frame is an array whose first item is its tag, preceded by its length in four bytes.
+``docs/reference/pool-protocol.md`` defines each frame and when it may be sent. Worker processes import this module, so
+it imports a library only in the codec that needs it.
+"""
+
+from __future__ import annotations
+
+import _thread
+import gc
+from itertools import islice
+
+# Type checkers know the name; see lifecycle._lazy.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+__all__ = [
+    "CODEC",
+    "CODECS",
+    "FROM_PARENT",
+    "FROM_WORKER",
+    "LARGE",
+    "LIMIT",
+    "PLAIN_TYPES",
+    "VERSION",
+    "Codec",
+    "Decoder",
+    "ProtocolError",
+    "codec",
+    "encode",
+    "setup_frame",
+    "size_of",
+]
+
+# -- frames ----------------------------------------------------------------------------------------------------------
+
+#: The version of the protocol; both sides must have the same.
+VERSION = 1
+#: The most bytes in a frame, without its length.
+LIMIT = 64 * 1024 * 1024
+#: The environment variable of a worker process that names the codec.
+CODEC = "LIFECYCLE_POOL_CODEC"
+#: The frames that a worker sends, and the type of each item after the tag.
+FROM_WORKER: dict[str, tuple[Any, ...]] = {
+    "hello": (int, int, str),  # version, pid, language
+    "ready": (),
+    "result": (int, object),  # id, value
+    "error": (int, str, str, str, bool),  # id, type, message, traceback, whether it was cancelled
+    "chunk": (int, object),  # id, value
+    "end": (int,),  # id
+    "pong": (int, int | None, int | float, int),  # number, id of the running call, its age, bytes of memory
+}
+#: The frames that the parent sends.
+FROM_PARENT: dict[str, tuple[Any, ...]] = {
+    "setup": (dict,),
+    "trace": (int, str),  # id of the next call, traceparent
+    # id, function, args, kwargs, budget, window; pickled arguments are bytes
+    "call": (int, str, (list, bytes), (dict, bytes), int | float | None, int),
+    "cancel": (int, str),  # id, reason
+    "credit": (int, int),  # id, number of chunks
+    "ping": (int,),  # number
+    "bye": (int | float,),  # seconds to finish in
+}
+
+
+class ProtocolError(Exception):
+    """The peer violated the protocol; nothing more from it can be trusted."""
+
+
+def encode(codec: Codec, frame: list[Any]) -> bytes:
+    """Encode ``frame``, preceded by its length.
+
+    Raises:
+        TypeError: for a value that the codec cannot carry; the message names its type.
+        ValueError: for a frame of more than 64 MiB, or a value that the codec cannot carry.
+    """
+    body = codec.dumps(frame)
+    if len(body) > LIMIT:
+        raise ValueError(
+            f"a frame of {len(body)} bytes is more than the {LIMIT} that one may have; send less at a time"
+        )
+    return len(body).to_bytes(4, "big") + body
+
+
+class Decoder:
+    """An incremental decoder, which also checks tags and types.
+
+    Args:
+        codec: decodes the body of a frame.
+        known: the frames to accept: `FROM_WORKER` or `FROM_PARENT`.
+    """
+
+    def __init__(self, codec: Codec, known: dict[str, tuple[Any, ...]]) -> None:
+        self._loads = codec.loads
+        self._codec = codec.name
+        self._known = known
+        # The incomplete frame, and how many bytes it needs before decoding is worth a try.
+        self._buffer = bytearray()
+        self._needed = 4
+
+    def feed(self, data: bytes) -> list[list[Any]]:
+        """Return the frames that ``data`` completes.
+
+        Raises:
+            ProtocolError: for anything but a valid frame; do not use the decoder after that.
+        """
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._needed:
+                return []
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        frames: list[list[Any]] = []
+        start, size = 0, len(data)
+        while size - start >= 4:  # noqa: PLR2004  # the length's own
+            end = start + 4 + self._length(data[start : start + 4])
+            if end > size:
+                self._needed = end - start
+                break
+            frames.append(self._read(data[start + 4 : end]))
+            start = end
+        else:
+            self._needed = 4
+        if start < size:
+            self._buffer += data[start:]
+        return frames
+
+    @property
+    def midway(self) -> bool:
+        """Whether a frame is incomplete."""
+        return bool(self._buffer)
+
+    def _length(self, data: bytes) -> int:
+        length = int.from_bytes(data, "big")
+        if length > LIMIT:
+            raise ProtocolError(f"a frame of {length} bytes (it begins with {data!r}) is more than the {LIMIT} allowed")
+        return length
+
+    def _read(self, body: bytes) -> list[Any]:
+        try:
+            frame = self._loads(body)
+        except ValueError as error:
+            raise ProtocolError(f"{body[:40]!r} is no {self._codec}: {error}") from error
+        if type(frame) is not list or not frame:
+            raise ProtocolError(f"{frame!r:.200} is no frame; a frame is an array that begins with its tag")
+        return self._checked(frame)  # pyright: ignore[reportUnknownArgumentType]  # anything may be in it
+
+    def _checked(self, frame: list[Any]) -> list[Any]:
+        types = self._known.get(frame[0]) if type(frame[0]) is str else None
+        if types is None:
+            raise ProtocolError(f"{frame[0]!r:.200} is no tag that may come; they are {', '.join(self._known)}")
+        if len(frame) != len(types) + 1 or not all(map(isinstance, frame[1:], types)):
+            items = ", ".join(getattr(each, "__name__", str(each)) for each in types)
+            raise ProtocolError(f"{frame!r:.200} is no frame {frame[0]!r}, whose items are {items}")
+        return frame
+
+
+def setup_frame(codec: Codec, setup: Mapping[str, Any]) -> bytes:
+    """Encode the answer to ``hello``. Raises TypeError or ValueError for a value that the codec cannot carry."""
+    return encode(codec, ["setup", {**setup, "init": codec.encode_payload(setup["init"])}])
+
+
+# -- codecs ----------------------------------------------------------------------------------------------------------
+
+#: A value of this many bytes or more is encoded and decoded in a thread.
+LARGE = 256 * 1024
+
+
+class Codec:
+    """A serialization format of a whole pool.
+
+    It carries a value unchanged or refuses it before anything is sent. The payload of a frame (arguments, a result or
+    a chunk) is checked or encoded separately, so that a payload that cannot be decoded, because its class cannot be
+    imported, fails one call and leaves the rest of the frame readable.
+
+    Args:
+        name: ``"pickle"``, ``"msgpack"`` or ``"json"``.
+        dumps: encodes a frame; raises TypeError or ValueError for a value that it cannot carry.
+        loads: decodes a frame; raises ValueError if it cannot.
+        encode_payload: checks or encodes a payload; raises TypeError for a value that would be altered.
+        decode_payload: returns the original value.
+        encode_payload_in_thread: `encode_payload` for a large value; other threads run meanwhile.
+        decode_payload_in_thread: `decode_payload`, in the same way.
+    """
+
+    __slots__ = (
+        "decode_payload",
+        "decode_payload_in_thread",
+        "dumps",
+        "encode_payload",
+        "encode_payload_in_thread",
+        "loads",
+        "name",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        dumps: Callable[[Any], bytes],
+        loads: Callable[[bytes], Any],
+        *,
+        encode_payload: Callable[[Any], Any],
+        decode_payload: Callable[[Any], Any],
+        encode_payload_in_thread: Callable[[Any], Any] | None = None,
+        decode_payload_in_thread: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.name: str = name
+        self.dumps: Callable[[Any], bytes] = dumps
+        self.loads: Callable[[bytes], Any] = loads
+        self.encode_payload: Callable[[Any], Any] = encode_payload
+        self.decode_payload: Callable[[Any], Any] = decode_payload
+        self.encode_payload_in_thread: Callable[[Any], Any] = encode_payload_in_thread or encode_payload
+        self.decode_payload_in_thread: Callable[[Any], Any] = decode_payload_in_thread or decode_payload
+
+    def __repr__(self) -> str:
+        return f"Codec({self.name!r})"
+
+
+def codec(name: str) -> Codec:
+    """Return the codec called ``name``.
+
+    Raises:
+        ValueError: for an unknown name.
+        ModuleNotFoundError: if the library that it needs is not installed; the message says what to install.
+    """
+    if name not in CODECS:
+        raise ValueError(f"codec={name!r} is unknown; give one of {', '.join(map(repr, CODECS))}")
+    return CODECS[name]()
+
+
+def size_of(values: Iterable[Any], depth: int = 6, looks: int = 8) -> int:
+    """Estimate the encoded size of ``values`` in bytes from the first items of each collection.
+
+    At most ``looks`` items per value and level are examined; the collections on one level share them.
+    """
+    size = 0
+    for value in values:
+        kind = _type_of(value)
+        if kind in _SCALARS:
+            size += 8
+        elif kind in _TEXTS:
+            size += len(value)
+        elif depth and kind in _COLLECTIONS and value:
+            count = len(value)
+            few = min(count, looks)
+            items = islice(value.values() if kind is dict else value, few)
+            size += 8 * count + size_of(items, depth - 1, looks // few) * count // few
+        else:
+            fields: Any = getattr(value, "__dict__", None)
+            size += 64 + (size_of(fields.values(), depth - 1, looks) if depth and _type_of(fields) is dict else 0)
+    return size
+
+
+#: `type`, without the type parameters that strict checkers miss.
+_type_of: Any = type
+#: Types that are decoded without importing or calling anything, so they need no encoding of their own.
+PLAIN_TYPES = frozenset({type(None), bool, int, float, str, bytes})
+_SCALARS = frozenset({type(None), bool, int, float})
+_TEXTS = frozenset({str, bytes, bytearray})
+_COLLECTIONS = frozenset({list, tuple, dict, set, frozenset})
+
+
+# -- pickle ----------------------------------------------------------------------------------------------------------
+
+
+def _pickle() -> Codec:
+    import pickle  # this codec alone needs it
+
+    yielding = _yielding_pickler(pickle)
+    encode, decode, protocol = pickle.dumps, pickle.loads, pickle.HIGHEST_PROTOCOL
+
+    def dumps(value: object) -> bytes:
+        try:
+            return encode(value, protocol)
+        # A __reduce__ may raise anything.
+        except Exception as error:
+            raise TypeError(f"pickle cannot carry it: {error}") from error
+
+    def encode_payload(value: Any) -> Any:
+        kind = _type_of(value)
+        if kind in PLAIN_TYPES:
+            # Plain bytes would be taken for an encoded payload.
+            return (value,) if kind is bytes else value
+        data = dumps(value)
+        # Perhaps in a string; the slower pickler decides.
+        return yielding(value) if b"__main__" in data else data
+
+    def loads(data: bytes) -> Any:
+        try:
+            # It comes from a process that runs our code.
+            return decode(data)
+        except Exception as error:
+            raise ValueError(f"pickle cannot read it: {type(error).__name__}: {error}") from error
+
+    def decode_payload(value: Any) -> Any:
+        kind = _type_of(value)
+        return loads(value) if kind is bytes else value[0] if kind is tuple else value
+
+    def decode_payload_in_thread(data: bytes) -> Any:
+        try:
+            with _without_collection:
+                return pickle.Unpickler(_YieldingReader(data)).load()  # noqa: S301  # as above
+        except Exception as error:
+            raise ValueError(f"pickle cannot read it: {type(error).__name__}: {error}") from error
+
+    return Codec(
+        "pickle",
+        dumps,
+        loads,
+        encode_payload=encode_payload,
+        decode_payload=decode_payload,
+        encode_payload_in_thread=yielding,
+        decode_payload_in_thread=decode_payload_in_thread,
+    )
+
+
+def _yielding_pickler(pickle: Any) -> Callable[[Any], bytes]:
+    """Return a function that pickles while other threads run and refuses objects of ``__main__``."""
+    from io import BytesIO
+
+    class Pickler(pickle.Pickler):  # type: ignore[misc]  # the module is imported where it is used
+        """A pickler that calls Python code for each object, so that the interpreter can switch threads."""
+
+        def persistent_id(self, _: object) -> None:
+            """Return None: the object is pickled."""
+
+        def reducer_override(self, obj: Any) -> Any:
+            """Refuse a class or function of ``__main__``, and objects of such a class."""
+            named = obj if hasattr(obj, "__qualname__") else _type_of(obj)
+            if getattr(named, "__module__", None) == "__main__":
+                raise TypeError(
+                    f"{named.__qualname__!r} is defined in __main__, which no worker imports; "
+                    "move it to a module of its own"
+                )
+            return NotImplemented
+
+    def dumps(value: object) -> bytes:
+        data = BytesIO()
+        try:
+            Pickler(data, pickle.HIGHEST_PROTOCOL).dump(value)
+        # A __reduce__ may raise anything.
+        except Exception as error:
+            raise TypeError(f"pickle cannot carry it: {error}") from error
+        return data.getvalue()
+
+    return dumps
+
+
+class _YieldingReader:
+    """A file over bytes whose methods are Python code, so that the interpreter can switch threads."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+
+    def read(self, size: int) -> bytes:
+        """Return the next ``size`` bytes."""
+        piece = bytes(self._data[self._at : self._at + size])
+        self._at += size
+        return piece
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill ``buffer``."""
+        piece = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(piece)] = piece
+        self._at += len(buffer)
+        return len(piece)
+
+    def readline(self) -> bytes:
+        """Return nothing: only protocol 0 has lines."""
+        return b""
+
+
+class _WithoutCollection:
+    """A context without garbage collection, which would block all threads while millions of objects are created."""
+
+    def __init__(self) -> None:
+        self._lock = _thread.allocate_lock()
+        self._blocks = 0
+        self._enabled = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._blocks:
+                self._enabled = gc.isenabled()
+                gc.disable()
+            self._blocks += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if not self._blocks and self._enabled:
+                gc.enable()
+
+
+_without_collection = _WithoutCollection()
+
+
+# -- msgpack and json ------------------------------------------------------------------------------------------------
+
+
+def _msgpack() -> Codec:
+    try:
+        from msgspec import msgpack  # this codec alone needs it
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "codec='msgpack' needs msgspec, which is not installed; "
+            "install lifecycle-control[pool], or give codec='json' or codec='pickle'",
+            name=error.name,
+        ) from error
+    encode = msgpack.Encoder().encode
+    decode = msgpack.Decoder().decode
+
+    def dumps(value: object) -> bytes:
+        try:
+            return bytes(encode(value))
+        except TypeError as error:
+            raise TypeError(f"msgpack cannot carry it: {error}; {_REMEDY}") from error
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise ValueError(f"msgpack cannot carry it: {error}") from error
+
+    def loads(data: bytes) -> Any:
+        try:
+            if len(data) < LARGE:
+                return decode(data)
+            with _without_collection:
+                return decode(data)
+        except RecursionError as error:
+            raise ValueError(f"msgpack cannot read it: {error}") from error
+
+    scalars = frozenset({type(None), bool, int, float, str, bytes})
+    return Codec("msgpack", dumps, loads, encode_payload=_only("msgpack", scalars, scalars), decode_payload=_as_it_is)
+
+
+def _json() -> Codec:
+    import json  # this codec alone needs it
+
+    # Lone surrogates are escaped; NaN and infinity are refused.
+    encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+    def dumps(value: object) -> bytes:
+        try:
+            return encode(value).encode()
+        except TypeError as error:
+            raise TypeError(f"json cannot carry it: {error}; {_REMEDY}") from error
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"json cannot carry it: {error}") from error
+
+    def loads(data: bytes) -> Any:
+        try:
+            if len(data) < LARGE:
+                return json.loads(data)
+            with _without_collection:
+                return json.loads(data)
+        except RecursionError as error:
+            raise ValueError(f"json cannot read it: {error}") from error
+
+    scalars = frozenset({type(None), bool, int, float, str})
+    return Codec(
+        "json", dumps, loads, encode_payload=_only("json", scalars, frozenset({str})), decode_payload=_as_it_is
+    )
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _only(name: str, scalars: frozenset[type], keys: frozenset[type]) -> Callable[[Any], Any]:
+    """Return a function that accepts values of these types, in lists and dicts, and raises TypeError for others.
+
+    The libraries would turn a tuple into a list and a date into text, and the other side would not turn them back.
+    """
+
+    def check(value: Any) -> Any:
+        if type(value) in scalars:
+            return value
+        # The list grows during the loop; the encoder refuses a list that contains itself.
+        found: list[Any] = [value]
+        seen: set[int] = set()
+        for each in found:
+            kind = _type_of(each)
+            if kind in scalars or id(each) in seen:
+                continue
+            seen.add(id(each))
+            if kind is dict:
+                for key in each:
+                    if type(key) not in keys:
+                        raise TypeError(_refusal(name, type(key), "key"))
+                found.extend(each.values())
+            elif kind is list:
+                found.extend(each)
+            else:
+                raise TypeError(_refusal(name, kind, "value"))
+        return value
+
+    return check
+
+
+def _refusal(name: str, kind: Any, what: str) -> str:
+    return f"{name} cannot carry a {what} of type {kind.__qualname__} as it is; {_REMEDY}"
+
+
+#: The advice in errors about values that a codec cannot carry.
+_REMEDY = "give numbers, text, lists and dicts of them, or have the pool use codec='pickle'"
+#: The factory of each codec.
+CODECS = {"pickle": _pickle, "msgpack": _msgpack, "json": _json}

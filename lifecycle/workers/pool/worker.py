@@ -1,0 +1,389 @@
+"""One process of a pool with what the pool knows about it, and the set of all of them.
+
+The phase of a worker is derived from its status, its calls and its health. Only the history of phases is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import signal
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from lifecycle import hooks
+from lifecycle.errors import InvalidTransition, RemoteError, WorkerFailed, WorkerLost
+from lifecycle.workers.containment import Level
+from lifecycle.workers.model import AT_WORK, FINAL, ProbeResult, Status
+from lifecycle.workers.pool.connection import Connection, ConnectionClosed
+from lifecycle.workers.pool.records import Health, Phase, PhaseChange, end_reason, phase_of
+from lifecycle.workers.process import ProcessWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from lifecycle.workers.model import Exit, WorkerState
+    from lifecycle.workers.pool.connection import Pong
+    from lifecycle.workers.pool.records import Reason
+    from lifecycle.workers.pool.settings import PoolSettings
+
+__all__ = ["PoolWorker", "WorkerSet"]
+
+_log = logging.getLogger("lifecycle.workers")
+
+_MIB: Final = 1024 * 1024
+
+
+class PoolWorker(ProcessWorker):
+    """One process of a pool, which answers calls, as many at a time as the pool's concurrency allows.
+
+    The pool starts and stops it; applications only read its attributes.
+
+    Args:
+        name: the name of the pool and a number; also its id.
+        settings: those of the pool.
+        pool: the sender of its hooks.
+        generation: the pool's generation at its creation.
+        on_close: called with it when it accepts no more calls.
+        on_protocol_error: called with it and the error when it breaks the protocol.
+    """
+
+    kind: ClassVar[str] = "member"
+    supervised = True
+
+    def __init__(
+        self,
+        name: str,
+        settings: PoolSettings,
+        *,
+        pool: object,
+        generation: int,
+        on_close: Callable[[PoolWorker], object],
+        on_protocol_error: Callable[[PoolWorker, Exception], object],
+    ) -> None:
+        process = settings.process
+        self.connection = Connection(
+            name, settings, on_close=partial(on_close, self), on_protocol_error=partial(on_protocol_error, self)
+        )
+        super().__init__(
+            name,
+            *settings.target.argv,
+            env=settings.environment(),
+            cwd=process.cwd,
+            stop_timeout=process.stop_timeout,
+            start_timeout=process.start_timeout,
+            contain=process.contain,
+            stdio=self.connection.pipes,
+        )
+        #: Unique among all workers of its pool, past and future.
+        self.id = name
+        self.generation = generation
+        #: The number of its running calls.
+        self.leases: int = 0
+        #: The number of calls that it was given.
+        self.calls = 0
+        #: Bytes of resident memory, as it last reported; None before.
+        self.rss: int | None = None
+        self.health: Health = Health.UNKNOWN
+        #: The number of failed health checks in a row.
+        self.failures: int = 0
+        #: Why the pool ends it, once it is decided: it gets no more calls.
+        self.draining: Reason | None = None
+        #: Why it was killed, in words, where its exit code does not say it.
+        self.fault = ""
+        #: The number of workers in its place that failed in a row before it.
+        self.attempt = 0
+        #: Whether it has ever answered a call.
+        self.has_answered = False
+        #: When it became ready, by the loop's clock.
+        self.ready_at: float = math.inf
+        #: When its last call ended, by the loop's clock.
+        self.idle_since: float = 0.0
+        #: Its limits before it is recycled.
+        self.max_calls: float = math.inf
+        self.max_rss: float = math.inf
+        self.timers: list[asyncio.TimerHandle] = []
+        self._pool = pool
+        self._first_probe_timeout = settings.heartbeat.timeout
+        # Only workers in Python handle the signals that request a cancellation or a stack dump.
+        self._is_python = settings.target.name is not None
+        self._loop = asyncio.get_running_loop()
+        self._phase_since = self._loop.time()
+        # The fields of changes, newest first: there are two per call, and few are ever read.
+        self._changes: deque[tuple[Phase, Phase, Reason, float, float, Mapping[str, object]]] = deque(maxlen=32)
+        self._start_failure: Reason = "init_failed"
+        self.on_change(self._status_changed)
+
+    @property
+    def pid(self) -> int | None:
+        """The process id; None before it has one."""
+        return self._pid
+
+    @property
+    def phase(self) -> Phase:
+        """Its phase."""
+        return self._phase(self._machine.state)
+
+    @property
+    def history(self) -> tuple[PhaseChange, ...]:
+        """The last 32 changes of its phase, newest first."""
+        return tuple(PhaseChange(*change) for change in self._changes)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it is not known to be unhealthy."""
+        return self.health is not Health.UNHEALTHY
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it runs and was ready."""
+        return self.status in AT_WORK
+
+    def _state_as(self, name: str, **known: Any) -> WorkerState:
+        """Return its state, including its health."""
+        state = super()._state_as(name, **known)
+        if state.health is None and self.health is not Health.UNKNOWN:
+            return replace(state, health=ProbeResult(self.healthy, str(self.phase)))
+        return state
+
+    async def suspend(self) -> None:
+        """Raise InvalidTransition: only the whole pool can be suspended."""
+        raise InvalidTransition(f"{self.name!r} is not suspended alone, it would be taken for dead; suspend its pool")
+
+    # -- calls ------------------------------------------------------------------------------------------------------
+
+    def check_out(self, session: str | None) -> None:
+        """Take one of its slots for a call of ``session``."""
+        self.leases += 1
+        if self.leases == 1:
+            self._record(Phase.READY, Phase.BUSY, "checkout", {} if session is None else {"session": session})
+
+    def check_in(self) -> None:
+        """Give a slot back."""
+        self.leases -= 1
+        if self.leases == 0 and self._machine.state is Status.RUNNING:
+            if self.healthy:
+                self._record(Phase.BUSY, Phase.READY, "checkin")
+            else:
+                self._record(Phase.BUSY, Phase.DEGRADED, "checkin_error")
+
+    # -- health -----------------------------------------------------------------------------------------------------
+
+    def mark_healthy(self, pong: Pong) -> None:
+        """Take the answer to a health check."""
+        before = self.phase
+        self.rss = pong.rss
+        self.failures, self.health = 0, Health.HEALTHY
+        if before is not self.phase:
+            self._record(before, self.phase, "health_restored")
+
+    def mark_unhealthy(self) -> None:
+        """Count a failed health check."""
+        before = self.phase
+        self.failures, self.health = self.failures + 1, Health.UNHEALTHY
+        if before is not self.phase:
+            self._record(before, self.phase, "health_check_failed")
+
+    def dump_stacks(self) -> None:
+        """Have it write its stacks to its stderr, even while a call holds the interpreter.
+
+        Skipped where the signal would reach a process that does not handle it.
+        """
+        if self._is_python and self._bond.level is not Level.PIDNS:
+            self.send_signal(signal.SIGUSR2)
+
+    # -- start and end ----------------------------------------------------------------------------------------------
+
+    def mark_pending(self) -> None:
+        """Note that it waits for its start."""
+        self._machine.to(Status.PENDING)
+
+    def request_stop(self, reason: Reason, timeout: float | None = None) -> None:
+        """Ask it to end; the first reason is the one that is reported."""
+        if self.phase.alive:
+            self.draining = reason
+        self.ask_to_stop(timeout)
+
+    def kill_orphaned(self) -> None:
+        """Kill its process group after its loop was closed."""
+        with suppress(OSError):
+            # The pid of a child that was not reaped belongs to no other process, even if the child has ended.
+            if self._pid is not None and os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                os.killpg(self._pid, signal.SIGKILL)
+
+    def cancel_timers(self) -> None:
+        """Cancel everything that is scheduled for it."""
+        for timer in self.timers:
+            timer.cancel()
+
+    async def _until_ready(self) -> None:
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                await self.connection.ready()
+                try:
+                    async with asyncio.timeout(self._first_probe_timeout):
+                        self.mark_healthy(await self.connection.ping())
+                except TimeoutError:
+                    self.mark_unhealthy()
+        except TimeoutError as error:
+            self._start_failure = "init_timeout"
+            raise WorkerFailed(f"{self.name!r} was not ready within {self._start_timeout:g} s") from error
+        except ConnectionClosed as error:
+            self._start_failure = "exited"
+            raise WorkerFailed(f"{self.name!r} ended before it was ready") from error
+
+    def _terminate(self, *, force: bool) -> None:
+        if force or self.fault:
+            super()._terminate(force=True)
+        elif self._started_at is None:
+            super()._terminate(force=False)
+        else:
+            # It ends by itself after its cleanup.
+            self.connection.bye(self.stop_timeout)
+
+    # -- phases -----------------------------------------------------------------------------------------------------
+
+    def _phase(self, status: Status) -> Phase:
+        return phase_of(status, leased=self.leases > 0, healthy=self.healthy)
+
+    def _status_changed(self, old: Status, new: Status) -> None:
+        if new is Status.STOPPING and self.draining is None:
+            self.draining = "shutdown"
+        before, after = self._phase(old), self._phase(new)
+        if before is not after:
+            self._record(before, after, self._reason(before, after))
+        if new in FINAL:
+            self.health = Health.UNKNOWN
+
+    def _reason(self, before: Phase, after: Phase) -> Reason:
+        """Return why its status took it from phase to phase."""
+        if after is Phase.TERMINATED:
+            if before is Phase.INITIALIZING:
+                return self._start_failure
+            return "killed" if self._machine.state is Status.KILLED else "exited"
+        if after is Phase.TERMINATING:
+            return end_reason(self.draining or "shutdown", before)
+        return "init_complete" if self.healthy else "init_degraded"
+
+    def _record(self, before: Phase, after: Phase, reason: Reason, meta: Mapping[str, object] | None = None) -> None:
+        now = self._loop.time()
+        self._changes.appendleft((before, after, reason, now - self._phase_since, time.time(), meta or {}))
+        self._phase_since = now
+        level = logging.INFO
+        if reason in ("checkout", "checkin"):
+            level = logging.DEBUG
+        elif after is Phase.DEGRADED or reason == "killed":
+            level = logging.WARNING
+        if _log.isEnabledFor(level):
+            _log.log(level, "%s: %s -> %s (%s)", self.name, before, after, reason)
+        if hooks.member_changed.receivers:
+            hooks.member_changed.announce(self._pool, member=self.id, change=PhaseChange(*self._changes[0]))
+
+    # -- errors -----------------------------------------------------------------------------------------------------
+
+    def call_lost(self, function: str, end: Exit) -> WorkerLost:
+        """Return the error for the caller of ``function``, which ran when this worker ended."""
+        return self._lost(f"{self.id!r} was lost while it worked on {function!r}", end)
+
+    def loss(self, message: str) -> WorkerLost:
+        """Return the error for its loss where its exit is unknown or does not matter."""
+        return WorkerLost(message, rss=self.rss, stderr=self.connection.pipes.tail())
+
+    def cause(self) -> Exception:
+        """Return why it ended: the error of its target if that was the cause."""
+        end = self._exit
+        if end is None or not isinstance(end.error, Exception):
+            return self.loss(f"{self.id!r} ended by itself")
+        if isinstance(end.error.__cause__, RemoteError):
+            return end.error.__cause__
+        if isinstance(end.error.__cause__, ConnectionClosed):
+            return self._lost(str(end.error), end)
+        return end.error
+
+    def _lost(self, message: str, end: Exit) -> WorkerLost:
+        if self.fault:
+            how = f"{self.fault}, and it was killed"
+        elif end.signal is not None:
+            how = f"it was killed by signal {end.signal}"
+            if end.signal == 9:  # noqa: PLR2004  # not every system has a name for it
+                how += ", perhaps out of memory"
+        elif end.exit_code is not None:
+            how = f"it exited with status {end.exit_code}"
+        else:
+            how = f"it {end.status}"
+        if self.rss is not None:
+            how += f"; it last had {self.rss / _MIB:.0f} MiB of memory"
+        if end.stderr.strip():
+            how += f"\nthe last of its stderr:\n{end.stderr.strip()}"
+        return WorkerLost(
+            f"{message}: {how}", exit_code=end.exit_code, signal=end.signal, rss=self.rss, stderr=end.stderr
+        )
+
+
+class WorkerSet:
+    """The workers of a pool that have not ended, and how many there should be.
+
+    Args:
+        size: the least and the most workers.
+        concurrency: the slots of each worker.
+    """
+
+    def __init__(self, size: tuple[int, int], concurrency: int) -> None:
+        self.low: int = size[0]
+        self.high: int = size[1]
+        self.concurrency = concurrency
+        self.generation = 0
+        #: By their ids, the oldest first.
+        self.by_id: dict[str, PoolWorker] = {}
+
+    def __iter__(self) -> Iterator[PoolWorker]:
+        return iter(tuple(self.by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def stays(self, worker: PoolWorker) -> bool:
+        """Whether the pool counts on ``worker``: it is not drained or outdated."""
+        return worker.draining is None and worker.generation == self.generation
+
+    @property
+    def size(self) -> int:
+        """The number of workers that stay, including those that start."""
+        return sum(map(self.stays, self.by_id.values()))
+
+    @property
+    def ready(self) -> int:
+        """The number of those that run."""
+        return sum(self.stays(worker) and worker.is_up for worker in self.by_id.values())
+
+    @property
+    def free_capacity(self) -> int:
+        """The number of slots that the workers would have that may still be started or become ready."""
+        return self.concurrency * (self.high - self.ready)
+
+    @property
+    def outdated(self) -> list[PoolWorker]:
+        """Workers of an earlier generation that are not drained yet."""
+        return [worker for worker in self if worker.generation != self.generation and worker.draining is None]
+
+    def wanted(self, waiting: int) -> int:
+        """Return the number of workers that are needed while ``waiting`` calls wait."""
+        usable = [worker for worker in self if worker.draining is None]
+        calls = waiting + sum(worker.leases for worker in usable)
+        unhealthy = sum(not worker.healthy for worker in usable)
+        return min(self.high, max(self.low, unhealthy + math.ceil(calls / self.concurrency)))
+
+    def in_excess(self) -> list[PoolWorker]:
+        """Return the workers above the largest size, the least useful first."""
+        staying = sorted(filter(self.stays, self), key=_usefulness)
+        return staying[: max(0, self.size - self.high)]
+
+
+def _usefulness(worker: PoolWorker) -> tuple[bool, bool, int, float]:
+    return (worker.is_up, worker.healthy, worker.leases, worker.idle_since)

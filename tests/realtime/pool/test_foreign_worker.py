@@ -1,0 +1,75 @@
+"""The member in Perl of the protocol's page does what the page says, and the page's tables are what is checked."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.errors import RemoteError
+from lifecycle.workers.pool.connection import CallCancelled
+from lifecycle.workers.pool.protocol import FROM_PARENT, FROM_WORKER, LIMIT, VERSION, codec, encode
+from tests.realtime.pool.workers import LIMIT as SECONDS
+from tests.realtime.pool.workers import chunks, outcome
+
+if TYPE_CHECKING:
+    from tests.realtime.pool.workers import Spawn
+
+# The member is a worker, whose life is a task; it ends with the fixture.
+pytestmark = pytest.mark.keeps_tasks
+
+PAGE = Path(__file__).parents[3] / "docs/reference/pool-protocol.md"
+
+
+def perl() -> str | None:
+    """The interpreter, if it has what the page's program needs."""
+    found = shutil.which("perl")
+    if found and subprocess.run([found, "-MJSON::PP", "-e1"], capture_output=True, check=False).returncode == 0:
+        return found
+    return None
+
+
+@pytest.mark.skipif(perl() is None, reason="there is no perl with JSON::PP")
+async def test_the_member_in_perl_answers_streams_fails_and_is_cancelled(spawn: Spawn, tmp_path: Path) -> None:
+    [program] = re.findall(r"^```perl\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "worker.pl").write_text(program)
+    member = await spawn([str(perl()), str(tmp_path / "worker.pl")], by="json")
+    async with asyncio.timeout(SECONDS):
+        await member.connection.ready()
+        assert (await member.connection.ping()).busy_id is None
+    assert await member.result("shout", "hello") == "HELLO"
+    text = " ".join(str(number) for number in range(100))
+    assert await chunks(member.call("words", text, window=3)) == text.split()
+    error = await member.result("whisper", "hello")
+    assert isinstance(error, RemoteError)
+    assert (error.type, error.message) == ("die", "there is no function whisper")
+    request = member.call("words", text, window=4)
+    assert await request.next_chunk() == "0"
+    async with asyncio.timeout(SECONDS):
+        assert (await member.connection.ping()).busy_id == request.number
+    request.cancel("enough")
+    assert isinstance(await outcome(request), CallCancelled)
+    member.connection.bye(SECONDS)
+    assert (await member.end()).exit_code == 0
+    assert not member.broken
+
+
+def test_the_page_has_every_frame_with_as_many_items_as_it_has() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|", PAGE.read_text(), re.MULTILINE)
+    told = {tag: len([item for item in items.split(",") if item.strip()]) for tag, items in rows}
+    assert told == {tag: len(types) for tag, types in {**FROM_WORKER, **FROM_PARENT}.items()}
+
+
+def test_the_page_has_the_numbers_that_are_used() -> None:
+    text = PAGE.read_text()
+    assert f"The version is {VERSION}," in text
+    assert f"{LIMIT:,}".replace(",", " ") in text
+    [shown] = re.findall(r"^([0-9a-f ]{11}) (\[.*\])$", text, re.MULTILINE)
+    frame = encode(codec("json"), ["call", 1, "predict", [7], {}, 9.98, 0])
+    assert frame == bytes.fromhex(shown[0]) + shown[1].encode()
+    assert f"these {len(frame)} bytes" in text

@@ -1,0 +1,213 @@
+"""Programs that are no members, or bad ones: each is found out, and what it was asked for fails at once."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.errors import RemoteError
+from lifecycle.workers.pool.connection import ConnectionClosed
+from lifecycle.workers.pool.protocol import VERSION, ProtocolError
+from tests.realtime.pool.workers import LIMIT, outcome, python
+
+if TYPE_CHECKING:
+    from tests.realtime.pool.workers import Spawn, Up
+
+# The member is a worker, whose life is a task; it ends with the fixture.
+pytestmark = pytest.mark.keeps_tasks
+
+#: What a member without this library has to do, in the least that does it.
+MEMBER = f"""
+import json, os, struct, sys, time
+
+def send(*frame):
+    body = json.dumps(frame).encode()
+    sys.stdout.buffer.write(struct.pack(">I", len(body)) + body)
+    sys.stdout.buffer.flush()
+
+def receive():
+    return json.loads(sys.stdin.buffer.read(*struct.unpack(">I", sys.stdin.buffer.read(4))))
+
+def answer(*frames):
+    "Greet, be ready, wait for a call, and send these; then stay."
+    send("hello", {VERSION}, os.getpid(), "test")
+    receive()
+    send("ready")
+    receive()
+    for frame in frames:
+        send(*frame)
+    stay()
+
+def stay():
+    while sys.stdin.buffer.read(1):
+        pass
+"""
+
+
+async def start(spawn: Spawn, code: str) -> Up:
+    return await spawn(python(MEMBER + code), by="json")
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("print('hello there', flush=True); stay()", "b'hell'"),
+        ("send('ready'); stay()", "ready at a time when that was not asked"),
+        ("send('pong', 1, None, 0, 0); stay()", "answered ping 1, which was not sent"),
+        ("send('result', 1, 2); stay()", "answered call 1, which it does not have"),
+        ("send('hello', 99, 1, 'test 1.0'); stay()", "speaks version 99 of the protocol (test 1.0); this is version 1"),
+        ("send('hello', 1, 1, 'test'); send('hello', 1, 1, 'test'); stay()", "greeted twice"),
+        ("send('hello', 1, 1, 'test', 'more'); stay()", "is no frame 'hello'"),
+        ("send('hello', 1, 1, 'test'); receive(); send('ready'); send('ready'); stay()", "at a time"),
+    ],
+)
+async def test_a_greeting_that_is_none_breaks_the_link_before_it_is_ready(spawn: Spawn, code: str, why: str) -> None:
+    member = await start(spawn, code)
+    async with asyncio.timeout(LIMIT):
+        if code.count("send('ready')") < 2:
+            with pytest.raises(ProtocolError):
+                await member.connection.ready()
+        while not member.broken:
+            await asyncio.sleep(0.001)
+    assert why in str(member.broken[0])
+    assert member.connection.closed
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("answer(['result', 2, 'x'])", "answered call 2, which it does not have"),
+        ("answer(['result', 1])", "is no frame 'result'"),
+        ("answer(['surprise', 1])", "'surprise' is no tag that may come"),
+        ("answer(['chunk', 1, 'x'])", "sent more chunks than it was granted"),
+        ("answer(['end', 1])", "ended a stream that it is not"),
+        ("answer(['pong', 7, None, 0, 0])", "answered ping 7"),
+        ("answer({'a': 1})", "is no tag that may come"),
+        ("answer(['call', 1, 'f', [], {}, None, 0])", "'call' is no tag that may come"),
+    ],
+)
+async def test_an_answer_that_is_none_fails_the_call_and_says_what_was_wrong(spawn: Spawn, code: str, why: str) -> None:
+    member = await start(spawn, code)
+    await member.connection.ready()
+    error = await outcome(member.call("f"))
+    assert isinstance(error, ConnectionClosed)
+    assert isinstance(error.__cause__, ProtocolError)
+    assert [str(each) for each in member.broken] == [str(error.__cause__)]
+    assert why in str(error.__cause__)
+    assert isinstance(await member.result("f"), ConnectionClosed)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\xff\xff\xff\xff garbage", "is more than the 67108864 allowed"),
+        (struct.pack(">I", 5) + b"abcde", "is no json"),
+        (b"GET / HTTP/1.1\r\n", "b'GET '"),
+        (struct.pack(">I", 0), "is no json"),
+    ],
+)
+async def test_bytes_that_are_no_frames_break_the_link(spawn: Spawn, data: bytes, why: str) -> None:
+    code = f"sys.stdout.buffer.write({data!r}); sys.stdout.buffer.flush(); stay()"
+    member = await start(spawn, f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive(); {code}")
+    await member.connection.ready()
+    error = await outcome(member.call("f"))
+    assert isinstance(error, ConnectionClosed)
+    assert why in str(error)
+    assert len(member.broken) == 1
+
+
+async def test_more_chunks_than_were_granted_break_the_link(spawn: Spawn) -> None:
+    member = await start(spawn, "answer(*[['chunk', 1, number] for number in range(4)])")
+    await member.connection.ready()
+    request = member.call("f", window=3)
+    assert isinstance(await outcome(request), ConnectionClosed)
+    assert [await request.next_chunk() for _ in range(3)] == [0, 1, 2], "what came before is good"
+    with pytest.raises(ConnectionClosed):
+        await request.next_chunk()
+
+
+async def test_an_end_in_the_middle_of_a_frame_is_an_end_and_no_fault(spawn: Spawn) -> None:
+    """It was killed, perhaps; how is known by its exit."""
+    member = await start(
+        spawn,
+        f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive();"
+        "sys.stdout.buffer.write(b'\\0\\0\\0\\xffabc'); sys.stdout.buffer.flush(); os._exit(7)",
+    )
+    await member.connection.ready()
+    error = await outcome(member.call("f"))
+    assert isinstance(error, ConnectionClosed)
+    assert "in the middle of a frame" in str(error)
+    assert (await member.end()).exit_code == 7
+    assert not member.broken
+
+
+async def test_a_program_that_ends_at_once_is_no_member(spawn: Spawn) -> None:
+    member = await start(spawn, "sys.exit('I am no member')")
+    with pytest.raises(ConnectionClosed):
+        await member.connection.ready()
+    end = await member.end()
+    assert (end.exit_code, "I am no member" in end.stderr) == (1, True)
+
+
+async def test_one_that_closes_its_output_and_lives_on_fails_what_it_was_asked_for(spawn: Spawn) -> None:
+    member = await start(
+        spawn,
+        f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive(); os.close(1); time.sleep(1000)",
+    )
+    await member.connection.ready()
+    assert isinstance(await outcome(member.call("f")), ConnectionClosed)
+    assert member.connection.closed
+    assert not member.broken
+
+
+async def test_one_that_never_reads_is_written_to_without_waiting(spawn: Spawn) -> None:
+    member = await start(spawn, f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); time.sleep(1000)")
+    await member.connection.ready()
+    requests = [member.call("f", "x" * 1_000_000) for _ in range(5)]
+    ping = asyncio.ensure_future(member.connection.ping())
+    await asyncio.sleep(0)
+    assert not any(each.future.done() for each in requests)
+    member.connection.bye(1.0)
+    member.connection.pipes.close()
+    for each in requests:
+        assert isinstance(await outcome(each), ConnectionClosed)
+    with pytest.raises(ConnectionClosed):
+        await ping
+
+
+async def test_an_answer_just_before_the_end_is_delivered(spawn: Spawn) -> None:
+    member = await start(
+        spawn,
+        f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive();"
+        "send('result', 1, 'x' * 50000); os._exit(0)",
+    )
+    await member.connection.ready()
+    assert await member.result("f") == "x" * 50000
+
+
+async def test_a_flood_of_errors_without_an_end_of_a_line_is_bounded(spawn: Spawn) -> None:
+    member = await start(
+        spawn,
+        f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive();"
+        "sys.stderr.write('x' * 5_000_000); sys.stderr.flush(); send('error', 1, 'E', 'm', 't', False); stay()",
+    )
+    await member.connection.ready()
+    error = await outcome(member.call("f"))
+    assert isinstance(error, RemoteError)
+    assert (error.type, error.message, error.traceback) == ("E", "m", "t")
+    assert len(member.connection.pipes.tail()) == 4096
+
+
+async def test_what_is_nobodys_fault_costs_a_member_nothing(spawn: Spawn) -> None:
+    """A cancellation and a credit for a call that has been answered meanwhile are late, and no more."""
+    member = await spawn("tests.realtime.pool.served:Plain")
+    await member.connection.ready()
+    request = member.call("echo", 1)
+    assert await outcome(request) == 1
+    # As if they had crossed the answer.
+    for frame in (["cancel", request.number, "late"], ["credit", request.number, 5], ["cancel", 999, "never"]):
+        member.connection.send(frame)
+    assert await member.result("echo", 2) == 2

@@ -1,0 +1,220 @@
+"""What a member in Python answers: results, errors, streams; in its main thread, in threads, and in a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from lifecycle.errors import RemoteError, RemoteTraceback
+from tests.realtime.pool.workers import LIMIT, chunks, outcome, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.realtime.pool.workers import Spawn
+
+# The member is a worker, whose life is a task; it ends with the fixture.
+pytestmark = pytest.mark.keeps_tasks
+
+KINDS = [("Plain", 1), ("Plain", 4), ("Loop", 4)]
+SERVED = "tests.realtime.pool.served"
+
+
+@pytest.mark.parametrize("by", ["msgpack", "json", "pickle"])
+async def test_calls_are_answered_and_state_is_kept_whatever_the_codec(up: Spawn, by: str) -> None:
+    member = await up("Plain", 3, by=by)
+    assert await member.result("times", 14) == 42
+    assert await member.result("times", 1, and_more=2) == 5
+    assert await member.result("count") == 2
+    value = [None, True, "grüße", {"a": [1.5]}]
+    assert await member.result("echo", value) == value
+    assert await chunks(member.call("numbers", 20, window=3)) == list(range(20))
+
+
+async def test_a_function_is_a_target_and_others_are_called_by_where_they_are(up: Spawn) -> None:
+    member = await up("echo")
+    assert await member.result("echo", 1) == 1
+    assert await member.result(f"{SERVED}:echo", 2) == 2
+    assert await member.result("builtins:len", "four") == 4
+    assert isinstance(await member.result("no_such_function"), RemoteError)
+    assert (await member.result("no.such:thing")).type == "ModuleNotFoundError"
+
+
+@pytest.mark.parametrize(("served", "concurrency"), KINDS)
+async def test_a_function_that_raises_fails_its_call_with_the_traceback_there(
+    up: Spawn, served: str, concurrency: int
+) -> None:
+    member = await up(served, concurrency=concurrency)
+    error = await member.result("fail", "bad input")
+    assert isinstance(error, RemoteError)
+    assert (error.type, error.message, str(error)) == ("ValueError", "bad input", "ValueError: bad input")
+    assert isinstance(error.__cause__, RemoteTraceback)
+    assert "raise ValueError(message)" in str(error.__cause__)
+    assert "pool/child" not in error.traceback, "it begins where theirs begins"
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.type, again.message, again.traceback) == (error.type, error.message, error.traceback)
+    assert str(again.__cause__) == str(error.__cause__)
+    assert await member.result("echo", 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("way", "type_", "message"),
+    [
+        ("exit", "SystemExit", "3"),
+        ("interrupt", "KeyboardInterrupt", ""),
+        ("nasty", f"{SERVED}.Nasty", "(its message cannot be read: RuntimeError)"),
+        ("surrogate", "ValueError", "?"),
+        ("deep", "RecursionError", "maximum recursion depth exceeded"),
+        (
+            "unsendable",
+            "TypeError",
+            "'fail_in_a_way' returned what cannot be sent: pickle cannot carry it: ",
+        ),
+        ("large", "ValueError", "'fail_in_a_way' returned what cannot be sent: a frame of 68157"),
+    ],
+)
+async def test_whatever_a_function_does_the_member_answers_and_goes_on(
+    up: Spawn, way: str, type_: str, message: str
+) -> None:
+    member = await up("Plain")
+    error = await member.result("fail_in_a_way", way)
+    assert isinstance(error, RemoteError)
+    assert error.type == type_
+    assert error.message.startswith(message)
+    assert await member.result("echo", 1) == 1
+
+
+async def test_what_is_too_large_or_cannot_be_carried_is_refused_here_and_nothing_is_sent(up: Spawn) -> None:
+    member = await up("Plain")
+    with pytest.raises(ValueError, match="send less at a time"):
+        member.call("echo", bytes(65 * 1024 * 1024))
+    with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock' object"):
+        member.call("echo", threading.Lock())
+    assert member.connection.busy_until == 0
+    assert await member.result("count") == 0
+
+
+async def test_a_large_value_goes_both_ways(up: Spawn) -> None:
+    member = await up("Plain")
+    assert await member.result("echo", bytes(20_000_000)) == bytes(20_000_000)
+
+
+async def test_what_cannot_be_unpickled_fails_its_call_alone(up: Spawn) -> None:
+    member = await up("Plain", by="pickle")
+    error = await member.result("fail_in_a_way", "unreadable")
+    assert isinstance(error, RemoteError)
+    assert "cannot be read here: pickle cannot read it: RuntimeError: not here" in error.message
+    from tests.realtime.pool.served import Unreadable  # it is for members
+
+    there = await member.result("echo", Unreadable())
+    assert isinstance(there, RemoteError)
+    assert "not here" in there.message
+    assert await member.result("echo", 1) == 1
+    assert not member.broken
+
+
+async def test_several_run_at_a_time_where_the_target_is_async(up: Spawn) -> None:
+    member = await up("Loop", concurrency=5)
+    assert await asyncio.gather(*(outcome(member.call("meet", 5)) for _ in range(5))) == [5] * 5
+    assert await chunks(member.call("numbers", 50, window=4)) == list(range(50))
+    error = await member.result("give_itself_up")
+    assert isinstance(error, RemoteError)
+    assert error.type == "asyncio.exceptions.CancelledError"
+
+
+async def test_an_async_function_is_a_target(up: Spawn) -> None:
+    member = await up("echo_in_a_loop")
+    assert await member.result("echo_in_a_loop", 7) == 7
+
+
+async def test_an_async_function_in_a_member_without_a_loop_is_refused(up: Spawn) -> None:
+    member = await up("Plain")
+    error = await member.result(f"{SERVED}:echo_in_a_loop", 7)
+    assert isinstance(error, RemoteError)
+    assert "is async, and the target of this pool is not" in error.message
+
+
+async def test_several_run_at_a_time_in_threads(up: Spawn, tmp_path: Path) -> None:
+    member = await up("Plain", concurrency=2)
+    started = tmp_path / "started"
+    sleeping = member.call("spin", str(started))
+    await until(started)
+    assert await member.result("echo", "meanwhile") == "meanwhile"
+    assert await chunks(member.call("numbers", 30, window=2)) == list(range(30))
+    sleeping.cancel("enough")
+    await outcome(sleeping)
+
+
+@pytest.mark.parametrize(("served", "concurrency"), KINDS[:2])
+async def test_a_stream_that_fails_does_so_after_what_came_before(up: Spawn, served: str, concurrency: int) -> None:
+    member = await up(served, concurrency=concurrency)
+    for function, type_ in (("numbers_then_fail", "ValueError"), ("numbers_then_unsendable", "TypeError")):
+        request = member.call(function, 3, window=10)
+        assert [await request.next_chunk() for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(RemoteError) as failed:
+            await request.next_chunk()
+        assert failed.value.type == type_
+    not_iterable = member.call("count", window=2)
+    assert isinstance(await outcome(not_iterable), RemoteError)
+    assert await chunks(member.call("numbers", 3, window=10)) == [0, 1, 2]
+
+
+async def test_a_slow_consumer_holds_the_stream_back_and_pings_are_answered(up: Spawn) -> None:
+    """Of a thousand blocks of 1 MiB no more than the window is ever here, or on its way."""
+    member = await up("Plain")
+    request = member.call("blocks", 1000, 1024 * 1024, window=4)
+    rss = psutil.Process().memory_info().rss
+    for _ in range(20):
+        assert len(await request.next_chunk()) == 1024 * 1024
+        async with asyncio.timeout(LIMIT):
+            pong = await member.connection.ping()
+        assert pong.busy_id == request.number
+    assert psutil.Process().memory_info().rss - rss < 64 * 1024 * 1024
+    request.cancel("enough")
+    await outcome(request)
+
+
+async def test_what_user_code_prints_and_reads_does_not_mix_with_the_protocol(
+    up: Spawn, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "lifecycle.workers.member")
+    member = await up("Plain")
+    assert await member.result("print_and_read", "hello from the member") == ""
+    member.connection.bye(LIMIT)
+    await member.end()
+    said = [record.message for record in caplog.records]
+    assert "hello from the member" in said
+    assert "written to descriptor 1" in said
+    assert "hello from the member" in member.connection.pipes.tail()
+
+
+async def test_a_member_that_floods_its_errors_is_not_held_up_and_the_last_of_it_is_kept(up: Spawn) -> None:
+    member = await up("Plain")
+    assert await member.result("flood", 20_000) == 20_000
+    member.connection.bye(LIMIT)
+    await member.end()
+    assert len(member.connection.pipes.tail()) == 4096
+
+
+@pytest.mark.parametrize(("function", "started"), [("spin", True), ("sleep", True)])
+async def test_a_pong_says_which_call_runs_and_for_how_long(
+    up: Spawn, function: str, started: bool, tmp_path: Path
+) -> None:
+    member = await up("Plain")
+    async with asyncio.timeout(LIMIT):
+        idle = await member.connection.ping()
+    assert (idle.busy_id, idle.busy_seconds) == (None, 0)
+    assert 1_000_000 < idle.rss < 1_000_000_000
+    request = member.call(function, str(tmp_path / "started"))
+    await until(tmp_path / "started")
+    async with asyncio.timeout(LIMIT):
+        first, second = await member.connection.ping(), await member.connection.ping()
+    assert first.busy_id == second.busy_id == request.number
+    assert 0 < first.busy_seconds < second.busy_seconds
+    request.cancel("enough")
+    await outcome(request)

@@ -1,0 +1,187 @@
+"""Taking a call back: what runs is interrupted where it can be, cleans up, and nothing else is ever hit."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.errors import RemoteError
+from lifecycle.workers.pool.connection import CallCancelled, ConnectionClosed
+from tests.realtime.pool.workers import LIMIT, chunks, outcome, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.realtime.pool.workers import Spawn, Up
+
+# The member is a worker, whose life is a task; it ends with the fixture.
+pytestmark = pytest.mark.keeps_tasks
+
+KINDS = [("Plain", 1), ("Plain", 4), ("Loop", 4)]
+
+
+@pytest.mark.parametrize(
+    ("served", "concurrency", "function"),
+    [("Plain", 1, "sleep"), ("Plain", 1, "spin"), ("Plain", 4, "spin"), ("Loop", 4, "sleep"), ("Loop", 4, "spin")],
+)
+async def test_a_running_call_is_broken_off_and_its_member_goes_on(
+    up: Spawn, tmp_path: Path, served: str, concurrency: int, function: str
+) -> None:
+    member = await up(served, concurrency=concurrency)
+    request = member.call(function, str(tmp_path / "started"))
+    await until(tmp_path / "started")
+    settled = request.cancel("enough")
+    assert request.cancel("enough") is settled
+    assert isinstance(await outcome(request), CallCancelled)
+    assert settled.done()
+    assert await member.result("echo", "still there") == "still there"
+    assert member.connection.busy_until == 0
+
+
+async def test_a_call_that_was_not_begun_never_is(up: Spawn, tmp_path: Path) -> None:
+    member = await up("Plain")
+    running = member.call("spin", str(tmp_path / "running"))
+    waiting = member.call("spin", str(tmp_path / "waiting"))
+    await until(tmp_path / "running")
+    waiting.cancel("enough")
+    running.cancel("enough")
+    assert isinstance(await outcome(waiting), CallCancelled)
+    assert isinstance(await outcome(running), CallCancelled)
+    assert not (tmp_path / "waiting").exists()
+
+
+async def test_what_a_call_does_to_clean_up_is_not_interrupted(up: Spawn, tmp_path: Path) -> None:
+    member = await up("Plain")
+    request = member.call("stubborn", str(tmp_path / "started"), str(tmp_path / "cleaned"))
+    await until(tmp_path / "started")
+    request.cancel("enough")
+    assert isinstance(await outcome(request), CallCancelled)
+    assert (tmp_path / "cleaned").exists()
+
+
+@pytest.mark.parametrize(("served", "concurrency"), KINDS)
+@pytest.mark.parametrize("taken", [0, 1, 5])
+async def test_a_stream_that_is_broken_off_closes_its_generator(
+    up: Spawn, tmp_path: Path, served: str, concurrency: int, taken: int
+) -> None:
+    """Whether it waits for credit, or is about to be asked for more."""
+    member = await up(served, concurrency=concurrency)
+    request = member.call("numbers", 10**9, str(tmp_path / "closed"), window=4)
+    first = await request.next_chunk()
+    assert [first, *[await request.next_chunk() for _ in range(taken)]] == list(range(taken + 1))
+    request.cancel("enough")
+    assert isinstance(await outcome(request), CallCancelled)
+    assert (tmp_path / "closed").exists()
+    assert await chunks(member.call("numbers", 5, window=4)) == list(range(5))
+
+
+async def test_a_stream_that_sleeps_between_two_items_is_broken_off(up: Spawn, tmp_path: Path) -> None:
+    member = await up("Plain")
+    request = member.call("waits_in_between", str(tmp_path / "started"), str(tmp_path / "closed"), window=4)
+    assert await request.next_chunk() == 1
+    await until(tmp_path / "started")
+    request.cancel("enough")
+    with pytest.raises(CallCancelled):
+        await request.next_chunk()
+    assert (tmp_path / "closed").exists()
+
+
+@pytest.mark.parametrize(("served", "concurrency"), KINDS)
+async def test_a_cancellation_hits_its_own_call_or_none_whenever_it_comes(
+    up: Spawn, served: str, concurrency: int
+) -> None:
+    """Each call is answered once: by its own result, or by a cancellation that was asked for."""
+    member = await up(served, concurrency=concurrency)
+    chance = random.Random(7)
+    for _ in range(60):
+        calls = [(value, member.call("echo", value)) for value in range(chance.randint(1, 6))]
+        for _ in range(chance.randint(0, 30)):
+            await asyncio.sleep(0)
+        for _, request in calls:
+            if chance.random() < 0.5:
+                request.cancel("enough")
+        for value, request in calls:
+            answer = await outcome(request)
+            assert answer == value or (request.cancelled and isinstance(answer, CallCancelled))
+    assert await member.result("echo", "sound") == "sound"
+    assert not member.broken
+
+
+@pytest.mark.parametrize(("served", "concurrency"), KINDS)
+async def test_a_stream_is_broken_off_wherever_it_is_and_the_frames_stay_whole(
+    up: Spawn, served: str, concurrency: int
+) -> None:
+    member = await up(served, concurrency=concurrency)
+    chance = random.Random(11)
+    for _ in range(40):
+        request = member.call("numbers", 10**9, window=chance.randint(1, 8))
+        for number in range(chance.randint(0, 20)):
+            assert await request.next_chunk() == number
+        for _ in range(chance.randint(0, 20)):
+            await asyncio.sleep(0)
+        request.cancel("enough")
+        assert isinstance(await outcome(request), CallCancelled)
+    assert await member.result("echo", "sound") == "sound"
+    assert not member.broken
+
+
+async def test_who_waits_may_be_cancelled_and_the_answer_is_still_awaited(up: Spawn, tmp_path: Path) -> None:
+    member = await up("Plain")
+    request = member.call("spin", str(tmp_path / "started"))
+    await until(tmp_path / "started")
+    request.future.cancel()
+    async with asyncio.timeout(LIMIT):
+        await request.cancel("enough")
+    assert await member.result("echo", 1) == 1
+
+
+async def test_c_code_that_holds_the_interpreter_confirms_nothing_and_answers_no_ping(
+    up: Spawn, tmp_path: Path
+) -> None:
+    member = await up("Plain", stop_timeout=0.0)
+    request = member.call("hold", str(tmp_path / "started"))
+    await until(tmp_path / "started")
+    settled = request.cancel("enough")
+    ping = asyncio.ensure_future(member.connection.ping())
+    # Its stacks are written by C code, which needs no interpreter.
+    member.worker.send_signal(signal.SIGUSR2)
+    async with asyncio.timeout(LIMIT):
+        while "in hold" not in member.connection.pipes.tail():
+            await asyncio.sleep(0.001)
+    assert not settled.done()
+    assert not ping.done()
+    member.worker.ask_to_stop(0)
+    assert (await member.end()).signal == signal.SIGKILL
+    assert settled.done()
+    assert isinstance(await outcome(request), ConnectionClosed)
+    with pytest.raises(ConnectionClosed):
+        await ping
+
+
+async def test_the_signal_that_cancels_does_nothing_to_a_member_that_is_idle_or_not_meant(
+    up: Spawn, tmp_path: Path
+) -> None:
+    member = await up("Plain")
+    member.worker.send_signal(signal.SIGUSR1)
+    member.worker.send_signal(signal.SIGINT)
+    assert await member.result("echo", 1) == 1
+    request = member.call("spin", str(tmp_path / "started"))
+    await until(tmp_path / "started")
+    member.worker.send_signal(signal.SIGUSR1)
+    async with asyncio.timeout(LIMIT):
+        assert (await member.connection.ping()).busy_id == request.number
+    request.cancel("enough")
+    assert isinstance(await outcome(request), CallCancelled)
+
+
+async def test_a_refused_argument_leaves_no_trace(up: Spawn) -> None:
+    member: Up = await up("Plain")
+    unsendable: Any = threading.Lock()
+    with pytest.raises(TypeError):
+        member.call("echo", unsendable)
+    assert isinstance(await member.result("fail", "as ever"), RemoteError)

@@ -1,0 +1,195 @@
+"""How a member begins and ends: what cannot be set up says why, and nobody is left when the parent is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from lifecycle.errors import RemoteError, WorkerFailed
+from lifecycle.workers import Status
+from lifecycle.workers.pool.connection import ConnectionClosed
+from tests.realtime.pool.workers import LIMIT, connect, outcome, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.realtime.pool.workers import Spawn
+
+# The member is a worker, whose life is a task; it ends with the fixture.
+pytestmark = pytest.mark.keeps_tasks
+
+SERVED = "tests.realtime.pool.served"
+
+
+async def test_a_member_greets_and_is_ready(spawn: Spawn) -> None:
+    member = await spawn(f"{SERVED}:Plain", 1)
+    await member.connection.ready()
+    await member.connection.ready()
+    assert await member.result("echo", 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "init", "type_", "message"),
+    [
+        ("Broken", ["no model there"], "OSError", "no model there"),
+        ("Broken", [], "TypeError", "Broken.__init__() missing 1 required positional argument: 'message'"),
+        ("echo", [1], "TypeError", f"init=[1] was given, but '{SERVED}:echo' is a function; init is for a class"),
+        ("not_callable", [], "TypeError", f"target='{SERVED}:not_callable' is 42, which cannot be called"),
+        ("nothing", [], "AttributeError", f"module '{SERVED}' has no attribute 'nothing'"),
+    ],
+)
+async def test_a_target_that_cannot_be_made_says_why_and_its_member_ends(
+    spawn: Spawn, target: str, init: list[object], type_: str, message: str
+) -> None:
+    member = await spawn(f"{SERVED}:{target}", *init)
+    with pytest.raises(RemoteError) as failed:
+        await member.connection.ready()
+    assert (failed.value.type, failed.value.message) == (type_, message)
+    assert (await member.end()).exit_code == 1
+    assert not member.broken
+
+
+async def test_a_module_that_is_not_there_is_named(spawn: Spawn) -> None:
+    member = await spawn("no_such_module_at_all:f")
+    with pytest.raises(RemoteError, match="ModuleNotFoundError: No module named 'no_such_module_at_all'"):
+        await member.connection.ready()
+
+
+async def test_what_it_was_to_be_made_of_is_refused_here_where_it_cannot_be_sent() -> None:
+    with pytest.raises(TypeError, match="type object as it is; give numbers"):
+        connect(f"{SERVED}:Plain", object(), codec="msgpack")
+
+
+async def test_a_module_beside_the_library_or_in_the_directory_is_not_imported_by_mistake(tmp_path: Path) -> None:
+    """The package has a ``codecs``, and a directory may have anything."""
+    for name in ("codecs", "signal", "msgspec", "lifecycle"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
+    member = connect(f"{SERVED}:echo", codec="msgpack", cwd=tmp_path)
+    await member.worker.start()
+    async with asyncio.timeout(LIMIT):
+        await member.connection.ready()
+        assert await member.result("echo", 1) == 1
+        await member.worker.stop()
+
+
+async def test_goodbye_lets_the_running_call_finish(up: Spawn) -> None:
+    member = await up("Plain")
+    request = member.call("sleep", "", 0.05)
+    member.connection.bye(LIMIT)
+    member.connection.bye(LIMIT)
+    assert await outcome(request) is None
+    end = await member.end()
+    assert (end.status, end.exit_code) == (Status.FINISHED, 0)
+
+
+@pytest.mark.parametrize(("served", "concurrency", "function"), [("Plain", 1, "sleep"), ("Loop", 2, "sleep")])
+async def test_goodbye_takes_back_what_does_not_finish_in_time(
+    up: Spawn, tmp_path: Path, served: str, concurrency: int, function: str
+) -> None:
+    member = await up(served, concurrency=concurrency)
+    request = member.call(function, str(tmp_path / "started"))
+    await until(tmp_path / "started")
+    member.connection.bye(0.05)
+    # Nobody here took it back.
+    assert isinstance(await outcome(request), ConnectionClosed)
+    await member.end()
+    assert not member.broken
+
+
+@pytest.mark.parametrize(("served", "concurrency"), [("Plain", 1), ("Plain", 4), ("Loop", 4)])
+async def test_a_stop_breaks_off_what_runs_and_the_member_dies_of_the_signal(
+    up: Spawn, tmp_path: Path, served: str, concurrency: int
+) -> None:
+    member = await up(served, concurrency=concurrency)
+    request = member.call("spin", str(tmp_path / "started"))
+    await until(tmp_path / "started")
+    await member.worker.stop(LIMIT)
+    end = await member.end()
+    assert (end.status, end.signal) == (Status.STOPPED, signal.SIGTERM)
+    assert isinstance(await outcome(request), ConnectionClosed)
+    assert not member.broken
+
+
+async def test_a_stop_ends_a_member_that_is_idle_or_not_ready(spawn: Spawn, up: Spawn, tmp_path: Path) -> None:
+    slow = await spawn(f"{SERVED}:Slow", str(tmp_path / "started"))
+    await until(tmp_path / "started")
+    for member in (slow, await up("Plain")):
+        await member.worker.stop(LIMIT)
+        assert (await member.end()).status is Status.STOPPED
+    with pytest.raises(ConnectionClosed):
+        await slow.connection.ready()
+
+
+async def test_a_member_that_dies_during_a_call_fails_it_and_says_how_it_ended(up: Spawn) -> None:
+    member = await up("Plain")
+    request = member.call("die", int(signal.SIGKILL))
+    assert isinstance(await outcome(request), ConnectionClosed)
+    end = await member.end()
+    assert end.signal == signal.SIGKILL
+    assert isinstance(end.error, WorkerFailed)
+    assert isinstance(await member.result("echo", 1), ConnectionClosed)
+    with pytest.raises(ConnectionClosed):
+        await member.connection.ping()
+    assert not member.broken
+
+
+async def test_a_member_that_crashes_leaves_its_stacks_behind(up: Spawn) -> None:
+    member = await up("Plain")
+    assert isinstance(await member.result("die", int(signal.SIGSEGV)), ConnectionClosed)
+    end = await member.end()
+    assert end.signal == signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in end.stderr
+    assert "in die" in end.stderr
+
+
+async def test_what_a_member_forked_neither_hides_its_end_nor_survives_it(up: Spawn) -> None:
+    """It has the pipes open, and leaves the group with nothing."""
+    member = await up("Plain")
+    forked = psutil.Process(await member.result("fork"))
+    request = member.call("die", int(signal.SIGKILL))
+    assert isinstance(await outcome(request), ConnectionClosed)
+    await member.end()
+    async with asyncio.timeout(LIMIT):
+        while forked.is_running() and forked.status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(0.001)
+
+
+PARENT = """
+import asyncio, math, sys
+from tests.realtime.pool.workers import connect, spec_of
+
+async def main():
+    member = connect("tests.realtime.pool.served:Plain", codec="msgpack")
+    await member.worker.start()
+    await member.connection.ready()
+    forked = await member.connection.call(spec_of("fork", deadline=math.inf)).future
+    if sys.argv[1]:
+        member.connection.call(spec_of(sys.argv[1], sys.argv[2], deadline=math.inf))
+    print(member.worker.state().pid, forked, flush=True)
+    await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("function", ["", "spin", "sleep"])
+async def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path, function: str) -> None:
+    """Whether the member is idle or busy, and without anybody who looks after it from outside."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PARENT, function, str(tmp_path / "started"), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(LIMIT):
+        pids = [int(word) for word in (await process.stdout.readline()).split()]
+        members = [psutil.Process(pid) for pid in pids]
+        if function:
+            await until(tmp_path / "started")
+        process.kill()
+        await process.wait()
+        while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in members):
+            await asyncio.sleep(0.001)

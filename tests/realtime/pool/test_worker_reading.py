@@ -1,0 +1,126 @@
+"""A member hears what it is sent whichever of its threads reads: the one that runs calls does while it is idle."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.workers import Status
+from lifecycle.workers.pool.connection import CallCancelled, ConnectionClosed
+from tests.realtime.pool.workers import LIMIT, chunks, outcome, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.realtime.pool.workers import Spawn, Up
+
+# The member is a worker, whose life is a task; it ends with the fixture.
+pytestmark = pytest.mark.keeps_tasks
+
+
+async def _warmed(up: Spawn) -> Up:
+    """A member that has had calls, so that its main thread reads for itself."""
+    member = await up("Plain")
+    for number in range(20):
+        assert await member.result("times", number) == number
+    return member
+
+
+async def test_a_member_that_reads_in_its_main_thread_answers_pings(up: Spawn) -> None:
+    member = await _warmed(up)
+    for _ in range(20):
+        assert (await member.connection.ping()).busy_id is None
+
+
+async def test_pings_are_answered_while_a_call_runs_that_the_main_thread_has_read(up: Spawn, tmp_path: Path) -> None:
+    member = await _warmed(up)
+    request = member.call("sleep", str(tmp_path / "started"))
+    assert (await member.connection.ping()).busy_id == request.number
+    await until(tmp_path / "started")
+    request.cancel("enough")
+    assert isinstance(await outcome(request), CallCancelled)
+
+
+@pytest.mark.parametrize("function", ["sleep", "spin"])
+async def test_a_call_that_the_main_thread_has_read_is_cancelled_and_the_next_one_runs(
+    up: Spawn, tmp_path: Path, function: str
+) -> None:
+    member = await _warmed(up)
+    for number in range(5):
+        request = member.call(function, str(tmp_path / f"started{number}"))
+        await until(tmp_path / f"started{number}")
+        request.cancel("enough")
+        assert isinstance(await outcome(request), CallCancelled)
+        assert await member.result("times", number) == number
+
+
+async def test_a_stream_that_the_main_thread_has_read_hears_of_its_credits(up: Spawn) -> None:
+    member = await _warmed(up)
+    for count in (0, 1, 100, 1000):
+        assert await chunks(member.call("numbers", count, window=4)) == list(range(count))
+        assert await member.result("times", count) == count
+
+
+async def test_a_member_that_reads_in_its_main_thread_says_goodbye(up: Spawn) -> None:
+    member = await _warmed(up)
+    member.connection.bye(LIMIT)
+    assert (await member.end()).exit_code == 0
+
+
+async def test_a_member_that_reads_in_its_main_thread_dies_of_the_signal_that_stops_it(up: Spawn) -> None:
+    member = await _warmed(up)
+    os.kill(member.worker.state().pid or 0, signal.SIGTERM)
+    end = await member.end()
+    assert (end.status, end.signal) == (Status.FAILED, signal.SIGTERM)
+
+
+async def test_a_member_that_reads_in_its_main_thread_ends_when_nobody_writes_any_more(up: Spawn) -> None:
+    member = await _warmed(up)
+    member.connection.pipes.close()
+    end = await member.end()
+    assert end.signal == signal.SIGKILL, "it leaves nothing of its group behind"
+
+
+async def test_a_member_that_reads_garbage_in_its_main_thread_says_so_once_and_ends(up: Spawn) -> None:
+    member = await _warmed(up)
+    member.connection.pipes.write(b"\x00\x00\x00\x01\xc1")
+    end = await member.end()
+    assert end.stderr.count("lifecycle: ") == 1
+    assert "is no pickle" in end.stderr
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_comes_in_whatever_order_is_answered(up: Spawn, tmp_path: Path, seed: int) -> None:
+    """Calls that are quick and such that are not, pings, streams and cancellations, with and without pauses."""
+    member, chance = await _warmed(up), random.Random(seed)
+    async with asyncio.timeout(LIMIT):
+        for number in range(100):
+            match chance.choice(["call", "calls", "ping", "stream", "cancel", "slow", "pause"]):
+                case "call":
+                    assert await member.result("times", number) == number
+                case "calls":
+                    requests = [member.call("times", each) for each in range(5)]
+                    assert [await outcome(each) for each in requests] == list(range(5))
+                case "ping":
+                    await member.connection.ping()
+                case "stream":
+                    assert await chunks(member.call("numbers", 20, window=3)) == list(range(20))
+                case "cancel":
+                    request = member.call("sleep", str(tmp_path / f"{number}"))
+                    if chance.random() < 0.5:
+                        await until(tmp_path / f"{number}")
+                    request.cancel("enough")
+                    assert isinstance(await outcome(request), CallCancelled)
+                case "slow":
+                    request = member.call("sleep", "", chance.choice([0.001, 0.002, 0.003]))
+                    await member.connection.ping()
+                    assert await outcome(request) is None
+                case _:
+                    await asyncio.sleep(chance.choice([0.001, 0.002, 0.005]))
+    assert not member.broken
+    assert not isinstance(await member.result("pid"), ConnectionClosed)

@@ -1,0 +1,297 @@
+"""The wire format: values and frames arrive unchanged or are refused, and invalid data is detected."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import subprocess
+import sys
+import threading
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lifecycle.workers.pool.protocol import (
+    CODECS,
+    FROM_PARENT,
+    FROM_WORKER,
+    LARGE,
+    LIMIT,
+    Decoder,
+    ProtocolError,
+    codec,
+    encode,
+    size_of,
+)
+
+NESTED: list[Any] = []
+for _ in range(100_000):
+    NESTED = [NESTED]
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_plain_data_comes_back_as_it_was(name: str) -> None:
+    value = [None, True, 1, -1.5, "grüße", {"a": [1, {"b": "c"}]}]
+    assert codec(name).loads(codec(name).dumps(value)) == value
+
+
+@pytest.mark.parametrize("name", ["msgpack", "pickle"])
+def test_bytes_are_carried_where_there_are_bytes(name: str) -> None:
+    assert codec(name).loads(codec(name).dumps(b"\x00\xff")) == b"\x00\xff"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("msgpack", object(), "type object"),
+        ("msgpack", iter(()), "type tuple_iterator"),
+        ("msgpack", 2**70, "msgpack cannot carry it"),
+        ("msgpack", "\ud800", "surrogates"),
+        ("msgpack", NESTED, "recursion"),
+        ("json", b"bytes", "type bytes"),
+        ("json", object(), "type object"),
+        ("json", float("nan"), "Out of range"),
+        ("json", NESTED, "recursion"),
+        ("pickle", threading.Lock(), "lock"),
+        ("pickle", NESTED, "recursion"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.isascii() else type(value).__name__,
+)
+def test_what_cannot_be_carried_is_refused_with_a_word_on_what_it_is(name: str, value: object, why: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=why):
+        codec(name).dumps(codec(name).encode_payload(value))
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"[1", b"\x91" * 100_000, b"[" * 100_000], ids=len)
+def test_what_cannot_be_read_is_a_value_error(name: str, data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        codec(name).loads(data)
+
+
+def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ValueError, match="codec='yaml' is unknown; give one of 'pickle', 'msgpack', 'json'"):
+        codec("yaml")
+
+
+def test_a_codec_whose_library_is_missing_says_what_to_install_and_the_others_do_not_need_it() -> None:
+    program = """
+import sys
+sys.modules["msgspec"] = None
+from lifecycle.workers.pool.protocol import codec
+print(codec("json").dumps([1]), codec("pickle").loads(codec("pickle").dumps(1)))
+try:
+    codec("msgpack")
+except ModuleNotFoundError as error:
+    print(error.name, error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
+    assert done.stdout.startswith("b'[1]' 1\nmsgspec codec='msgpack' needs msgspec, which is not installed; install")
+    assert "lifecycle-control[pool]" in done.stdout
+
+
+def test_msgpack_hides_no_module_from_other_threads() -> None:
+    """The library that it imports looks for typing_extensions, which a program may import at that very moment."""
+    program = """
+import sys
+hidden = []
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("msgspec"):
+            hidden.append("typing_extensions" in sys.modules and sys.modules["typing_extensions"] is None)
+
+sys.meta_path.insert(0, Watch())
+from lifecycle.workers.pool.protocol import codec
+codec("msgpack")
+assert hidden and not any(hidden)
+"""
+    subprocess.run([sys.executable, "-c", program], timeout=50, check=True)
+
+
+class Color(enum.StrEnum):
+    RED = "red"
+
+
+class Number(int):
+    """Not quite an int."""
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+ALTERED: list[Any] = [
+    (1, 2),
+    {1, 2},
+    frozenset({1}),
+    Point(1),
+    dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+    dt.date(2026, 1, 1),
+    dt.timedelta(1),
+    decimal.Decimal("1.5"),
+    uuid.UUID(int=1),
+    Color.RED,
+    Number(3),
+    bytearray(b"x"),
+    collections.OrderedDict(a=1),
+    {(1, 2): 3},
+]
+
+
+@pytest.mark.parametrize("value", ALTERED, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("name", ["msgpack", "json"])
+def test_a_value_that_would_arrive_altered_is_refused(name: str, value: Any) -> None:
+    for wrapped in (value, [1, value], {"a": [value]}):
+        with pytest.raises(TypeError, match=f"{name} cannot carry a (value|key) of type .* codec='pickle'"):
+            codec(name).encode_payload(wrapped)
+
+
+@pytest.mark.parametrize("value", ALTERED, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("way", ["encode_payload", "encode_payload_in_thread"])
+@pytest.mark.parametrize("back", ["decode_payload", "decode_payload_in_thread"])
+def test_pickle_carries_it_with_its_type(way: str, back: str, value: Any) -> None:
+    pickle = codec("pickle")
+    came = getattr(pickle, back)(getattr(pickle, way)([value]))[0]
+    assert (came, type(came)) == (value, type(value))
+
+
+def test_json_refuses_keys_that_it_would_make_text() -> None:
+    with pytest.raises(TypeError, match="json cannot carry a key of type int as it is"):
+        codec("json").encode_payload({1: "a"})
+    assert codec("msgpack").loads(codec("msgpack").dumps(codec("msgpack").encode_payload({1: "a", b"b": None}))) == {
+        1: "a",
+        b"b": None,
+    }
+
+
+def test_a_list_that_contains_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    for name in ("msgpack", "json"):
+        with pytest.raises(ValueError, match="cannot carry it"):
+            codec(name).dumps(codec(name).encode_payload(endless))
+
+
+def test_pickle_refuses_what_is_defined_in_main() -> None:
+    program = """
+from lifecycle.workers.pool.protocol import codec
+pickle = codec("pickle")
+class Point: pass
+def function(): pass
+for value in (Point(), Point, function, [{"a": Point()}]):
+    for encode in (pickle.encode_payload, pickle.encode_payload_in_thread):
+        try:
+            encode(value)
+        except TypeError as error:
+            assert "is defined in __main__, which no worker imports; move it to a module" in str(error), error
+        else:
+            raise AssertionError(value)
+assert pickle.decode_payload(pickle.encode_payload("__main__")) == "__main__"
+"""
+    subprocess.run([sys.executable, "-c", program], timeout=50, check=True)
+
+
+def test_the_size_of_a_value_is_guessed_within_reason() -> None:
+    rows = [{"id": number, "name": "n" * 20} for number in range(10_000)]
+    assert LARGE < size_of([rows]) < 2_000_000
+    assert size_of([b"x" * LARGE]) >= LARGE
+    assert size_of([1, "text", [1, 2], {"a": (1,)}, None]) < 1000
+    assert size_of([Point(1)]) < 1000
+
+
+HUGE = b"x" * LARGE
+
+
+@pytest.mark.parametrize(
+    "value",
+    [["k", HUGE], ("k", 1, None, HUGE), {"k": 1, "v": HUGE}, [["k", [1, HUGE]]], [1] * 6 + [HUGE], [[1], [[HUGE]]]],
+    ids=["list", "tuple", "dict", "nested", "late", "second list"],
+)
+def test_a_large_item_behind_small_ones_makes_a_value_large(value: object) -> None:
+    assert size_of([value]) >= LARGE
+
+
+# -- frames ----------------------------------------------------------------------------------------------------------
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+FRAMES = st.lists(st.builds(lambda number, value: ["result", number, value], st.integers(0, 2**31), VALUES), max_size=5)
+
+
+@given(st.sampled_from(sorted(CODECS)), FRAMES, st.lists(st.integers(1, 40), min_size=1))
+def test_frames_come_out_as_they_went_in_however_the_pipe_cuts_them(
+    name: str, frames: list[list[Any]], sizes: list[int]
+) -> None:
+    data = b"".join(encode(codec(name), frame) for frame in frames)
+    decoder = Decoder(codec(name), FROM_WORKER)
+    read: list[list[Any]] = []
+    while data:
+        size = sizes[len(read) % len(sizes)]
+        read += decoder.feed(data[:size])
+        data = data[size:]
+    assert read == frames
+    assert not decoder.midway
+
+
+def test_a_large_frame_that_comes_in_pieces_is_put_together_once() -> None:
+    data = encode(codec("msgpack"), ["result", 1, b"x" * 5_000_000])
+    decoder = Decoder(codec("msgpack"), FROM_WORKER)
+    read = [frame for at in range(0, len(data), 65536) for frame in decoder.feed(data[at : at + 65536])]
+    assert len(read) == 1
+    assert read[0][2] == b"x" * 5_000_000
+
+
+def test_a_frame_of_more_than_64_mib_is_not_encoded() -> None:
+    with pytest.raises(ValueError, match=f"more than the {LIMIT} that one may have"):
+        encode(codec("msgpack"), ["result", 1, bytes(65 * 1024 * 1024)])
+
+
+def test_a_length_of_more_than_64_mib_is_refused_before_anything_of_it_is_kept() -> None:
+    decoder = Decoder(codec("msgpack"), FROM_WORKER)
+    with pytest.raises(ProtocolError, match=r"b'HTTP'.* is more than"):
+        decoder.feed(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("7", "is no frame; a frame is an array"),
+        ("{}", "is no frame; a frame is an array"),
+        ("[]", "is no frame; a frame is an array"),
+        ("[[]]", "no tag that may come"),
+        ('["call", 1, "f", [], {}, null, 0]', "'call' is no tag that may come; they are hello, ready"),
+        ('["nonsense"]', "no tag that may come"),
+        ('["result", 1]', "is no frame 'result', whose items are int, object"),
+        ('["result", 1, 2, 3]', "is no frame 'result'"),
+        ('["result", "1", 2]', "is no frame 'result'"),
+        ('["pong", 1, null, "long", 0]', "items are int, int | None, int | float, int"),
+        ("[1", "is no json"),
+        ("\x00\x01", "is no json"),
+        ("", "is no json"),
+    ],
+)
+def test_what_is_no_frame_that_may_come_is_refused_with_what_was_expected(body: str, why: str) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        Decoder(codec("json"), FROM_WORKER).feed(len(body).to_bytes(4, "big") + body.encode())
+    assert why in str(refused.value)
+
+
+@given(st.binary(max_size=200), st.sampled_from(["msgpack", "json"]))
+def test_garbage_is_refused_or_waited_for_and_breaks_nothing_else(data: bytes, name: str) -> None:
+    for known in (FROM_WORKER, FROM_PARENT):
+        try:
+            frames = Decoder(codec(name), known).feed(data)
+        except ProtocolError:
+            continue
+        assert all(frame[0] in known for frame in frames)
