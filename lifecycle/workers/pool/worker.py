@@ -68,7 +68,7 @@ class PoolWorker(ProcessWorker):
         on_protocol_error: Callable[[PoolWorker, Exception], object],
     ) -> None:
         process = settings.process
-        self.connection = Connection(
+        self.connection: Connection = Connection(
             name, settings, on_close=partial(on_close, self), on_protocol_error=partial(on_protocol_error, self)
         )
         super().__init__(
