@@ -569,7 +569,7 @@ def test_every_public_name_is_in_the_reference(described: dict[int, str], room: 
 #: Not for users: what rooms ask of one another's things, which therefore has no underscore.
 OF_THE_HOUSE = {
     "Auxiliary": "auxiliary",
-    "Delivery": "plan route",
+    "Delivery": "end match merge_into route",
     "Failure": "decode encode",
     "FakeSignals": "can_take check_every deliver end_process has_source has_terminal is_ignored retake take",
     "Flows": "adopt check_open leave repeat",
@@ -584,7 +584,8 @@ OF_THE_HOUSE = {
     " mark_healthy mark_pending mark_unhealthy request_stop",
     "PostgresStore": "holds_flows",
     "PromptSource": "is_terminal use_commands",
-    "Route": "add_middleware alone busy call chain is_fallback is_plain is_retired is_tap lane latest successor window",
+    "Route": "add_middleware alone busy call debouncer is_direct is_fallback is_plain is_removed is_tap lane latest"
+    " successor",
     "Run": "abandon adopt be_followed close drive given refused settle",
     "SignalSource": "close",
     "Task": "arguments copy kind optional priority",

@@ -26,6 +26,7 @@ from lifecycle.bridges.events import BusEvent, LeaderEvent
 from lifecycle.bridges.publisher import Publisher, message_key
 from lifecycle.bridges.streams import Settings, Subscriptions, ensure_consumer, ensure_stream, patterns_of
 from lifecycle.bridges.subjects import as_subject
+from lifecycle.control.taps import add_relay
 from lifecycle.errors import BridgeError, NotHandled
 from lifecycle.events import HealthEvent
 
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     from nats.js.api import ConsumerInfo
 
     from lifecycle.bridges.connection import Change
+    from lifecycle.control import Emit
     from lifecycle.control.patterns import Pattern
     from lifecycle.control.router import Router
-    from lifecycle.control.types import Emit
     from lifecycle.events import Topical
 
 __all__ = ["BridgeState", "NatsBridge", "Session"]
@@ -181,7 +182,7 @@ class NatsBridge:
         patterns = self._settings.publish
         for at, pattern in enumerate(patterns):
             # The publisher limits events in flight. If a lane did, the timeout of waiting events would not begin.
-            router.relay(pattern, partial(self._send, earlier=patterns[:at]), concurrency=_WAITING)
+            add_relay(router, pattern, partial(self._send, earlier=patterns[:at]), concurrency=_WAITING)
 
     async def __aenter__(self) -> Self:
         self._left = False

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from lifecycle.bridges.events import BusEvent
     from lifecycle.bridges.publisher import Letter, Publisher
     from lifecycle.bridges.streams import Settings, Subscriptions
+    from lifecycle.control import Emit
     from lifecycle.control.deliveries import Delivery
-    from lifecycle.control.types import Emit
 
 __all__ = ["Counts", "MessageHandler", "Pull", "PullFailed"]
 

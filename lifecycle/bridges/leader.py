@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
     from lifecycle.bridges.connection import Change
-    from lifecycle.control.types import Emit
+    from lifecycle.control import Emit
 
 __all__ = ["Elector", "Leader", "LeaderState", "LeaseWatcher"]
 

@@ -1,21 +1,21 @@
-"""What an event is and where it goes.
+"""Events and the router that gives each to the handler whose pattern fits best.
 
-`Router` gives each event to the handler whose pattern fits best; middleware wraps handlers, windows debounce, lanes
-order. An event goes from a source (``pumps``) through ``traffic``, which asks ``table`` who gets it, by a window
-(``windows``) into a lane (``lanes``), whose task calls the handler; ``outcomes`` says what became of it.
+An event goes from a source (``source_runner``) to the ``dispatcher``, which looks up the routes of its topic
+(``routing``), and through a debounce (``debouncing``) into a lane (``lanes``), whose worker calls the handler inside
+its ``middleware``.
 """
 
 from lifecycle.control.commands import Command, Commands
 from lifecycle.control.debouncing import Debounce, debounce, merge_files
 from lifecycle.control.deliveries import Delivery, delivery
-from lifecycle.control.lanes import Busy, LaneInfo
+from lifecycle.control.lanes import LaneInfo
 from lifecycle.control.middleware import log, once, recover, timeout
 from lifecycle.control.patterns import Pattern
 from lifecycle.control.router import Router, RouterState
-from lifecycle.control.routing import Route, RouteInfo
-from lifecycle.control.source_runner import SourceInfo
-from lifecycle.control.taps import Relay, Subscription, Tap, TapInfo, notify
-from lifecycle.control.types import AsyncHandler, Emit, Handler, Middleware, Source, SourceObject, Wrapper
+from lifecycle.control.routing import Busy, Route, RouteInfo
+from lifecycle.control.source_runner import Emit, Source, SourceInfo, SourceObject
+from lifecycle.control.taps import Subscription, Tap, TapInfo, notify
+from lifecycle.control.types import AsyncHandler, Handler, Middleware, Wrapper
 from lifecycle.errors import (
     Dropped,
     InvalidPattern,
@@ -78,7 +78,6 @@ __all__ = [
     "Middleware",
     "NotHandled",
     "Pattern",
-    "Relay",
     "ReloadEvent",
     "ResumeEvent",
     "Route",

@@ -1,6 +1,7 @@
-"""Waiting until a burst is over: trailing-edge windows, before a route or without a router.
+"""Debouncing: holding the events of a burst back until it is over, before a route or without a router.
 
-One timer a window: an event only moves the time when it is due, which costs a fiftieth of setting a timer anew.
+A burst has one timer. An event only changes the time at which the burst is due, which costs a fiftieth of setting a new
+timer.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ if TYPE_CHECKING:
     from lifecycle.control.types import Handler
     from lifecycle.events import Topical
 
-__all__ = ["Debounce", "Debounced", "Merge", "Window", "debounce", "merge_files"]
+__all__ = ["Debounce", "Debounced", "Debouncer", "Merge", "debounce", "merge_files"]
 
 _log = logging.getLogger("lifecycle.control")
 
-#: Folds the pending event and a new one into what is pending then.
+#: Merges the pending event and a new one into the next pending event.
 Merge: TypeAlias = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Debounce:
-    """How long to wait for a burst to settle, and what to keep of it.
+    """How long to wait for the end of a burst of events, and how to merge them.
 
     An event waits until ``wait`` seconds have passed without another, but no longer than ``max_wait`` seconds from
-    the first of the burst. The newest event wins, unless ``merge(pending, new)`` folds them; a ``merge`` with an
-    attribute ``first`` is given the first of a burst too. ``key(event)`` gives each key a window of its own.
+    the first of the burst. The newest event wins, unless ``merge(pending, new)`` merges them; a ``merge`` with an
+    attribute ``first`` is given the first of a burst too. ``key(event)`` gives each key its own burst.
 
     Raises:
         ValueError: for a negative ``wait``, or a ``max_wait`` shorter than ``wait``.
@@ -68,7 +69,7 @@ class Debounce:
 
 
 class _Burst:
-    """What one window holds."""
+    """The merged event of one burst, and when it is due."""
 
     __slots__ = ("call", "clock", "due", "event", "latest", "timer")
 
@@ -81,34 +82,35 @@ class _Burst:
         self.timer: asyncio.TimerHandle | None = None
 
 
-class Window:
-    """Holds the events of one route until their burst is over, then releases one.
+class Debouncer:
+    """Holds the events of one route back until their burst is over, then emits one.
 
-    ``release(key, call)`` hands the call on, its event settled; where it returns False there is no room yet, and the
-    burst stays open (and goes on merging) until `retry` is called for its key.
+    ``deliver(key, call)`` passes the merged call on. If it returns False, there is no capacity yet: the burst stays
+    open, and goes on merging, until `retry` is called for its key.
     """
 
-    __slots__ = ("_bursts", "_first", "_key", "_max_wait", "_merge", "_release", "closed", "wait")
+    __slots__ = ("_bursts", "_deliver", "_first", "_key", "_max_wait", "_merge", "closed", "wait")
 
     wait: float
 
-    def __init__(self, settings: Debounce, release: Callable[[Hashable, Delivery], bool]) -> None:
+    def __init__(self, settings: Debounce, deliver: Callable[[Hashable, Delivery], bool]) -> None:
         self.wait, self._max_wait = settings.wait, settings.max_wait
         self._merge, self._key = settings.merge, settings.key
         self._first: Callable[[Any], Any] | None = getattr(settings.merge, "first", None)
-        self._release = release
-        # Open windows by key; one with no key has the key None.
+        self._deliver = deliver
+        # Open bursts by key; without a key function it is None.
         self._bursts: dict[Hashable, _Burst] = {}
-        # Once closed, an event goes straight through.
+        # Once closed, every event is passed on at once.
         self.closed: bool = False
 
     def __len__(self) -> int:
         return len(self._bursts)
 
-    def fold(self, event: Topical, delivery: Delivery | None = None) -> Delivery:
-        """Take an event in, and return the call that it will be part of; what ``key`` or ``merge`` raises comes out.
+    def add(self, event: Topical, delivery: Delivery | None = None) -> Delivery:
+        """Add an event to its burst, and return the call that it will be part of.
 
-        ``delivery`` is that of the event, where it has one: the call of a new burst is of its route and parent.
+        An error of ``key`` or ``merge`` is raised as it is. ``delivery`` is that of the event, if it has one; the
+        call of a new burst gets its route and parent.
         """
         key = None if self._key is None else self._key(event)
         burst = self._bursts.get(key)
@@ -121,58 +123,58 @@ class Window:
 
     def _open(self, key: Hashable, event: Topical, like: Delivery | None) -> Delivery:
         event = event if self._first is None else self._first(event)
-        call = Delivery(event) if like is None else Delivery(event, like.parent, like.route, like.plan)
+        call = Delivery(event) if like is None else Delivery(event, like.parent, like.route, like.match)
         loop = asyncio.get_running_loop()
         burst = self._bursts[key] = _Burst(event, call, loop.time)
         if self.closed:
-            self._let_go(key)
+            self._emit(key)
             return call
         now = loop.time()
         if self._max_wait is not None:
             burst.latest = now + self._max_wait
         burst.due = min(now + self.wait, burst.latest)
-        burst.timer = loop.call_at(burst.due, self._ring, key)
+        burst.timer = loop.call_at(burst.due, self._on_timer, key)
         return call
 
-    def _ring(self, key: Hashable) -> None:
-        """The timer: release what is due, or sleep on until it is."""
+    def _on_timer(self, key: Hashable) -> None:
+        """Emit the burst if it is due, else set the timer again."""
         burst = self._bursts[key]
-        # Not the clock: a loop may call a hair too early, and would do so again at once.
+        # Not by the clock: a loop may call slightly too early, and would do so again at once.
         if burst.timer is not None and burst.due > burst.timer.when():
-            burst.timer = asyncio.get_running_loop().call_at(burst.due, self._ring, key)
+            burst.timer = asyncio.get_running_loop().call_at(burst.due, self._on_timer, key)
         else:
-            self._let_go(key)
+            self._emit(key)
 
-    def _let_go(self, key: Hashable) -> None:
+    def _emit(self, key: Hashable) -> None:
         burst = self._bursts[key]
         if burst.timer is not None:
             burst.timer.cancel()
         burst.timer = None
         burst.call.event = burst.event
         del self._bursts[key]
-        if not self._release(key, burst.call):
+        if not self._deliver(key, burst.call):
             self._bursts[key] = burst
 
     def retry(self, key: Hashable) -> bool:
-        """Release a burst that found no room; False if it does not wait for it any more."""
+        """Emit a burst for which there was no capacity; False if it is no longer waiting."""
         burst = self._bursts.get(key)
         if burst is None or burst.timer is not None:
             return False
-        self._let_go(key)
+        self._emit(key)
         return True
 
     def flush(self) -> None:
-        """Release everything now; what waits for room already goes on waiting."""
+        """Emit every burst now, except those that are waiting for capacity already."""
         for key, burst in list(self._bursts.items()):
             if burst.timer is not None:
-                self._let_go(key)
+                self._emit(key)
 
     def calls(self) -> list[Delivery]:
-        """The calls that are still to be made."""
+        """Return the calls that are still to be made."""
         return [burst.call for burst in self._bursts.values()]
 
     def discard(self) -> list[Delivery]:
-        """Give up what is held; the calls that will not be made."""
+        """Drop every burst, and return the calls that will not be made."""
         calls: list[Delivery] = []
         for burst in self._bursts.values():
             if burst.timer is not None:
@@ -184,24 +186,24 @@ class Window:
 
 
 class Debounced:
-    """A handler behind a window; calling it returns at once. Made by `debounce`."""
+    """A debounced handler, made by `debounce`; calling it returns at once."""
 
     def __init__(self, handler: Handler, settings: Debounce) -> None:
         self._call = as_async(handler)
         self._name = name_of(handler)
-        self._window = Window(settings, self._start)
-        # One call a key at a time, and the tasks that make them.
+        self._debouncer = Debouncer(settings, self._start)
+        # The running call of each key, and the tasks of all calls.
         self._running: dict[Hashable, Delivery] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, event: Topical) -> None:
-        """Take ``event`` into the window."""
-        self._window.fold(event)
+        """Add ``event`` to its burst."""
+        self._debouncer.add(event)
 
     async def flush(self) -> None:
-        """Deliver what is pending now, and wait until its calls have ended; what comes meanwhile is not waited for."""
-        calls = [*self._running.values(), *self._window.calls()]
-        self._window.flush()
+        """Deliver the pending events, and wait until their calls have ended; later events are not waited for."""
+        calls = [*self._running.values(), *self._debouncer.calls()]
+        self._debouncer.flush()
         while any(not call.done for call in calls):
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
@@ -217,7 +219,7 @@ class Debounced:
             self._tasks.discard(task)
             if not call.done:  # cancelled before it began
                 call.end(asyncio.CancelledError())
-            self._window.retry(key)
+            self._debouncer.retry(key)
 
         task.add_done_callback(ended)
         return True
@@ -245,16 +247,16 @@ def debounce(
     merge: Merge | None = None,
     key: Callable[[Any], Hashable] | None = None,
 ) -> Debounced:
-    """``handler`` behind a window of ``wait`` seconds, without a router; see `Debounce` for the settings.
+    """Debounce ``handler`` by ``wait`` seconds, without a router; see `Debounce` for the settings.
 
     The result is a handler that returns at once. Calls of ``handler`` never overlap for one key; its errors are
-    logged and announced on ``hooks.handler_failed``. ``await result.flush()`` delivers what is pending; do so before
+    logged and announced on ``hooks.handler_failed``. ``await result.flush()`` delivers pending events; do so before
     the loop ends (a router does it for its handlers).
     """
     return Debounced(handler, Debounce(wait, max_wait, merge, key))
 
 
-#: What two changes of one path come to; what is missing here comes to the newer one, None to nothing at all.
+#: The net change of two changes of one path: the newer one if it is not listed here, none at all for None.
 _NET: Mapping[tuple[Change, Change], Change | None] = {
     ("added", "modified"): "added",
     ("added", "deleted"): None,
@@ -263,14 +265,14 @@ _NET: Mapping[tuple[Change, Change], Change | None] = {
 
 
 class _Growing(dict["Path", Change]):
-    """The changes of a batch that is still being folded: it belongs to the fold and grows in place."""
+    """The changes of a batch that is still being merged; it is changed in place."""
 
 
 class _MergeFiles:
-    """Folds `FileEvent`s into one `FileBatch`, which tells what became of each path in the end.
+    """Merges `FileEvent`s into one `FileBatch` with the net change of each path.
 
-    Added then deleted cancels out; added then modified is added; deleted then added is modified. It takes amortised
-    constant time an event, and uses the pending batch up; go on with what is returned.
+    Added then deleted cancels out; added then modified is added; deleted then added is modified. Each call takes
+    amortised constant time and consumes the pending batch; continue with the returned one.
     """
 
     def __call__(self, pending: FileEvent | FileBatch, new: FileEvent | FileBatch) -> FileBatch:
@@ -287,7 +289,7 @@ class _MergeFiles:
         return batch
 
     def first(self, event: FileEvent | FileBatch) -> FileBatch:
-        """A batch of ``event`` alone, so that a handler gets a batch also where a burst was one event."""
+        """Return a batch of ``event`` alone, so that a handler gets a batch even if a burst was one event."""
         return FileBatch(_Growing(_changes(event)))
 
 
@@ -296,7 +298,7 @@ def _changes(event: FileEvent | FileBatch) -> Mapping[Path, Change]:
         return {event.path: event.change}
     if isinstance(event, FileBatch):
         return event.changes
-    raise TypeError(f"merge_files got {event!r}; it folds FileEvent and FileBatch only")
+    raise TypeError(f"merge_files got {event!r}; it merges FileEvent and FileBatch only")
 
 
 merge_files: _MergeFiles = _MergeFiles()

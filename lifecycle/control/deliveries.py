@@ -1,4 +1,4 @@
-"""What becomes of an event: the receipt that ``emit`` gives back."""
+"""`Delivery`: what ``emit`` returns, to be awaited for the result of an event."""
 
 from __future__ import annotations
 
@@ -7,28 +7,25 @@ import itertools
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from lifecycle.errors import Dropped, NotHandled
-
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from lifecycle.control.routing import Plan, Route
+    from lifecycle.control.routing import Match, Route
     from lifecycle.events import Topical
 
-__all__ = ["Delivery", "current", "delivery", "taken"]
+__all__ = ["Delivery", "current", "delivery"]
 
 _numbers = itertools.count(1)
 
 #: The delivery whose handler runs here, and the parent of what that handler emits.
 current: ContextVar[Delivery | None] = ContextVar("lifecycle_delivery", default=None)
 
-
-#: How many forefathers an ended delivery keeps.
+#: The number of ancestors that an ended delivery keeps.
 _GENERATIONS = 16
 
 
 def delivery() -> Delivery:
-    """The delivery whose handler is running here.
+    """Return the delivery whose handler is running here.
 
     Raises:
         LookupError: outside a handler that got its event through a lane.
@@ -40,32 +37,32 @@ def delivery() -> Delivery:
 
 
 class Delivery:
-    """One event on its way: ``await`` it to learn how it ended.
+    """One event under way: ``await`` it for its result.
 
-    Awaiting returns when the handler ended, or raises its error, `NotHandled` or `Dropped`. An event that was merged
-    into another is delivered when the merged call ends. Nobody has to await it. Any number may.
+    Awaiting returns when the handler has ended, or raises its error, `NotHandled` or `Dropped`. An event that was
+    merged into another is delivered when the merged call ends. Any number of tasks may await it, or none.
     """
 
-    __slots__ = ("_done", "_error", "_into", "_waiters", "attempt", "event", "id", "parent", "plan", "route")
+    __slots__ = ("_done", "_error", "_into", "_waiters", "attempt", "event", "id", "match", "parent", "route")
 
     def __init__(
         self,
         event: Topical,
         parent: Delivery | None = None,
         route: Route | None = None,
-        plan: Plan | None = None,
+        match: Match | None = None,
     ) -> None:
         #: Counts up within the process.
         self.id: int = next(_numbers)
         self.event: Topical = event
-        #: What was being handled when this was emitted; forefathers beyond a few generations are forgotten.
+        #: What was being handled when this was emitted; ancestors beyond a few generations are forgotten.
         self.parent: Delivery | None = parent
-        #: 1, and more where a durable source delivers again.
+        #: 1, or more if a durable source delivers the event again.
         self.attempt: int = 1
-        # The router's business: the route whose window or lane has it now, and where it may be passed on to.
+        # For the dispatcher: the route that has it now, and the routes that it may be passed on to.
         self.route: Route | None = route
-        self.plan: Plan | None = plan
-        # The call that it was merged into: from then on that one's end is this one's.
+        self.match: Match | None = match
+        # The call that it was merged into: from then on, the end of that call is its end.
         self._into: Delivery | None = None
         self._done = False
         self._error: BaseException | None = None
@@ -85,17 +82,17 @@ class Delivery:
 
     @property
     def into(self) -> Delivery | None:
-        """The call that it was merged into in a window; None for one that has a call of its own."""
+        """The call that it was merged into by a debounce; None if it has its own call."""
         return self._into
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has ended, with or without an error."""
         return self._last()._done  # noqa: SLF001
 
     @property
     def error(self) -> BaseException | None:
-        """How it failed; None while it is under way and when it was handled."""
+        """Its error; None while it is under way, and when it was handled."""
         return self._last()._error  # noqa: SLF001
 
     def _last(self) -> Delivery:
@@ -119,7 +116,7 @@ class Delivery:
             raise
 
     def end(self, error: BaseException | None = None) -> None:
-        """Say how it ended; for whoever carries the event, once."""
+        """Set the result; the dispatcher calls this once."""
         self._done = True
         self._error = error
         if self.parent is not None:
@@ -128,7 +125,7 @@ class Delivery:
             self._wake()
 
     def _forget_ancestors(self) -> None:
-        """Cut the line of parents, or a program whose every event causes the next would keep all of them."""
+        """Cut the chain of parents: in a program whose every event causes the next, it would keep all of them."""
         ancestor: Delivery | None = self
         for _ in range(_GENERATIONS):
             ancestor = ancestor.parent if ancestor is not None else None
@@ -155,14 +152,3 @@ class Delivery:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
-
-
-def taken(delivery: Delivery) -> Delivery:
-    """``delivery``, unless nobody took it.
-
-    Raises:
-        NotHandled: then.
-    """
-    if delivery.route is None and isinstance(delivery.error, NotHandled) and not isinstance(delivery.error, Dropped):
-        raise delivery.error
-    return delivery

@@ -1,6 +1,7 @@
-"""The way of an event: from topic to route, into a window or a lane, and on to the next where a handler passes it on.
+"""`Dispatcher`: how one event moves from its topic to a route's lane, on to the next route, and how it is reported.
 
-What became of it is said in ``outcomes``; sources and the life of a router are in ``running``.
+The workers of lanes (``lanes``) call the handlers and report back here. Sources and the lifespan of a router are in
+``source_runner`` and ``running``.
 """
 
 from __future__ import annotations
@@ -12,76 +13,170 @@ from typing import TYPE_CHECKING, Final
 from lifecycle import hooks
 from lifecycle._async import was_cancelled
 from lifecycle._util import error_text, name_of
-from lifecycle.control.debouncing import Debounce, Window
+from lifecycle.control.debouncing import Debounce, Debouncer
 from lifecycle.control.deliveries import Delivery, current
 from lifecycle.control.lanes import Lane
 from lifecycle.control.patterns import Pattern
-from lifecycle.control.routing import Relayed, Route, caller
+from lifecycle.control.routing import Route
 from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, NotHandled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
+    from collections.abc import Coroutine, Hashable, Iterator, Sequence
 
-    from lifecycle.control.routing import Plan, Table
+    from lifecycle.control.routing import Match, RouteTable
     from lifecycle.control.types import Handler, Middleware
     from lifecycle.events import Topical
 
-__all__ = ["Outcomes", "Roster", "Traffic"]
+__all__ = ["Dispatcher", "Relayed", "Reporter"]
 
-# Who wants to be told of every event: each is one dictionary for good, and empty while nobody does.
+_log = logging.getLogger("lifecycle.control")
+
+# The receivers of a hook are one dictionary, which stays the same and is empty without receivers.
 _ROUTED, _ACCEPTED = hooks.event_routed.receivers, hooks.delivery_accepted.receivers
 
 
-class Traffic:
-    """Moves events through windows and lanes; the owner of all lanes of one router."""
+class Relayed(NotHandled):
+    """Raised for a relay that lets an event go on to its routes; never leaves this package."""
 
-    def __init__(self, table: Table, buffer: int, router: object) -> None:
+
+class Dispatcher:
+    """Moves events through the debouncers and lanes of one router, and owns its lanes."""
+
+    def __init__(self, table: RouteTable, buffer: int, router: object) -> None:
         self.table = table
-        #: In its name hooks announce.
+        #: The sender of hooks.
         self.router = router
-        self.outcomes: Final = Outcomes(router)
-        self._hot = table.hot
+        self.report: Final = Reporter(router)
+        self._matches = table.matches
         self._buffer = buffer
-        # Handlers run only while this is true; until then events wait in their lanes.
+        # Handlers run only while this is true; otherwise events wait in their lanes.
         self.working = False
-        # While draining, an event that a cancelled source had in its hands is let in over the limit.
+        # While draining, the event that a cancelled source was emitting is let in beyond the limit.
         self.draining = False
-        # Every task that runs handlers; the router awaits them when it closes.
+        # The workers of all lanes; the router awaits them when it closes.
         self.tasks: set[asyncio.Task[None]] = set()
-        self.roster: Final = Roster(table, self.new_lane)
+        #: The lane of each route, from its first event on: most of ten thousand routes never see one.
+        self.lanes: dict[Route, Lane] = {}
+        # Lanes that routes name and share.
+        self._shared: dict[str, Lane] = {}
+        #: Gets the events that no route takes.
+        self.fallback: Route | None = None
+        # Routes that were removed before they had finished their events.
+        self._draining: list[Route] = []
+        # Routed, handled, failed and dropped, over all routes that were removed and have finished.
+        self._past_counts = [0, 0, 0, 0]
 
-    def new_lane(self, name: str, concurrency: int) -> Lane:
-        """A lane that this router works off."""
-        return Lane(name, concurrency, self._buffer, self)
+    # -- routes and their lanes ------------------------------------------------------------------------------------
 
-    def open_window(self, route: Route, debounce: float | Debounce) -> None:
-        """Put a window before the lane of ``route``; a number is its seconds."""
+    def add(self, route: Route, debounce: float | Debounce | None, lane: str | None, *, replace: bool) -> None:
+        """Register ``route`` with its debounce and the lane that it shares.
 
-        def release(key: Hashable, call: Delivery) -> bool:
-            lane = self.roster.lane_of(route)
+        Raises:
+            RouteConflict: when its pattern is taken and ``replace`` is false.
+            ValueError: when another route of that lane has another concurrency.
+        """
+        if debounce is not None:
+            self._add_debouncer(route, debounce if isinstance(debounce, Debounce) else Debounce(debounce))
+        if lane is not None:
+            self._share_lane(route, lane)
+        old = self.table.add(route, replace=replace)
+        if old is not None:
+            self.remove(old)
+
+    def _add_debouncer(self, route: Route, settings: Debounce) -> None:
+        def deliver(key: Hashable, call: Delivery) -> bool:
+            lane = self.lane_of(route)
             try:
                 lane.offer(call, route.busy)
             except LaneFull:
-                lane.entrance.when_room(lambda: window.retry(key))
+                lane.when_free(lambda: debouncer.retry(key))
                 return False
             return True
 
-        settings = debounce if isinstance(debounce, Debounce) else Debounce(debounce)
-        window = route.window = Window(settings, release)
+        debouncer = route.debouncer = Debouncer(settings, deliver)
 
-    # -- the way in --------------------------------------------------------------------------------------------
+    def _share_lane(self, route: Route, name: str) -> None:
+        lane = self._shared.get(name)
+        if lane is None:
+            lane = self._shared[name] = Lane(name, route.concurrency, self._buffer, self)
+        if lane.concurrency != route.concurrency:
+            raise ValueError(
+                f"lane {name!r} runs {lane.concurrency} at once, and {route.text!r} asks for {route.concurrency}; "
+                "give all its routes the same concurrency"
+            )
+        self.lanes[route] = lane
+        route.lane = name
+
+    def lane_of(self, route: Route) -> Lane:
+        """Return the lane of ``route``, made for its first event."""
+        lane = self.lanes.get(route)
+        if lane is None:
+            lane = self.lanes[route] = Lane(route.lane, route.concurrency, self._buffer, self)
+        return lane
+
+    def set_fallback(self, handler: Handler, middleware: Sequence[Middleware]) -> None:
+        """Make ``handler`` inside ``middleware`` the fallback, in place of the one before."""
+        route = Route(Pattern("**"), handler)
+        if middleware:
+            route.add_middleware(middleware)
+        route.text = route.lane = "(fallback)"
+        route.is_fallback = True
+        old, self.fallback = self.fallback, route
+        if old is not None:
+            self.remove(old)
+
+    def remove(self, route: Route) -> None:
+        """Let a route that is no longer registered finish the events that it has accepted."""
+        route.is_removed = True
+        if route.debouncer is not None:
+            route.debouncer.closed = True
+            route.debouncer.flush()
+        self._draining.append(route)
+        self._forget_finished()
+
+    def _forget_finished(self) -> None:
+        """Forget the removed routes that have finished, but not their counts."""
+        draining: list[Route] = []
+        for route in self._draining:
+            lane = self.lanes.get(route)
+            if route.debouncer or (lane is not None and not lane.is_idle):
+                draining.append(route)
+                continue
+            self.lanes.pop(route, None)
+            # A shared lane is forgotten with the last of its routes.
+            if lane is not None and self._shared.get(lane.name) is lane and lane not in self.lanes.values():
+                del self._shared[lane.name]
+            counts = (route.routed, route.handled, route.failed, route.dropped)
+            self._past_counts = [old + new for old, new in zip(self._past_counts, counts, strict=True)]
+        self._draining = draining
+
+    def routes(self) -> Iterator[Route]:
+        """Iterate over every route that may have events."""
+        yield from self.table.routes.values()
+        yield from self.table.relays
+        yield from self._draining
+        if self.fallback is not None:
+            yield self.fallback
+
+    def counts(self) -> list[int]:
+        """Return the sums of routed, handled, failed and dropped over all routes, also the removed ones."""
+        self._forget_finished()
+        counted = ((each.routed, each.handled, each.failed, each.dropped) for each in self.routes())
+        return [sum(column) for column in zip(self._past_counts, *counted, strict=True)]
+
+    # -- the way in ------------------------------------------------------------------------------------------------
 
     async def accept(self, event: Topical) -> Delivery:
-        """Take an event in, waiting for room; what nobody takes comes back as a delivery that has failed.
+        """Take an event in, waiting for capacity; the delivery of an event that no route takes has failed already.
 
-        Every event of every source comes through here: the usual case, a topic with a plain route and without
-        observers, is written out.
+        Every event of every source passes here: the usual case, a topic with a plain route and without observers, is
+        written out.
         """
-        plan = route = None
+        match = route = None
         try:
-            plan = self._hot[event.topic][1]
-            if not (plan.taps or _ROUTED or _ACCEPTED):
-                route = plan.first
+            match = self._matches[event.topic]
+            if not (match.taps or _ROUTED or _ACCEPTED):
+                route = match.first
         except (AttributeError, TypeError, InvalidTopic):  # `_admit` reports it
             pass
         if route is None:
@@ -91,11 +186,11 @@ class Traffic:
                 return delivery
         else:
             route.routed += 1
-            delivery = Delivery(event, current.get(), route, plan)
+            delivery = Delivery(event, current.get(), route, match)
         if route.is_plain:
-            lane = route.lane or self.roster.lane_of(route)
+            lane = self.lanes.get(route) or self.lane_of(route)
             if len(lane.queue) >= lane.limit:
-                await self._room(lane, delivery, route)
+                await self._wait_for_capacity(lane, delivery, route)
             lane.put(delivery)
         else:
             self._place(delivery, route)
@@ -105,149 +200,149 @@ class Traffic:
         """Take an event in at once.
 
         Raises:
-            LaneFull: when there is no room; then nobody has seen the event.
+            LaneFull: when there is no capacity; then neither taps nor hooks have seen the event.
         """
         try:
-            route = self.table.plan(event).first or self.roster.fallback
+            route = self.table.match(event).first or self.fallback
         except InvalidTopic:
             route = None
-        if route is not None and route.is_plain and self.roster.lane_of(route).is_full:
-            raise LaneFull(f"no room for {event.topic!r}: lane {self.roster.lane_of(route).name!r} is full")
+        if route is not None and route.is_plain and self.lane_of(route).is_full:
+            raise LaneFull(f"no room for {event.topic!r}: lane {route.lane!r} is full")
         delivery = self._admit(event)
         if delivery.route is not None:
             self._place(delivery, delivery.route)
         return delivery
 
     def _admit(self, event: Topical) -> Delivery:
-        """Resolve the topic, show the event to taps, count it; what no route has, the fallback has, or nobody."""
-        outcomes, parent = self.outcomes, current.get()
+        """Resolve the topic, show the event to taps, and count it; without a route the fallback gets it."""
+        report, parent = self.report, current.get()
         try:
-            plan = self.table.plan(event)
+            match = self.table.match(event)
         except InvalidTopic as error:
-            return outcomes.refused(outcomes.accepted(Delivery(event, parent)), error)
-        for tap in plan.taps:
-            tap.show(event)
-        if plan.first is None:
-            return self._unrouted(outcomes.accepted(Delivery(event, parent, self.roster.fallback)))
-        plan.first.routed += 1
-        delivery = outcomes.accepted(Delivery(event, parent, plan.first, plan))
-        outcomes.routed(delivery, plan.first)
-        return delivery
-
-    def _unrouted(self, delivery: Delivery) -> Delivery:
-        """No route matches: the fallback has it, or it has failed."""
+            delivery = report.accepted(Delivery(event, parent))
+            report.refused(delivery, error)
+            return delivery
+        for tap in match.taps:
+            self._show(tap, event)
+        route = match.first
+        if route is not None:
+            route.routed += 1
+            delivery = report.accepted(Delivery(event, parent, route, match))
+            report.routed(delivery, route)
+            return delivery
+        delivery = report.accepted(Delivery(event, parent, self.fallback))
         if delivery.route is None:
-            none = NotHandled(f"no route matches {delivery.event.topic!r}, and there is no fallback")
-            return self.outcomes.refused(delivery, none)
-        self.outcomes.fell_through(delivery)
+            report.refused(delivery, _no_route(event))
+        else:
+            report.unrouted(delivery)
         return delivery
 
-    def _place(self, delivery: Delivery, route: Route) -> None:
-        """Into the window, or into the lane, which has room."""
-        if route.window is None:
-            self.roster.lane_of(route).offer(delivery, route.busy)
+    def _show(self, tap: Route, event: Topical) -> None:
+        """Call a plain tap at once; give an async one the event in its lane, if there is capacity."""
+        if not tap.is_direct:
+            lane = self.lane_of(tap)
+            if lane.is_full:
+                tap.dropped += 1
+            else:
+                lane.put(Delivery(event, None, tap))
             return
         try:
-            delivery.merge_into(route.window.fold(delivery.event, delivery))
-        except Exception as error:  # noqa: BLE001  # of `key` or `merge`: reported as a handler's error is
-            self.outcomes.failed(delivery, route, error)
-        else:
-            self.outcomes.merged(delivery, route)
+            tap.handler(event)
+        except Dropped:
+            tap.dropped += 1
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001  # the errors of a tap are logged and stay its own
+            self.report.tap_failed(tap, event)
 
-    async def _room(self, lane: Lane, delivery: Delivery, route: Route) -> None:
+    def _place(self, delivery: Delivery, route: Route) -> None:
+        """Give the event to the debouncer, or to the lane, which has capacity."""
+        if route.debouncer is None:
+            self.lane_of(route).offer(delivery, route.busy)
+            return
         try:
-            await lane.entrance.wait(delivery)
+            delivery.merge_into(route.debouncer.add(delivery.event, delivery))
+        except Exception as error:  # noqa: BLE001  # of `key` or `merge`: reported like an error of the handler
+            self.report.failed(delivery, route, error)
+        else:
+            self.report.merged(delivery, route)
+
+    async def _wait_for_capacity(self, lane: Lane, delivery: Delivery, route: Route) -> None:
+        try:
+            await lane.wait(delivery)
         except LaneFull as error:
-            # The emitter still has it: as far as the counts know, it never came.
+            # The emitter keeps the event, so it is not counted.
             route.routed -= 1
-            self.outcomes.ended(delivery, error)
+            self.report.ended(delivery, error)
             raise
         except asyncio.CancelledError:
             if self.draining:
                 lane.put(delivery)
             else:
-                self.outcomes.drop(delivery, "whoever sent it was cancelled while there was no room")
+                self.report.drop(delivery, "its emitter was cancelled while the lane was full")
             raise
 
-    # -- at work: the lanes call these ------------------------------------------------------------------------------
+    # -- after a handler, called by the lanes ----------------------------------------------------------------------
 
     def start(self, work: Coroutine[object, object, None], lane: Lane) -> asyncio.Task[None]:
-        """Run handlers in a task that the router awaits."""
+        """Start a worker of ``lane``, which the router awaits when it closes."""
         task = asyncio.get_running_loop().create_task(work, name=f"lane {lane.name}")
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
 
     async def failed(self, delivery: Delivery, error: BaseException) -> None:
-        """A handler ended with an error: it passed the event on, gave it up, or failed."""
+        """Handle an error of a handler: it passed the event on, dropped it, or failed."""
         route = delivery.route
         assert route is not None
         if isinstance(error, Dropped):
-            self.outcomes.dropped(delivery, route, error)
-        elif isinstance(error, Relayed):
-            route.handled += 1
-            delivery.plan = delivery.plan and delivery.plan.relayed
-            await self._pass_on(delivery, route, error)
+            self.report.dropped(delivery, route, error)
         elif isinstance(error, NotHandled):
+            if isinstance(error, Relayed):
+                route.handled += 1
+                delivery.match = delivery.match and delivery.match.relayed
             await self._pass_on(delivery, route, error)
         elif isinstance(error, asyncio.CancelledError):
-            self.outcomes.failed(delivery, route, _unasked(route, error))
+            self.report.failed(delivery, route, _stray(route, error))
         else:
-            self.outcomes.failed(delivery, route, error)
+            self.report.failed(delivery, route, error)
 
     def escaped(self, delivery: Delivery, error: BaseException) -> None:
-        """A handler raised SystemExit or the like, which ends its task: the delivery fails, the error goes on."""
+        """Fail the delivery of a handler that raised SystemExit or the like, which ends its task."""
         route = delivery.route
         assert route is not None
-        if isinstance(error, GeneratorExit):  # the loop was closed under it
+        if isinstance(error, GeneratorExit):  # the loop was closed
             return
-        # As it is, it would also end each task that awaits the delivery.
-        told = LifecycleError(f"{name_of(route.handler)} raised {error_text(error)}, which is not an Exception")
-        told.__cause__ = error
-        self.outcomes.failed(delivery, route, told, logging.DEBUG)
-
-    async def dispatch_on(self, event: Topical, plan: Plan, error: NotHandled | asyncio.CancelledError) -> None:
-        """Go on with a direct dispatch when the first call of ``plan`` ended with ``error``."""
-        route = plan.first
-        try:
-            while True:
-                if not isinstance(error, NotHandled):
-                    raise error if route is None or was_cancelled() else _unasked(route, error)
-                # Most are no more than this; a look at the subclasses costs as much as a handler.
-                if type(error) is not NotHandled:
-                    if isinstance(error, Dropped):
-                        raise error
-                    if isinstance(error, Relayed):
-                        plan = plan.relayed
-                route = self.roster.fallback if route is None else self._following(plan, route)
-                if route is None:
-                    break
-                try:
-                    await route.call(event)
-                except (NotHandled, asyncio.CancelledError) as passed:
-                    error = passed
-                else:
-                    return
-            if not plan.was_relayed:
-                raise error
-        finally:
-            # Its traceback holds this frame.
-            del error
+        # The error itself would also end each task that awaits the delivery.
+        failure = LifecycleError(f"{name_of(route.handler)} raised {error_text(error)}, which is not an Exception")
+        failure.__cause__ = error
+        self.report.failed(delivery, route, failure, logging.DEBUG)
 
     async def _pass_on(self, delivery: Delivery, route: Route, error: NotHandled) -> None:
-        self.outcomes.passed(delivery, route)
-        following = self._next(delivery, route, error)
+        """Give the event to the next route, or end its delivery if there is none."""
+        self.report.passed(delivery, route)
+        following = self._following(delivery.match, route)
         if following is None:
+            if delivery.match is not None and delivery.match.was_relayed:
+                self.report.ended(delivery, None)
+            elif route.is_fallback:
+                # It was counted as unrouted when it came to the fallback.
+                self.report.ended(delivery, error)
+            else:
+                self.report.refused(delivery, error)
             return
-        lane = self.roster.lane_of(following)
+        if following.is_fallback:
+            self.report.unrouted(delivery)
+            delivery.match = None
+        else:
+            following.routed += 1
+        lane = self.lane_of(following)
         try:
-            if following.is_plain and lane is not route.lane and lane.is_full:
-                await lane.entrance.wait(delivery)
+            if following.is_plain and lane is not self.lanes.get(route) and lane.is_full:
+                await lane.wait(delivery)
         except LaneFull as full:
-            self.outcomes.failed(delivery, following, full)
+            self.report.failed(delivery, following, full)
             return
         except asyncio.CancelledError:
-            self.outcomes.drop(delivery, "its handler was cancelled while it passed the event on")
+            self.report.drop(delivery, "its handler was cancelled while it passed the event on")
             raise
         delivery.route = following
         if following.is_plain:
@@ -255,236 +350,171 @@ class Traffic:
         else:
             self._place(delivery, following)
 
-    def _next(self, delivery: Delivery, route: Route, error: NotHandled) -> Route | None:
-        """The route that gets what ``route`` passed on, counted; None if there is none and the delivery has ended."""
-        following = self._following(delivery.plan, route)
-        if following is None:
-            relayed = delivery.plan is not None and delivery.plan.was_relayed
-            if relayed or route.is_fallback:
-                # A relay has had it; or it was counted as unrouted when it came to the fallback.
-                self.outcomes.ended(delivery, None if relayed else error)
-            else:
-                self.outcomes.refused(delivery, error)
-        elif following.is_fallback:
-            self.outcomes.fell_through(delivery)
-            delivery.plan = None
-        else:
-            following.routed += 1
-        return following
-
-    def _following(self, plan: Plan | None, route: Route) -> Route | None:
-        """The route that is next after ``route``, as the routes are now: of ``plan``, or else the fallback."""
-        following = None if plan is None else plan.after(route)
-        if following is not None or route.is_fallback or (plan is not None and plan.was_relayed):
+    def _following(self, match: Match | None, route: Route) -> Route | None:
+        """Return the route after ``route``, as the routes are now: of ``match``, or else the fallback."""
+        following = None if match is None else match.after(route)
+        if following is not None or route.is_fallback or (match is not None and match.was_relayed):
             return following
-        return self.roster.fallback
+        return self.fallback
+
+    # -- directly --------------------------------------------------------------------------------------------------
+
+    async def dispatch(
+        self, event: Topical, match: Match, error: NotHandled | asyncio.CancelledError | None = None
+    ) -> None:
+        """Call the taps and routes of ``match`` here and now, past debouncers and lanes.
+
+        ``error`` is what the first route raised, if that was called already.
+        """
+        route = match.first
+        try:
+            if error is None:
+                for tap in match.taps:
+                    await tap.call(event)
+                route = route or self.fallback
+                if route is None:
+                    raise _no_route(event)
+                error = await _attempt(route, event)
+            elif isinstance(error, asyncio.CancelledError):
+                raise error if route is None or was_cancelled() else _stray(route, error)
+            while error is not None:
+                if isinstance(error, Dropped):
+                    raise error
+                if isinstance(error, Relayed):
+                    match = match.relayed
+                assert route is not None
+                route = self._following(match, route)
+                if route is None:
+                    if match.was_relayed:
+                        return
+                    raise error
+                error = await _attempt(route, event)
+        finally:
+            # Its traceback refers to this frame.
+            del error
 
 
-def _unasked(route: Route, error: asyncio.CancelledError) -> LifecycleError:
-    """The error for a handler's stray CancelledError, which would look to its caller like a cancellation of its own."""
-    told = LifecycleError(f"{name_of(route.handler)} raised CancelledError, and nobody had cancelled it")
-    told.__cause__ = error
-    return told
+async def _attempt(route: Route, event: Topical) -> NotHandled | None:
+    """Call a route, and return the error with which it passed the event on or dropped it."""
+    try:
+        await route.call(event)
+    except NotHandled as passed:
+        return passed
+    except asyncio.CancelledError as error:
+        if was_cancelled():
+            raise
+        stray = _stray(route, error)
+    else:
+        return None
+    raise stray
 
 
-_log = logging.getLogger("lifecycle.control")
+def _no_route(event: Topical) -> NotHandled:
+    return NotHandled(f"no route matches {event.topic!r}, and there is no fallback")
 
 
-class Outcomes:
-    """Tells everybody, in the name of ``router``; with no receiver a hook costs no more than the check."""
+def _stray(route: Route, error: asyncio.CancelledError) -> LifecycleError:
+    """Return the error for a handler's stray CancelledError, which its caller would take for its own cancellation."""
+    failure = LifecycleError(f"{name_of(route.handler)} raised CancelledError, and nobody had cancelled it")
+    failure.__cause__ = error
+    return failure
+
+
+class Reporter:
+    """Counts, logs and announces the results of events; a hook without receivers costs no more than the check."""
 
     def __init__(self, router: object) -> None:
         self._router = router
-        #: Events that nobody took.
-        self.unrouted: int = 0
+        #: The number of events that no route took.
+        self.unrouted_count: int = 0
 
-    # -- on the way ------------------------------------------------------------------------------------------------
+    # -- under way -------------------------------------------------------------------------------------------------
 
     def accepted(self, delivery: Delivery) -> Delivery:
-        """It came in: it has a route, or the fallback, or will have failed."""
+        """Announce an event that came in; it has a route or the fallback, or is about to fail."""
         if hooks.delivery_accepted.receivers:
             hooks.delivery_accepted.announce(self._router, delivery=delivery)
         return delivery
 
     def routed(self, delivery: Delivery, route: Route) -> None:
-        """It found its route."""
+        """Announce that an event has a route."""
         if hooks.event_routed.receivers:
             hooks.event_routed.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
 
     def merged(self, delivery: Delivery, route: Route) -> None:
-        """It went into an open window."""
+        """Announce that an event was merged into a burst."""
         if hooks.event_merged.receivers:
             hooks.event_merged.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
 
     def started(self, delivery: Delivery, route: Route) -> float:
-        """A handler is about to be called; returns when, by the loop's clock."""
+        """Announce that a handler is about to be called, and return the time of the loop."""
         if not route.is_tap:
             hooks.handler_started.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
         return asyncio.get_running_loop().time()
 
     def passed(self, delivery: Delivery, route: Route) -> None:
-        """Its handler wants the next to have it."""
+        """Announce that a handler passed its event on."""
         if hooks.handler_passed.receivers:
             hooks.handler_passed.announce(self._router, event=delivery.event, pattern=route.text, delivery=delivery)
 
-    def fell_through(self, delivery: Delivery) -> None:
-        """No route took it; the fallback has it, or nobody."""
-        self.unrouted += 1
+    def unrouted(self, delivery: Delivery) -> None:
+        """Count an event that no route took; the fallback may still get it."""
+        self.unrouted_count += 1
         hooks.event_unrouted.announce(self._router, event=delivery.event)
 
     # -- at the end ------------------------------------------------------------------------------------------------
 
     def finished(self, delivery: Delivery, route: Route, began: float | None) -> None:
-        """A handler returned that had begun then; None: nobody wanted to know, and there is no duration."""
+        """Announce that a handler returned; without the time at which it began there is no duration."""
         if began is not None and not route.is_tap:
             duration = asyncio.get_running_loop().time() - began
             hooks.handler_finished.announce(self._router, event=delivery.event, pattern=route.text, duration=duration)
-        self._tell_end(delivery)
+        self._announce_end(delivery)
 
     def failed(self, delivery: Delivery, route: Route, error: BaseException, level: int = logging.ERROR) -> None:
-        """An error of a handler ends its delivery and nothing else."""
+        """End a delivery with the error of a handler."""
         route.failed += 1
         topic = delivery.event.topic
         _log.log(level, "%s failed on %s (route %r)", name_of(route.handler), topic, route.text, exc_info=error)
         delivery.end(error)
         if not route.is_tap:
             hooks.handler_failed.announce(self._router, event=delivery.event, pattern=route.text, error=error)
-        self._tell_end(delivery)
+        self._announce_end(delivery)
 
-    def refused(self, delivery: Delivery, error: NotHandled) -> Delivery:
-        """Nobody took it, and nobody will."""
-        _log.debug("nobody took an event: %s", error)
+    def tap_failed(self, tap: Route, event: Topical) -> None:
+        """Log the error of a tap, inside its except clause."""
+        _log.exception("the tap %s on %r failed on %s", name_of(tap.handler), tap.text, event.topic)
+
+    def refused(self, delivery: Delivery, error: NotHandled) -> None:
+        """End the delivery of an event that no route took."""
+        _log.debug("no handler took an event: %s", error)
         delivery.route = None
         delivery.end(error)
-        self.fell_through(delivery)
-        self._tell_end(delivery)
-        return delivery
+        self.unrouted(delivery)
+        self._announce_end(delivery)
 
     def ended(self, delivery: Delivery, error: BaseException | None) -> None:
-        """It ended in a way that no count is kept of."""
+        """End a delivery that is not counted."""
         delivery.end(error)
-        self._tell_end(delivery)
+        self._announce_end(delivery)
 
     def drop(self, delivery: Delivery, reason: str, *, superseded: bool = False) -> None:
-        """Give an event up, counted; ``superseded`` says that it was for a newer one."""
+        """Drop an event; ``superseded``: for a newer one."""
         assert delivery.route is not None
         error = Dropped(f"{delivery.event.topic!r} was dropped: {reason}")
         error.superseded = superseded
         self.dropped(delivery, delivery.route, error)
 
     def dropped(self, delivery: Delivery, route: Route, error: Dropped) -> None:
-        """A handler, or the way to it, gave it up."""
+        """End the delivery of an event that was dropped."""
         route.dropped += 1
         _log.debug("%s (route %r)", error, route.text)
         delivery.end(error)
         if not route.is_tap:
             hooks.event_dropped.announce(self._router, event=delivery.event, pattern=route.text, reason=str(error))
-        self._tell_end(delivery)
+        self._announce_end(delivery)
 
-    def _tell_end(self, delivery: Delivery) -> None:
-        # What a tap sees is announced as the delivery to its route alone.
+    def _announce_end(self, delivery: Delivery) -> None:
+        # An event that a tap sees is announced as the delivery to its route alone.
         if hooks.delivery_ended.receivers and not (delivery.route is not None and delivery.route.is_tap):
             hooks.delivery_ended.announce(self._router, delivery=delivery)
-
-
-class Roster:
-    """Every route and lane of one router that may have something under way, and the counts of all that ever were."""
-
-    def __init__(self, table: Table, new_lane: Callable[[str, int], Lane]) -> None:
-        self._table = table
-        self._new_lane = new_lane
-        #: Has what nobody takes.
-        self.fallback: Route | None = None
-        #: Lanes that routes share, by name.
-        self.named: dict[str, Lane] = {}
-        self.tap_lanes: set[Lane] = set()
-        #: Has what goes elsewhere before it goes to its route.
-        self.relays: list[Route] = []
-        # Routes that were removed while something of theirs was under way.
-        self._retired: list[Route] = []
-        # What those that were forgotten since had counted.
-        self._gone = [0, 0, 0, 0]
-
-    def lanes(self) -> Iterator[Lane]:
-        """Every lane that has been made and may have something to do."""
-        yield from self.named.values()
-        yield from self.tap_lanes
-        for route in self.routes():
-            if route.lane is not None:
-                yield route.lane
-
-    def routes(self) -> Iterator[Route]:
-        """Every route that may have something under way."""
-        yield from self._table.routes.values()
-        yield from self.relays
-        yield from self._retired
-        if self.fallback is not None:
-            yield self.fallback
-
-    def counts(self) -> list[int]:
-        """Routed, handled, failed and dropped, over all routes that are and were, and the fallback."""
-        self._bury()
-        counted = ((each.routed, each.handled, each.failed, each.dropped) for each in self.routes())
-        return [sum(column) for column in zip(self._gone, *counted, strict=True)]
-
-    def lane_of(self, route: Route) -> Lane:
-        """The lane of ``route``, made if it has none yet."""
-        if route.lane is None:
-            route.lane = self._new_lane(route.text, route.concurrency)
-        return route.lane
-
-    def share(self, route: Route, name: str) -> None:
-        """Give ``route`` the lane called ``name``.
-
-        Raises:
-            ValueError: when another route of that lane asked for another concurrency.
-        """
-        lane = self.named.get(name)
-        if lane is None:
-            lane = self.named[name] = self._new_lane(name, route.concurrency)
-        if lane.concurrency != route.concurrency:
-            raise ValueError(
-                f"lane {name!r} runs {lane.concurrency} at once, and {route.text!r} asks for {route.concurrency}; "
-                "give all its routes the same concurrency"
-            )
-        lane.users += 1
-        route.lane = lane
-
-    def fall_back_to(self, handler: Handler, middleware: Sequence[Middleware]) -> None:
-        """Make ``handler`` inside ``middleware`` the fallback, in place of the one before."""
-        route = Route(Pattern("**"), handler, (), caller())
-        if middleware:
-            route.add_middleware(middleware)
-        route.text, route.is_fallback = "(fallback)", True
-        old, self.fallback = self.fallback, route
-        if old is not None:
-            self.retire(old)
-
-    def retire(self, route: Route) -> None:
-        """A route was removed: what it has accepted is still delivered to it."""
-        route.is_retired = True
-        if route.window is not None:
-            route.window.closed = True
-            route.window.flush()
-        self._retired.append(route)
-        self._bury()
-
-    def _bury(self) -> None:
-        """Forget the removed routes that have nothing under way, but not their counts."""
-        left: list[Route] = []
-        for route in self._retired:
-            if route.window or (route.lane is not None and not route.lane.is_idle):
-                left.append(route)
-            else:
-                self._leave(route)
-                counts = (route.routed, route.handled, route.failed, route.dropped)
-                self._gone = [old + new for old, new in zip(self._gone, counts, strict=True)]
-        self._retired = left
-
-    def _leave(self, route: Route) -> None:
-        """A shared lane goes with the last of its routes."""
-        lane = route.lane
-        if lane is not None and self.named.get(lane.name) is lane:
-            lane.users -= 1
-            if not lane.users:
-                del self.named[lane.name]

@@ -1,8 +1,8 @@
-"""Which routes a topic comes to: registration with its conflicts, resolution with its caches.
+"""Routes, and the match that a topic resolves to: registration with its conflicts, resolution with its caches.
 
-An exact route beats every glob; between globs the more specific one wins (`Pattern.rank`). Resolved topics are kept:
-those that have an exact route in a dictionary, which they cannot outgrow, the others in a least-recently-used cache,
-so that a flood of topics that come once leaves the ones that come again where they are.
+An exact route beats every glob; between globs the more specific one wins (`Pattern.rank`). Matches of topics with an
+exact route are kept in a dictionary, which those topics cannot outgrow. The others are in a least-recently-used cache,
+so that a flood of topics that occur once does not evict every topic that occurs again.
 """
 
 from __future__ import annotations
@@ -11,258 +11,73 @@ import functools
 import inspect
 import sys
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lifecycle._util import name_of
 from lifecycle.control.index import Index
-from lifecycle.control.lanes import Busy
 from lifecycle.control.patterns import MAX_SEGMENTS, Pattern
-from lifecycle.errors import InvalidTopic, NotHandled, RouteConflict, RouteNotFound
+from lifecycle.errors import InvalidTopic, RouteConflict, RouteNotFound
 from lifecycle.events import topics_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 
-    from lifecycle.control.debouncing import Window
-    from lifecycle.control.lanes import Lane
-    from lifecycle.control.taps import Relay, Tap
+    from lifecycle.control.debouncing import Debouncer
     from lifecycle.control.types import AsyncHandler, Handler, Middleware
     from lifecycle.events import Topical
 
-__all__ = [
-    "MAX_TOPIC",
-    "Chain",
-    "Place",
-    "Plan",
-    "Relayed",
-    "Route",
-    "RouteInfo",
-    "Table",
-    "as_async",
-    "as_pattern",
-    "caller",
-    "wrap",
-]
+__all__ = ["MAX_TOPIC", "Busy", "Match", "Route", "RouteInfo", "RouteTable", "as_async", "as_pattern", "caller"]
 
+#: The longest topic, in characters: the cache is bounded in number, and so it is in size.
+MAX_TOPIC = 1024
 
-class Relayed(NotHandled):
-    """Raised for a relay that took an event and lets it go on; never seen outside this room."""
+#: Matches that are kept, in addition to those of exact routes.
+_CACHED = 4096
 
-
-class Plan:
-    """What a topic comes to: its relays, its routes, the most specific first, and the taps that look on."""
-
-    __slots__ = ("_steps", "call", "first", "relayed", "routes", "taps", "was_relayed")
-
-    def __init__(
-        self,
-        routes: tuple[Route, ...],
-        taps: tuple[Tap, ...] = (),
-        relays: tuple[Route, ...] = (),
-        *,
-        was_relayed: bool = False,
-    ) -> None:
-        self.routes: tuple[Route, ...] = routes
-        self._steps = relays + routes
-        self.first: Route | None = self._steps[0] if self._steps else None
-        self.taps: tuple[Tap, ...] = taps
-        # Whether somebody has the event already, so that it is handled though no route wants it.
-        self.was_relayed: bool = was_relayed
-        # The same for an event that a relay has taken.
-        self.relayed: Final = Plan(routes, relays=relays, was_relayed=True) if relays and not was_relayed else self
-        # How `Router.dispatch` begins: the taps look on, then the first route is called.
-        self.call: AsyncHandler = _without_route if self.first is None else self.first.call
-        if taps:
-            self.call = _tapped(self.call, taps)
-
-    def after(self, route: Route) -> Route | None:
-        """The next relay or route after ``route``; one that was replaced since is represented by its replacement."""
-        latest, is_later = route if route.successor is None else route.latest, False
-        for step in self._steps:
-            now = step if step.successor is None else step.latest
-            if is_later and not now.is_retired:
-                return now
-            is_later = is_later or now is latest
-        return None
-
-
-async def _without_route(event: Any) -> None:
-    raise NotHandled(f"no route matches {event.topic!r}; router.routes() lists those that are there")
-
-
-def _tapped(call: AsyncHandler, taps: tuple[Tap, ...]) -> AsyncHandler:
-    async def seen_first(event: Any) -> None:
-        for tap in taps:
-            await tap.look(event)
-        await call(event)
-
-    return seen_first
-
-
-@dataclass(frozen=True, slots=True)
-class RouteInfo:
-    """What can be seen of a route; the counts are of events that came through its lane."""
-
-    pattern: str
-    handler: str
-    lane: str
-    busy: str
-    #: Events that were given to it, those merged into a window among them.
-    routed: int
-    #: Calls that returned.
-    handled: int
-    #: Calls that raised.
-    failed: int
-    #: Events that were given up.
-    dropped: int
-    #: Where it was registered.
-    place: str
-    #: Seconds that its window waits for a burst to end; None: it has no window.
-    debounce: float | None = None
-    #: Bursts that its window holds now.
-    held: int = 0
-
-
-class Route:
-    """One pattern and its handler, inside its middleware."""
-
-    __slots__ = (
-        "_plan",
-        "busy",
-        "call",
-        "chain",
-        "concurrency",
-        "dropped",
-        "failed",
-        "handled",
-        "handler",
-        "is_fallback",
-        "is_plain",
-        "is_retired",
-        "is_tap",
-        "lane",
-        "pattern",
-        "place",
-        "routed",
-        "successor",
-        "text",
-        "window",
-    )
-
-    def __init__(
-        self,
-        pattern: Pattern,
-        handler: Handler,
-        middleware: Iterable[Middleware],
-        place: Place,
-        concurrency: int = 1,
-    ) -> None:
-        if concurrency < 1:
-            raise ValueError(f"concurrency={concurrency!r} would never run a handler; give 1 or more")
-        self.pattern: Pattern = pattern
-        self.text: str = pattern.text
-        self.handler: Handler = handler
-        self.place: Place = place
-        # The handler inside this route's own middleware, to be wrapped in the router's.
-        self.call: AsyncHandler = wrap(as_async(handler), middleware)
-        self.chain: Chain | None = None
-        self._plan: Plan | None = None
-        # One of its own is made for the first event: most of ten thousand routes never see one.
-        self.lane: Lane | None = None
-        self.busy: Busy = Busy.QUEUE
-        self.concurrency: int = concurrency
-        self.window: Window | None = None
-        # Whether its way is a queue and nothing else; decided when it is registered.
-        self.is_plain: bool = True
-        # Whether it has what nobody takes.
-        self.is_fallback: bool = False
-        # Whether it was removed, and only works off what it had accepted.
-        self.is_retired: bool = False
-        # The route that replaced it.
-        self.successor: Route | None = None
-        # Whether it only looks on: what it sees is no delivery of its own to others.
-        self.is_tap: bool = False
-        self.routed: int = 0
-        self.handled: int = 0
-        self.failed: int = 0
-        self.dropped: int = 0
-
-    def __repr__(self) -> str:
-        return f"<Route {self.text!r} to {name_of(self.handler)}>"
-
-    @property
-    def latest(self) -> Route:
-        """The route that stands for this one now: itself, or the last in the chain of its replacements."""
-        route = self
-        while route.successor is not None:
-            route = route.successor
-        return route
-
-    def alone(self) -> Plan:
-        """What a topic comes to that matches nothing else: one plan for all such topics."""
-        if self._plan is None:
-            self._plan = Plan((self,))
-        return self._plan
-
-    def add_middleware(self, middleware: Iterable[Middleware]) -> None:
-        """Wrap the router's middleware around the handler, inside what came earlier."""
-        self.chain = self.chain or Chain(self.call)
-        self.chain.add(middleware)
-        self.call = self.chain.call
-        self._plan = None
-
-    def info(self) -> RouteInfo:
-        """What can be seen of it now."""
-        return RouteInfo(
-            pattern=self.text,
-            handler=name_of(self.handler),
-            lane=self.text if self.lane is None else self.lane.name,
-            busy=str(self.busy),
-            routed=self.routed,
-            handled=self.handled,
-            failed=self.failed,
-            dropped=self.dropped,
-            place="{}:{}".format(*self.place),
-            debounce=None if self.window is None else self.window.wait,
-            held=0 if self.window is None else len(self.window),
-        )
-
+#: Marks a plain function that returns an awaitable, so that it is not wrapped once more.
+_AWAITABLE = "_returns_awaitable"
 
 #: File and line.
 Place: TypeAlias = tuple[str, int]
 
 
-def caller() -> Place:
-    """The place outside this room that is registering something."""
-    frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # inspect.stack reads source files
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lifecycle.control"):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
+# -- what a user registers ---------------------------------------------------------------------------------------
 
 
-#: Marks a plain function that always returns an awaitable, so that it is not wrapped once more.
-_AWAITABLE = "returns_awaitable"
+def as_pattern(pattern: str | Pattern | type[Topical]) -> Pattern:
+    """Return a pattern from its text, or from an event class, which stands for the topics of its events.
+
+    Raises:
+        InvalidPattern: for a text that cannot be read.
+        TypeError: for a function, and for a class that does not define the topics of its events.
+    """
+    if isinstance(pattern, Pattern):
+        return pattern
+    if callable(pattern) and not isinstance(pattern, type):
+        raise TypeError(
+            f"expected a pattern, got the function {name_of(pattern)}; "
+            "a decorator takes the pattern in parentheses: @router.on('file/*')"
+        )
+    return Pattern(topics_of(pattern) if isinstance(pattern, type) else pattern)
 
 
 def as_async(handler: Handler) -> AsyncHandler:
-    """``handler`` as something to await; an ``async def`` is returned as it is.
+    """Return ``handler`` as something to await; an ``async def`` is returned as it is.
 
     Raises:
-        TypeError: for what is no callable of one argument.
+        TypeError: for an object that is not a callable of one argument.
     """
-    if getattr(handler, _AWAITABLE, False):
+    # By identity: middleware that uses `functools.wraps` copies the attribute.
+    is_marked: bool = getattr(handler, _AWAITABLE, _AWAITABLE) is handler
+    if is_marked:
         return handler
     _check(handler)
     if inspect.iscoroutinefunction(handler):
         return handler
-    return _method(handler) or _awaiting(handler)
-
-
-def _method(handler: Handler) -> AsyncHandler | None:
-    """The async method of an object that is called like a function: awaiting it is faster than the object."""
-    # Of a class it would be the function of its instances.
+    # Awaiting the async `__call__` of an object is faster than the object. For a class, it is that of its instances.
     method = None if isinstance(handler, type) else getattr(handler, "__call__", None)  # noqa: B004
-    return method if inspect.iscoroutinefunction(method) else None
+    return method if inspect.iscoroutinefunction(method) else _awaiting(handler)
 
 
 def _check(handler: Handler) -> None:
@@ -283,7 +98,7 @@ def _check(handler: Handler) -> None:
 
 
 def _awaiting(handler: Handler) -> AsyncHandler:
-    """A plain function, called where it is awaited; what it returns is awaited too if it can be."""
+    """Wrap a plain function; an awaitable that it returns is awaited."""
 
     @functools.wraps(handler, updated=())
     async def call(event: Any) -> None:
@@ -294,8 +109,8 @@ def _awaiting(handler: Handler) -> AsyncHandler:
     return call
 
 
-def wrap(handler: AsyncHandler, middleware: Iterable[Middleware]) -> AsyncHandler:
-    """``handler`` inside ``middleware``, the first of which is the outermost."""
+def _wrap(handler: AsyncHandler, middleware: Iterable[Middleware]) -> AsyncHandler:
+    """Wrap ``middleware`` around ``handler``; the first is the outermost."""
     for each in reversed(tuple(middleware)):
         wrapped = each(handler)
         if not callable(wrapped):
@@ -304,91 +119,235 @@ def wrap(handler: AsyncHandler, middleware: Iterable[Middleware]) -> AsyncHandle
     return handler
 
 
-class Chain:
-    """A handler inside middleware that keeps coming: each wraps it exactly once, the latest comer the closest.
-
-    What a middleware remembers (`once` does) therefore lives as long as the route.
-    """
-
-    __slots__ = ("_handler", "_seat", "call")
-
-    def __init__(self, handler: AsyncHandler) -> None:
-        self.call: AsyncHandler = handler
-        self._handler = handler
-        # Puts a handler where the innermost middleware looks for its next.
-        self._seat: Callable[[AsyncHandler], None] | None = None
-
-    def add(self, middleware: Iterable[Middleware]) -> None:
-        """Wrap ``middleware`` around the handler, inside what is wrapped around it already."""
-        enter, seat = _seat(self._handler)
-        wrapped = wrap(enter, middleware)
-        if self._seat is None:
-            self.call = wrapped
-        else:
-            self._seat(wrapped)
-        self._seat = seat
-
-
-def _seat(handler: AsyncHandler) -> tuple[AsyncHandler, Callable[[AsyncHandler], None]]:
-    """A handler that calls another, which can be exchanged."""
+def _replaceable(handler: AsyncHandler) -> tuple[AsyncHandler, Callable[[AsyncHandler], None]]:
+    """Return a function that calls ``handler``, and one that puts another in its place."""
 
     @functools.wraps(handler, updated=())
-    def enter(event: Any) -> Awaitable[Any]:
+    def call(event: Any) -> Awaitable[Any]:
         return handler(event)
 
-    setattr(enter, _AWAITABLE, True)
+    setattr(call, _AWAITABLE, call)
 
-    def exchange(other: AsyncHandler) -> None:
+    def replace(other: AsyncHandler) -> None:
         nonlocal handler
         handler = other
 
-    return enter, exchange
+    return call, replace
 
 
-#: The longest topic, in characters: what is cached is bounded in number, and so it is in size.
-MAX_TOPIC = 1024
-
-#: Resolved topics that are kept, besides those of exact routes.
-_CACHED = 4096
-
-
-#: A plan behind its ``call``: `Router.dispatch` unpacks the two faster than it looks the attribute up.
-_Entry: TypeAlias = "tuple[AsyncHandler, Plan]"
+def caller() -> Place:
+    """Return the place outside this package that is registering something."""
+    frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # inspect.stack reads source files
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lifecycle.control"):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
 
 
-def as_pattern(pattern: str | Pattern | type[Topical]) -> Pattern:
-    """A pattern from its text, or from an event class, which stands for the topics of its events.
+class Busy(StrEnum):
+    """What happens to an event when as many handlers run as the lane allows."""
 
-    Raises:
-        InvalidPattern: for a text that cannot be read.
-        TypeError: for a function, and for a class that does not define the topics of its events.
-    """
-    if isinstance(pattern, Pattern):
-        return pattern
-    if callable(pattern) and not isinstance(pattern, type):
-        raise TypeError(
-            f"expected a pattern, got the function {name_of(pattern)}; "
-            "a decorator takes the pattern in parentheses: @router.on('file/*')"
+    #: It waits; when the queue is full, its source waits.
+    QUEUE = "queue"
+    #: It is dropped.
+    DROP = "drop"
+    #: The oldest running handler of its route is cancelled, and it runs next.
+    RESTART = "restart"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Busy:
+        raise ValueError(f"busy={value!r} is unknown; give 'queue', 'drop' or 'restart'")
+
+
+@dataclass(frozen=True, slots=True)
+class RouteInfo:
+    """A route as it is now; the counts are of events that passed through its lane."""
+
+    pattern: str
+    handler: str
+    lane: str
+    busy: str
+    #: Events that it was given, those merged by its debounce included.
+    routed: int
+    #: Calls that returned.
+    handled: int
+    #: Calls that raised.
+    failed: int
+    #: Events that were given up.
+    dropped: int
+    #: Where it was registered.
+    place: str
+    #: Seconds of quiet that end a burst; None: it is not debounced.
+    debounce: float | None = None
+    #: Bursts that are held back now.
+    held: int = 0
+
+
+class Route:
+    """One pattern and its handler, inside its middleware."""
+
+    __slots__ = (
+        "_handler",
+        "_match",
+        "_replace_innermost",
+        "busy",
+        "call",
+        "concurrency",
+        "debouncer",
+        "dropped",
+        "failed",
+        "handled",
+        "handler",
+        "is_direct",
+        "is_fallback",
+        "is_plain",
+        "is_removed",
+        "is_tap",
+        "lane",
+        "pattern",
+        "place",
+        "routed",
+        "successor",
+        "text",
+    )
+
+    def __init__(
+        self, pattern: Pattern, handler: Handler, middleware: Iterable[Middleware] = (), concurrency: int = 1
+    ) -> None:
+        if concurrency < 1:
+            raise ValueError(f"concurrency={concurrency!r} would never run a handler; give 1 or more")
+        self.pattern: Pattern = pattern
+        self.text: str = pattern.text
+        self.handler: Handler = handler
+        self.place: Place = caller()
+        # The handler inside this route's own middleware, then inside the router's.
+        self._handler = self.call = _wrap(as_async(handler), middleware)
+        # Puts a handler in the place of the one that the innermost middleware of the router calls.
+        self._replace_innermost: Callable[[AsyncHandler], None] | None = None
+        self._match: Match | None = None
+        # The name of its lane; routes that name the same lane share it.
+        self.lane: str = self.text
+        self.busy: Busy = Busy.QUEUE
+        self.concurrency: int = concurrency
+        self.debouncer: Debouncer | None = None
+        # Whether its events go straight into a queue; decided when it is registered.
+        self.is_plain: bool = True
+        # Whether it gets the events that no other route has taken.
+        self.is_fallback: bool = False
+        # Whether it was removed, and only finishes the events that it had accepted.
+        self.is_removed: bool = False
+        # The route that replaced it.
+        self.successor: Route | None = None
+        # Whether it is the route of a tap: its deliveries are not announced.
+        self.is_tap: bool = False
+        # Whether it is that of a tap with a plain function, which is called where the event is emitted.
+        self.is_direct: bool = False
+        self.routed: int = 0
+        self.handled: int = 0
+        self.failed: int = 0
+        self.dropped: int = 0
+
+    def __repr__(self) -> str:
+        return f"<Route {self.text!r} to {name_of(self.handler)}>"
+
+    @property
+    def latest(self) -> Route:
+        """The route that stands for this one now: itself, or the last in the chain of its replacements."""
+        route = self
+        while route.successor is not None:
+            route = route.successor
+        return route
+
+    def alone(self) -> Match:
+        """Return the one match of all topics that no other route matches."""
+        if self._match is None:
+            self._match = Match((self,))
+        return self._match
+
+    def add_middleware(self, middleware: Iterable[Middleware]) -> None:
+        """Wrap the router's middleware around the handler, inside the middleware that was added before.
+
+        Each wraps the handler exactly once, so that its memory (that of `once`, say) lives as long as the route.
+        """
+        innermost, replace = _replaceable(self._handler)
+        wrapped = _wrap(innermost, middleware)
+        if self._replace_innermost is None:
+            self.call = wrapped
+        else:
+            self._replace_innermost(wrapped)
+        self._replace_innermost = replace
+        self._match = None
+
+    def info(self) -> RouteInfo:
+        """Return its settings and counts."""
+        return RouteInfo(
+            pattern=self.text,
+            handler=name_of(self.handler),
+            lane=self.lane,
+            busy=str(self.busy),
+            routed=self.routed,
+            handled=self.handled,
+            failed=self.failed,
+            dropped=self.dropped,
+            place="{}:{}".format(*self.place),
+            debounce=None if self.debouncer is None else self.debouncer.wait,
+            held=0 if self.debouncer is None else len(self.debouncer),
         )
-    return Pattern(topics_of(pattern) if isinstance(pattern, type) else pattern)
 
 
-class Table:
-    """The routes and taps of one router."""
+# -- what a topic resolves to ------------------------------------------------------------------------------------
+
+
+class Match:
+    """The relays, the routes, the most specific first, and the taps of a topic."""
+
+    __slots__ = ("_steps", "call", "first", "relayed", "routes", "taps", "was_relayed")
+
+    def __init__(
+        self,
+        routes: tuple[Route, ...],
+        taps: tuple[Route, ...] = (),
+        relays: tuple[Route, ...] = (),
+        *,
+        was_relayed: bool = False,
+    ) -> None:
+        self.routes: tuple[Route, ...] = routes
+        self.taps: tuple[Route, ...] = taps
+        self._steps = relays + routes
+        self.first: Route | None = self._steps[0] if self._steps else None
+        # The first call of a direct dispatch; None: the taps come before it, or no route matches.
+        self.call: AsyncHandler | None = None if taps or self.first is None else self.first.call
+        # Whether a relay has had the event, so that it counts as handled even if no route takes it.
+        self.was_relayed: bool = was_relayed
+        # The same match for an event that a relay has had.
+        self.relayed: Final = Match(routes, relays=relays, was_relayed=True) if relays and not was_relayed else self
+
+    def after(self, route: Route) -> Route | None:
+        """Return the next relay or route after ``route``, without removed ones; successors stand for replaced ones."""
+        latest, is_later = route if route.successor is None else route.latest, False
+        for step in self._steps:
+            now = step if step.successor is None else step.latest
+            if is_later and not now.is_removed:
+                return now
+            is_later = is_later or now is latest
+        return None
+
+
+class RouteTable:
+    """The routes, taps and relays of one router."""
 
     def __init__(self) -> None:
-        # Routes by pattern text; those of exact patterns also by topic, the others in the tree.
+        # Routes by the text of their pattern; those of exact patterns also by topic, the others in the index.
         self.routes: dict[str, Route] = {}
         self._exact: dict[str, Route] = {}
         self._globs: Index[Route] = Index()
-        # Taps by pattern text, in the order they came; several may share a pattern.
-        self._taps: dict[str, list[Tap]] = {}
-        self._tap_globs: Index[list[Tap]] = Index()
-        # Relays, in the order they came; there are few.
-        self._relays: list[Relay] = []
-        self._cold = functools.lru_cache(_CACHED)(self._plan)
-        #: The plan of each topic; those of topics with an exact route are kept here, so far as they have come by.
-        self.hot: Final = _Plans(self._exact, self._cold, self._plan)
+        # Taps by the text of their pattern, in the order of registration.
+        self._taps: dict[str, list[Route]] = {}
+        self._tap_globs: Index[list[Route]] = Index()
+        # In the order of registration; there are few.
+        self.relays: list[Route] = []
+        self._cold = functools.lru_cache(_CACHED)(self._resolve)
+        #: The match of each topic; those of topics with an exact route are kept here once they have been asked for.
+        self.matches: Final = _Matches(self._exact, self._cold, self._resolve)
 
     def __len__(self) -> int:
         return len(self.routes)
@@ -396,7 +355,7 @@ class Table:
     # -- registration ------------------------------------------------------------------------------------------
 
     def add(self, route: Route, *, replace: bool) -> Route | None:
-        """Register ``route``; the one that it replaces is returned.
+        """Register ``route``, and return the one that it replaces.
 
         Raises:
             RouteConflict: when the pattern is taken and ``replace`` is false.
@@ -404,6 +363,7 @@ class Table:
         old = self.check_free(route, replace=replace)
         if old is not None:
             self.remove(old.pattern)
+            old.successor = route
         pattern = route.pattern
         self.routes[pattern.text] = route
         if pattern.is_exact:
@@ -414,7 +374,7 @@ class Table:
         return old
 
     def check_free(self, route: Route, *, replace: bool) -> Route | None:
-        """The route that ``route`` would replace.
+        """Return the route that ``route`` would replace.
 
         Raises:
             RouteConflict: when there is one and ``replace`` is false.
@@ -428,7 +388,7 @@ class Table:
         return old
 
     def _same(self, pattern: Pattern) -> Route | None:
-        """The route of that pattern; quoted or not, an exact one is the same as another of its topic."""
+        """Return the route of that pattern; exact patterns of the same topic are the same, quoted or not."""
         return self._exact.get(pattern.topic) if pattern.is_exact else self.routes.get(pattern.text)
 
     def remove(self, pattern: Pattern) -> Route:
@@ -448,40 +408,42 @@ class Table:
         self.forget()
         return route
 
-    def add_tap(self, tap: Tap) -> None:
-        """Let ``tap`` look on."""
-        taps = self._taps.setdefault(tap.pattern.text, [])
+    def add_tap(self, tap: Route) -> None:
+        """Register the route of a tap; several may share a pattern."""
+        taps = self._taps.setdefault(tap.text, [])
         taps.append(tap)
         self._tap_globs.add(tap.pattern, taps)
         self.forget()
 
-    def remove_tap(self, tap: Tap) -> None:
-        """Let ``tap`` look no longer; nothing happens if it does not."""
-        taps = self._taps.get(tap.pattern.text, [])
+    def remove_tap(self, tap: Route) -> None:
+        """Take out the route of a tap; nothing happens if it is not registered."""
+        taps = self._taps.get(tap.text, [])
         if tap in taps:
             taps.remove(tap)
             if not taps:
-                del self._taps[tap.pattern.text]
+                del self._taps[tap.text]
                 self._tap_globs.remove(tap.pattern)
             self.forget()
 
-    def add_relay(self, relay: Relay) -> None:
-        """Let ``relay`` have what it matches before any route."""
-        self._relays.append(relay)
-        self.forget()
-
-    def remove_relay(self, relay: Relay) -> None:
-        """Give ``relay`` nothing more; nothing happens if it is not there."""
-        if relay in self._relays:
-            self._relays.remove(relay)
-            self.forget()
-
-    def taps(self) -> list[Tap]:
-        """Who looks on, sorted by pattern."""
+    def taps(self) -> list[Route]:
+        """Return the routes of all taps, sorted by pattern."""
         return [tap for _, taps in sorted(self._taps.items()) for tap in taps]
 
+    def add_relay(self, relay: Route) -> None:
+        """Register a relay, which gets the events that it matches before any route."""
+        self.relays.append(relay)
+        self.forget()
+
+    def remove_relay(self, relay: Route) -> bool:
+        """Take out a relay, and return whether it was registered."""
+        if relay not in self.relays:
+            return False
+        self.relays.remove(relay)
+        self.forget()
+        return True
+
     def wrap(self, middleware: Sequence[Middleware]) -> None:
-        """Put ``middleware`` around every route."""
+        """Add ``middleware`` to every route."""
         for each in middleware:
             as_async(each)
         for route in self.routes.values():
@@ -489,70 +451,68 @@ class Table:
         self.forget()
 
     def forget(self) -> None:
-        """Resolve every topic anew: something was registered."""
-        self.hot.clear()
+        """Resolve every topic again: the registrations have changed."""
+        self.matches.clear()
         self._cold.cache_clear()
 
     # -- resolution --------------------------------------------------------------------------------------------
 
-    def plan(self, event: Topical) -> Plan:
-        """What ``event`` comes to; a plan without routes if nobody wants it.
+    def match(self, event: Topical) -> Match:
+        """Return the match of the event's topic; it has no routes if no pattern matches.
 
         Raises:
-            InvalidTopic: for a topic that is no string, is empty or too long, or has too many segments.
-            TypeError: for what has no topic.
+            InvalidTopic: for a topic that is not a string, is empty or too long, or has too many segments.
+            TypeError: for an object without a topic.
         """
         try:
             topic = event.topic
         except AttributeError:
             raise TypeError(f"{event!r} is no event: it has no topic; use Event(topic, data)") from None
-        # What is not a string may not even have a hash.
-        return self.hot[topic if type(topic) is str else _checked(topic)][1]
+        # An object that is not a string may not even have a hash.
+        return self.matches[topic if type(topic) is str else _checked(topic)]
 
-    def _plan(self, topic: str) -> _Entry:
+    def _resolve(self, topic: str) -> Match:
         routes = self._globs.find(topic)
-        if len(routes) == 1 and not self._taps and not self._relays and topic not in self._exact:
-            plan = routes[0].alone()
-            return plan.call, plan
+        if len(routes) == 1 and not self._taps and not self.relays and topic not in self._exact:
+            return routes[0].alone()
         routes.sort(key=_rank)
         if topic in self._exact:
             routes.insert(0, self._exact[topic])
         taps = tuple(tap for taps in self._tap_globs.find(topic) for tap in taps) if self._taps else ()
-        relays = tuple(relay.route for relay in self._relays if relay.pattern.matches(topic))
-        plan = Plan(tuple(routes), taps, relays) if routes or taps or relays else _NOBODY
-        return plan.call, plan
+        relays = tuple(relay for relay in self.relays if relay.pattern.matches(topic))
+        return Match(tuple(routes), taps, relays) if routes or taps or relays else _NO_MATCH
 
     def cached(self) -> tuple[int, int]:
-        """How many look-ups the cache answered, and how many it did not (those of exact routes are not counted)."""
+        """Return the hits and misses of the cache (topics of exact routes are not counted)."""
         info = self._cold.cache_info()
         return info.hits, info.misses
 
 
-class _Plans(dict[str, "tuple[AsyncHandler, Plan]"]):
-    """Plans by topic, each behind its first call; looking up one that is missing resolves it.
+class _Matches(dict[str, Match]):
+    """Matches by topic; looking up a missing one resolves it.
 
     A dictionary for the sake of `Router.dispatch`: catching a KeyError for each new topic would cost four handlers.
     """
 
-    __slots__ = ("_cold", "_exact", "_make")
+    __slots__ = ("_cold", "_exact", "_resolve")
 
-    def __init__(self, exact: Container[str], cold: Callable[[str], _Entry], make: Callable[[str], _Entry]) -> None:
+    def __init__(self, exact: Container[str], cold: Callable[[str], Match], resolve: Callable[[str], Match]) -> None:
         super().__init__()
         self._exact = exact
         self._cold = cold
-        self._make = make
+        self._resolve = resolve
 
-    def __missing__(self, topic: str) -> _Entry:
+    def __missing__(self, topic: str) -> Match:
         # A topic that is shorter than the largest number of segments cannot have too many.
         if type(topic) is not str or not MAX_SEGMENTS > len(topic) > 0:
             topic = _checked(topic)
         if topic not in self._exact:
             return self._cold(topic)
-        entry = self[topic] = self._make(topic)
-        return entry
+        match = self[topic] = self._resolve(topic)
+        return match
 
 
-_NOBODY = Plan(())
+_NO_MATCH = Match(())
 
 
 def _rank(route: Route) -> tuple[tuple[int, ...], str]:
@@ -564,7 +524,7 @@ def _at(route: Route) -> str:
 
 
 def _checked(topic: object) -> str:
-    """A string of a subclass as a plain one; anything that is not a topic is refused."""
+    """Return a string of a subclass as a plain one, and refuse anything that is not a topic."""
     if not isinstance(topic, str):
         raise InvalidTopic(f"the topic of an event must be a string such as 'file/modified', got {topic!r:.100}")
     if not topic:

@@ -1,111 +1,127 @@
-"""One task a source: it is entered, fed into the router, restarted when it fails, and left."""
+"""Sources, and `SourceRunner`: the task that enters a source, feeds its events in, restarts it and leaves it."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 from lifecycle import hooks
 from lifecycle._async import was_cancelled
 from lifecycle._util import error_text, name_of
 from lifecycle.control.deliveries import current
 from lifecycle.errors import SourceFailed
+from lifecycle.events import Topical
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from contextvars import Context
 
     from lifecycle.backoff import Backoff
     from lifecycle.control.deliveries import Delivery
-    from lifecycle.control.dispatcher import Traffic
-    from lifecycle.control.router import Router
-    from lifecycle.control.types import Source
-    from lifecycle.events import Topical
+    from lifecycle.control.dispatcher import Dispatcher
 
-__all__ = ["Failures", "Pump", "RestartSource", "SourceInfo", "introduce", "source_name"]
+__all__ = ["Emit", "RestartSource", "Source", "SourceInfo", "SourceObject", "SourceRunner", "source_name"]
 
 _log = logging.getLogger("lifecycle.control")
+
+#: Whether a source that failed after its start is started again.
+RestartSource: TypeAlias = Literal["on_failure", "never"]
+
+
+class Emit(Protocol):
+    """How a source emits an event: it waits for capacity and returns the delivery."""
+
+    def __call__(self, event: Topical, /) -> Awaitable[Delivery]:
+        """Never raises for an event that no route takes: awaiting the `Delivery` does."""
+        ...
+
+
+class SourceObject(Protocol):
+    """A source that pushes: ``run`` emits until it has nothing more or is cancelled.
+
+    If it is also an async context manager, it is entered first; an error there is a failure to start. If it has
+    ``async def settle()``, that is awaited when the router has stopped and every `Delivery` has ended; a source that
+    drains is also left only then. If it has ``def use_router(router)`` or ``def use_commands(commands)``, these are
+    called when it is added.
+    """
+
+    async def run(self, emit: Emit, /) -> None:
+        """Emit events."""
+        ...
+
+
+#: An iterable of events, a function that returns one (so that it can be started again), or an object with ``run``.
+Source: TypeAlias = AsyncIterable[Topical] | Callable[[], AsyncIterable[Topical]] | SourceObject
 
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """What can be seen of a source."""
+    """A source as it is now."""
 
     name: str
-    #: Whether it is at work, or will be after a pause.
+    #: Whether it runs, or waits to be restarted.
     running: bool
     #: Whether its events wait until it is released.
     held: bool = False
-    #: How often it has failed, and how the last time, for people.
+    #: How often it has failed, and the text of its last error.
     failures: int = 0
     error: str | None = None
 
 
 def source_name(source: object) -> str:
-    """What a source is called in messages."""
+    """Return the name of a source in messages."""
     own = getattr(source, "name", None)
     return own if isinstance(own, str) else name_of(source)
 
 
-def _check(source: Any) -> None:
-    """Refuse what is no source.
+class SourceRunner:
+    """Keeps one source running while its router runs.
 
     Raises:
-        TypeError: saying what a source is.
+        TypeError: for an object that is not a source.
+        ValueError: for another ``restart``.
     """
-    if isinstance(source, type):
-        raise TypeError(f"{source.__qualname__} is a class; add an instance of it: {source.__qualname__}(…)")
-    if inspect.iscoroutinefunction(source):
-        raise TypeError(f"{name_of(source)} returns a coroutine; make it an async generator with `yield Event(…)`")
-    if not (hasattr(source, "run") or hasattr(source, "__aiter__") or callable(source)):
-        raise TypeError(
-            f"{source!r} is no source: give an async iterable of events, a function that returns one, "
-            "or an object with `async def run(emit)`"
-        )
 
-
-def introduce(router: Router, source: object) -> None:
-    """Let a source that wants to know them have the commands of its router, or the router."""
-    use_commands = getattr(source, "use_commands", None)
-    if use_commands is not None:
-        use_commands(router.commands)
-    use_router = getattr(source, "use_router", None)
-    if use_router is not None:
-        use_router(router)
-
-
-class Pump:
-    """Keeps one source running while its router runs."""
-
-    def __init__(self, source: Source, restart: RestartSource, backoff: Backoff, traffic: Traffic) -> None:
+    def __init__(self, source: Source, restart: RestartSource, backoff: Backoff, dispatcher: Dispatcher) -> None:
         _check(source)
+        if restart not in ("on_failure", "never"):
+            raise ValueError(f"restart={restart!r} is unknown; give 'on_failure' or 'never'")
         self.source = source
         self.name: str = source_name(source)
-        self._failures = Failures(source, self.name, restart, backoff)
-        self._traffic = traffic
-        # Whether it waits to be started again: then it holds nothing, and ends at once.
-        self._resting = False
+        self._dispatcher = dispatcher
+        # An async generator that has failed is exhausted.
+        self._is_final = restart == "never" or inspect.isasyncgen(source)
+        self._backoff = backoff
+        self._failures = 0
+        self._error: str | None = None
+        # When it failed lately, for a backoff that gives up after too many failures.
+        self._recent: list[float] = []
+        # The failures in a row, without a healthy while between them.
+        self._row = 0
+        # Whether it waits to be restarted: then it holds nothing, and ends at once.
+        self._is_waiting = False
         self._task: asyncio.Task[None] | None = None
-        # What is left only when all of its events have come to their end.
-        self._held = AsyncExitStack()
-        # What the events of a held source wait for.
+        # A source that settles is left only when all of its events have ended.
+        self._entered = AsyncExitStack()
+        # While the source is held, its events wait for this.
         self._gate: asyncio.Event | None = None
         self.held: bool = False
 
     @property
     def running(self) -> bool:
-        """Whether its task is at work."""
+        """Whether its task runs."""
         return self._task is not None and not self._task.done()
 
     def info(self) -> SourceInfo:
-        """What can be seen of it now."""
-        return SourceInfo(self.name, self.running, self.held, self._failures.count, self._failures.last)
+        """Return its state as it is now."""
+        return SourceInfo(self.name, self.running, self.held, self._failures, self._error)
+
+    # -- holding ---------------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
         """Take no events until `release`: a source that can suspend itself does so, any other waits with its next."""
@@ -128,59 +144,62 @@ class Pump:
             self._gate = None
         self.held = False
 
+    # -- starting and stopping ---------------------------------------------------------------------------------------
+
     def start(self, ready: Callable[[SourceFailed | None], None], context: Context) -> asyncio.Task[None]:
-        """Start the task in ``context``; ``ready`` is told, once, that the source has started or why it could not."""
+        """Start the task in ``context``; it calls ``ready`` once, when the source has started or failed to."""
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._run(ready), name=f"source {self.name}", context=context)
         return self._task
 
     def stop(self) -> None:
-        """Ask the source to end: one with a plain ``close()`` delivers what it holds first, any other is cancelled."""
+        """Stop the source: one with a plain ``close()`` delivers its buffer first, any other is cancelled."""
         if self._gate is not None:
             self.release()
         close = getattr(self.source, "close", None)
-        if self._resting or not callable(close) or not hasattr(self.source, "run") or iscoroutinefunction(close):
+        if self._is_waiting or not callable(close) or not hasattr(self.source, "run") or iscoroutinefunction(close):
             self.cancel()
             return
         try:
             close()
-        except Exception:  # noqa: BLE001  # a source of the program's; the others have to end too
+        except Exception:  # noqa: BLE001  # code of the program; the other sources have to stop too
             _log.exception("source %r could not be closed; it is cancelled", self.name)
             self.cancel()
 
     def cancel(self) -> None:
-        """End the source now."""
+        """Cancel the task."""
         if self._task is not None:
             self._task.cancel()
 
-    def rest(self) -> None:
-        """The router has come to rest, and with it a hold ends."""
+    def reset(self) -> None:
+        """Release the source: its router has stopped."""
         try:
             self.release()
-        except Exception:  # noqa: BLE001  # a source of the program's; the others come to rest too
+        except Exception:  # noqa: BLE001  # code of the program; the other sources are released too
             _log.exception("source %r could not be resumed", self.name)
 
     @property
     def settles(self) -> bool:
-        """Whether the source wants to know when all of its events have come to their end."""
+        """Whether the source is to be told when all of its events have ended."""
         return iscoroutinefunction(getattr(self.source, "settle", None))
 
     async def settle(self) -> None:
-        """All of its events have: leave the source if that was put off, and let it put down what became of them."""
+        """Leave the source, if that was put off, and let it store the results of its events, which have ended."""
         source: Any = self.source
-        held, self._held = self._held, AsyncExitStack()
+        entered, self._entered = self._entered, AsyncExitStack()
         try:
-            await held.aclose()
+            await entered.aclose()
             await source.settle()
-        except Exception:  # noqa: BLE001  # a source of the program's; the others have to settle too
+        except Exception:  # noqa: BLE001  # code of the program; the other sources have to settle too
             _log.exception("source %r could not settle", self.name)
+
+    # -- running -----------------------------------------------------------------------------------------------------
 
     async def _run(self, ready: Callable[[SourceFailed | None], None]) -> None:
         current.set(None)
-        self._resting = False
-        self._failures.begin()
-        now, router = asyncio.get_running_loop().time, self._traffic.router
-        started = False
+        self._is_waiting = False
+        self._row = 0
+        now, started = asyncio.get_running_loop().time, False
 
         def mark() -> None:
             nonlocal started
@@ -196,14 +215,14 @@ class Pump:
                 if isinstance(error, asyncio.CancelledError) and was_cancelled():
                     raise
                 if not started:
-                    ready(self._failures.at_start(error, router))
+                    ready(self._start_failed(error))
                     return
-                delay = self._failures.later(error, router, began=began, now=now())
+                delay = self._failed(error, began=began, now=now())
                 if delay is None:
                     return
-                self._resting = True
+                self._is_waiting = True
                 await asyncio.sleep(delay)
-                self._resting = False
+                self._is_waiting = False
             else:
                 return
 
@@ -215,8 +234,8 @@ class Pump:
             if hasattr(source, "run"):
                 mark()
                 await source.run(self._accept)
-                if self.settles and self._traffic.draining:
-                    self._held = stack.pop_all()
+                if self.settles and self._dispatcher.draining:
+                    self._entered = stack.pop_all()
             else:
                 iterator = self._iterator(source)
                 if hasattr(iterator, "aclose"):
@@ -227,87 +246,72 @@ class Pump:
                     await emit(event)
 
     def _accept(self, event: Topical) -> Awaitable[Delivery]:
-        """Every event of the source comes through here: where it is not held, at the cost of a call."""
-        return self._traffic.accept(event) if self._gate is None else self._accept_later(event, self._gate)
+        """Take an event of the source in; every one passes here, at the cost of a call."""
+        return self._dispatcher.accept(event) if self._gate is None else self._accept_later(event, self._gate)
 
     async def _accept_later(self, event: Topical, gate: asyncio.Event) -> Delivery:
         try:
             await gate.wait()
         except asyncio.CancelledError:
-            if self._traffic.draining:
-                # What the source has in its hands is not lost; a second cancellation lets it in over the limit.
-                await self._traffic.accept(event)
+            if self._dispatcher.draining:
+                # The event that the source is emitting is not lost; a second cancellation lets it in over the limit.
+                await self._dispatcher.accept(event)
             raise
         return await self._accept(event)
 
     def _iterator(self, source: Any) -> Any:
         events: Any = source if hasattr(source, "__aiter__") else source()
         if isinstance(events, AsyncIterable):
-            return events.__aiter__()  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]  # of whatever
+            return events.__aiter__()  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]  # of any type
         if inspect.iscoroutine(events):
             events.close()
         raise TypeError(f"source {self.name!r} gave {events!r}; it must give an async iterable of events")
+
+    # -- failing -----------------------------------------------------------------------------------------------------
+
+    def _start_failed(self, error: BaseException) -> SourceFailed:
+        """Report that the source could not start, and return the error that ends the router."""
+        self._report(error, None)
+        failure = SourceFailed(f"source {self.name!r} could not start: {error_text(error)}")
+        failure.__cause__ = error
+        return failure
+
+    def _failed(self, error: BaseException, *, began: float, now: float) -> float | None:
+        """Report that the source failed, and return the seconds until its next start; None if there is none."""
+        if now - began >= self._backoff.reset_after:
+            self._row = 0
+        self._recent = [*(at for at in self._recent if at >= now - self._backoff.within), now]
+        is_spent = 0 < self._backoff.max_restarts < len(self._recent)
+        delay = None if self._is_final or is_spent else self._backoff.delay(self._row)
+        self._row += 1
+        then = "it is not started again" if delay is None else f"it is started again in {delay:.1f} s"
+        _log.error("source %r failed: %s; %s", self.name, error_text(error), then, exc_info=error)
+        self._report(error, delay)
+        return delay
+
+    def _report(self, error: BaseException, delay: float | None) -> None:
+        self._failures += 1
+        self._error = error_text(error)
+        hooks.source_failed.announce(self._dispatcher.router, source=self.source, error=error, restart_in=delay)
+
+
+def _check(source: Any) -> None:
+    """Refuse an object that is not a source.
+
+    Raises:
+        TypeError: saying what a source is.
+    """
+    if isinstance(source, type):
+        raise TypeError(f"{source.__qualname__} is a class; add an instance of it: {source.__qualname__}(…)")
+    if inspect.iscoroutinefunction(source):
+        raise TypeError(f"{name_of(source)} returns a coroutine; make it an async generator with `yield Event(…)`")
+    if not (hasattr(source, "run") or hasattr(source, "__aiter__") or callable(source)):
+        raise TypeError(
+            f"{source!r} is no source: give an async iterable of events, a function that returns one, "
+            "or an object with `async def run(emit)`"
+        )
 
 
 def _suspends(source: object) -> bool:
     methods = [getattr(source, name, None) for name in ("suspend", "resume")]
     return all(callable(each) and not iscoroutinefunction(each) for each in methods)
-
-
-_log = logging.getLogger("lifecycle.control")
-
-#: Whether a source that failed after its start is started again.
-RestartSource: TypeAlias = Literal["on_failure", "never"]
-
-
-class Failures:
-    """Those of one source, announced in the name of its router.
-
-    Raises:
-        ValueError: for another ``restart``.
-    """
-
-    def __init__(self, source: object, name: str, restart: RestartSource, backoff: Backoff) -> None:
-        if restart not in ("on_failure", "never"):
-            raise ValueError(f"restart={restart!r} is unknown; give 'on_failure' or 'never'")
-        self._source = source
-        self._name = name
-        # An async generator that has failed is used up.
-        self._final = restart == "never" or inspect.isasyncgen(source)
-        self._backoff = backoff
-        #: How many, and how the last one was, for people.
-        self.count: int = 0
-        self.last: str | None = None
-        # When the last ones were, for a backoff that gives up after too many.
-        self._recent: list[float] = []
-        # How many in a row, none of them after a healthy while.
-        self._row = 0
-
-    def begin(self) -> None:
-        """A new life: what failed in the one before is no reason to wait longer."""
-        self._row = 0
-
-    def at_start(self, error: BaseException, router: object) -> SourceFailed:
-        """It could not start: the error that ends the router."""
-        self._tell(error, None, router)
-        failure = SourceFailed(f"source {self._name!r} could not start: {error_text(error)}")
-        failure.__cause__ = error
-        return failure
-
-    def later(self, error: BaseException, router: object, *, began: float, now: float) -> float | None:
-        """It failed ``now``, at work since ``began``: the seconds until its next start, None if there is none."""
-        if now - began >= self._backoff.reset_after:
-            self._row = 0
-        self._recent = [*(at for at in self._recent if at >= now - self._backoff.within), now]
-        spent = 0 < self._backoff.max_restarts < len(self._recent)
-        delay = None if self._final or spent else self._backoff.delay(self._row)
-        self._row += 1
-        told = "it is not started again" if delay is None else f"it is started again in {delay:.1f} s"
-        _log.error("source %r failed: %s; %s", self._name, error_text(error), told, exc_info=error)
-        self._tell(error, delay, router)
-        return delay
-
-    def _tell(self, error: BaseException, delay: float | None, router: object) -> None:
-        self.count += 1
-        self.last = error_text(error)
-        hooks.source_failed.announce(router, source=self._source, error=error, restart_in=delay)

@@ -1,126 +1,104 @@
-"""Looking on: taps and subscriptions see every matching event, and can neither stop nor change it."""
+"""Handlers beside routes: taps and subscriptions see every matching event, relays get it before its route does."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from lifecycle._async import is_async, was_cancelled
 from lifecycle._util import name_of
-from lifecycle.control.deliveries import Delivery
-from lifecycle.control.routing import Relayed, Route, as_async, caller
+from lifecycle.control.dispatcher import Relayed
+from lifecycle.control.routing import Route, as_async, as_pattern
 from lifecycle.errors import Dropped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
-    from lifecycle.control.dispatcher import Traffic
-    from lifecycle.control.lanes import Lane
+    from lifecycle.control.dispatcher import Dispatcher
     from lifecycle.control.patterns import Pattern
+    from lifecycle.control.router import Router
     from lifecycle.control.types import Handler
     from lifecycle.events import Topical
 
-__all__ = ["Relay", "Subscription", "Tap", "TapInfo", "notify", "open_relay", "open_tap"]
-
-_log = logging.getLogger("lifecycle.control")
+__all__ = ["Subscription", "Tap", "TapInfo", "add_relay", "notify", "tap_info"]
 
 
 @dataclass(frozen=True, slots=True)
 class TapInfo:
-    """What can be seen of a tap."""
+    """A tap as it is now."""
 
     pattern: str
     handler: str
     #: Events that wait for it.
     waiting: int
-    #: Events that it was not shown because too many waited, or that its handler gave up with `Dropped`.
+    #: Events that it did not see because its lane was full, or that its handler dropped with `Dropped`.
     missed: int
 
 
 class Tap:
-    """A handler that looks on.
+    """A handler that sees every matching event, next to the event's route.
 
-    A plain function is called at once, before the event goes on. An async one has a lane of its own, so that it may
-    take its time: an event that finds this lane full is not shown to it, and counted in ``missed``. So is an event
+    A plain function is called at once, before the event goes to its route. An async one has its own lane, so that it
+    may take its time: an event that finds this lane full is not shown to it, and counted in ``missed``. So is an event
     for which the handler raises `Dropped`, as `notify` does when its queue is full. A direct dispatch has no lanes: it
     waits for an async tap too.
     """
 
-    def __init__(self, route: Route, lane: Lane, detach: Callable[[Tap], None]) -> None:
-        self.route = route
-        self.missed: int = 0
-        self._lane = lane
-        self._detach = detach
-        self._call = route.call
+    def __init__(self, dispatcher: Dispatcher, pattern: Pattern, handler: Handler) -> None:
+        self._dispatcher = dispatcher
+        self._route = route = Route(pattern, handler)
+        route.is_tap, route.is_direct = True, not is_async(handler)
+        route.lane = f"tap {route.text}"
         # In its lane, as in a direct dispatch, its errors stay its own.
-        route.call = self.look
-        route.is_tap = True
-        self._plain: Handler | None = None if is_async(route.handler) else route.handler
+        route.call = _contained(route, dispatcher)
+        dispatcher.table.add_tap(route)
 
     @property
     def pattern(self) -> Pattern:
-        """What it looks at."""
-        return self.route.pattern
+        """The pattern of the events that it sees."""
+        return self._route.pattern
+
+    @property
+    def missed(self) -> int:
+        """How many events it did not see because its lane was full, or dropped itself."""
+        return self._route.dropped
 
     def info(self) -> TapInfo:
-        """What can be seen of it now."""
-        return TapInfo(self.pattern.text, name_of(self.route.handler), len(self._lane.queue), self.missed)
+        """Return its settings and counts."""
+        return tap_info(self._route, self._dispatcher)
 
     def remove(self) -> None:
-        """Look no longer; twice is as good as once."""
-        self._detach(self)
+        """Stop seeing events; a second call does nothing."""
+        self._dispatcher.table.remove_tap(self._route)
+        self._dispatcher.lanes.pop(self._route, None)
 
-    def show(self, event: Topical) -> None:
-        """Let it see an event that is on its way to a lane."""
-        if self._plain is None:
-            if self._lane.is_full:
-                self.missed += 1
-            else:
-                self._lane.put(Delivery(event, None, self.route))
-            return
+
+def tap_info(route: Route, dispatcher: Dispatcher) -> TapInfo:
+    """Return the settings and counts of the tap with that route."""
+    lane = dispatcher.lanes.get(route)
+    return TapInfo(route.text, name_of(route.handler), 0 if lane is None else len(lane.queue), route.dropped)
+
+
+def _contained(route: Route, dispatcher: Dispatcher) -> Callable[[Any], Awaitable[None]]:
+    call = route.call
+
+    async def look(event: Any) -> None:
         try:
-            self._plain(event)
+            await call(event)
         except Dropped:
-            self.missed += 1
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001  # it looks on: its errors are logged and stay its own
-            self._report(event)
-
-    async def look(self, event: Topical) -> None:
-        """Let it see an event that is dispatched directly."""
-        try:
-            await self._call(event)
+            route.dropped += 1
         except asyncio.CancelledError:
             if was_cancelled():
                 raise
-            self._report(event)
-        except Dropped:
-            self.missed += 1
-        except Exception:  # noqa: BLE001  # it looks on: its errors are logged and stay its own
-            self._report(event)
+            dispatcher.report.tap_failed(route, event)
+        except Exception:  # noqa: BLE001  # the errors of a tap are logged and stay its own
+            dispatcher.report.tap_failed(route, event)
 
-    def _report(self, event: Topical) -> None:
-        _log.exception("the tap %s on %r failed on %s", name_of(self.route.handler), self.route.text, event.topic)
-
-
-def open_tap(traffic: Traffic, pattern: Pattern, handler: Handler) -> Tap:
-    """Let ``handler`` look at what matches ``pattern``, an async one from a lane of its own."""
-    route = Route(pattern, handler, (), caller())
-    lane = route.lane = traffic.new_lane(f"tap {route.text}", 1)
-    table, lanes = traffic.table, traffic.roster.tap_lanes
-
-    def detach(tap: Tap) -> None:
-        table.remove_tap(tap)
-        lanes.discard(lane)
-
-    tap = Tap(route, lane, detach)
-    lanes.add(lane)
-    table.add_tap(tap)
-    return tap
+    return look
 
 
 class Subscription:
@@ -174,56 +152,8 @@ class Subscription:
         self._arrived.set()
 
 
-class Relay:
-    """What `Router.relay` registered; ``remove()`` ends it."""
-
-    def __init__(self, route: Route, detach: Callable[[Relay], None]) -> None:
-        self.route = route
-        self._detach = detach
-
-    @property
-    def pattern(self) -> Pattern:
-        """What it takes."""
-        return self.route.pattern
-
-    def remove(self) -> None:
-        """Take nothing more; twice is as good as once."""
-        self._detach(self)
-
-
-def open_relay(
-    traffic: Traffic, pattern: Pattern, handler: Callable[[Any], Awaitable[bool]], concurrency: int
-) -> Relay:
-    """Let ``handler`` have what matches ``pattern`` before any route."""
-    route = Route(pattern, _as_relay(handler), (), caller(), concurrency)
-    table, roster = traffic.table, traffic.roster
-
-    def detach(relay: Relay) -> None:
-        table.remove_relay(relay)
-        if route in roster.relays:
-            roster.relays.remove(route)
-            roster.retire(route)
-
-    relay = Relay(route, detach)
-    roster.relays.append(route)
-    table.add_relay(relay)
-    return relay
-
-
-def _as_relay(handler: Callable[[Any], Awaitable[bool]]) -> Callable[[Any], Awaitable[None]]:
-    """``handler`` as a route's: that the event goes on is said in the way in which a route passes one on."""
-    call = as_async(handler)
-
-    @functools.wraps(handler, updated=())
-    async def relay(event: Any) -> None:
-        if await call(event):
-            raise Relayed
-
-    return relay
-
-
 def notify(queue: asyncio.Queue[Any]) -> Handler:
-    """A handler that puts each event into ``queue`` without waiting.
+    """Return a handler that puts each event into ``queue`` without waiting.
 
     Raises:
         Dropped: from the handler, when the queue is full; the event is counted as dropped.
@@ -236,3 +166,32 @@ def notify(queue: asyncio.Queue[Any]) -> Handler:
             raise Dropped(f"{event.topic!r} was dropped: the queue is full with {queue.qsize()} events") from None
 
     return put
+
+
+def add_relay(
+    router: Router, pattern: str | Pattern, handler: Callable[[Any], Awaitable[bool]], *, concurrency: int = 1
+) -> Callable[[], None]:
+    """Give ``handler`` every matching event before its route, and return a function that ends this; for bridges.
+
+    The handler returns whether the event goes on. An event that goes on comes to its debouncer and route as if it had
+    only now been emitted; awaiting its `Delivery` covers both, and it counts as handled even if no route takes it. An
+    event that does not go on is handled by that. If the handler raises `NotHandled`, the event goes on as if there were
+    no relay; any other error ends its delivery. A relay has its own lane with ``concurrency`` workers; with 1, events
+    go on in the order of arrival. The router's middleware is not around it.
+    """
+    dispatcher = router._dispatcher  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # not public, so not a method
+    call = as_async(handler)
+
+    @functools.wraps(handler, updated=())
+    async def relay(event: Any) -> None:
+        if await call(event):
+            raise Relayed
+
+    route = Route(as_pattern(pattern), relay, (), concurrency)
+    dispatcher.table.add_relay(route)
+
+    def remove() -> None:
+        if dispatcher.table.remove_relay(route):
+            dispatcher.remove(route)
+
+    return remove

@@ -13,7 +13,7 @@ from lifecycle.errors import SourceClosed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lifecycle.control.types import Emit
+    from lifecycle.control import Emit
     from lifecycle.events import Topical
 
     #: A task of the loop, or another thread, that waits for space.

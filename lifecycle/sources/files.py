@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-    from lifecycle.control.types import Emit
+    from lifecycle.control import Emit
 
     _Filter: TypeAlias = Callable[[Change, Path], bool]
 

@@ -16,7 +16,7 @@ from lifecycle.events import HealthEvent
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from lifecycle.control.types import Emit
+    from lifecycle.control import Emit
 
 __all__ = ["HealthCheckSource", "Trigger"]
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Awaitable, Callable
 
+    from lifecycle.control import Emit
     from lifecycle.control.deliveries import Delivery
-    from lifecycle.control.types import Emit
     from lifecycle.events import WebhookEvent
 
 __all__ = ["Inbox", "InboxDelivery", "InboxState"]

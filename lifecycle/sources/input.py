@@ -27,8 +27,8 @@ from lifecycle.errors import LaneFull
 from lifecycle.events import EndOfInputEvent, LineEvent, ShutdownEvent, TerminateEvent, Topical, UnknownCommandEvent
 
 if TYPE_CHECKING:
+    from lifecycle.control import Emit
     from lifecycle.control.deliveries import Delivery
-    from lifecycle.control.types import Emit
 
 __all__ = ["CommandSet", "GivenCommands", "InputSource", "is_terminal"]
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
+    from lifecycle.control import Emit
     from lifecycle.control.commands import Commands
-    from lifecycle.control.types import Emit
     from lifecycle.events import Topical
     from lifecycle.sources._terminal import PromptSession
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lifecycle.control.types import Emit
+    from lifecycle.control import Emit
     from lifecycle.events import Topical
 
 __all__ = ["QueueSource"]

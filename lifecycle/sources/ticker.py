@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lifecycle.events import TickEvent
 
 if TYPE_CHECKING:
-    from lifecycle.control.types import Emit
+    from lifecycle.control import Emit
 
 __all__ = ["TickerSource"]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from lifecycle.control.types import Emit
+    from lifecycle.control import Emit
     from lifecycle.sources._http.requests import WebhookServer
     from lifecycle.sources.inbox import Inbox, InboxDelivery
     from lifecycle.sources.signatures.schemes import Verifier, Verify

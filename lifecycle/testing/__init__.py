@@ -79,17 +79,21 @@ async def running(router: Router) -> AsyncGenerator[Router]:
 
     What `Router.run` raises comes out of the block.
     """
-    started = router._running.changed()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the public names only say that it has
-    task = asyncio.get_running_loop().create_task(router.run(), name=f"running {router.name}")
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(router.run(), name=f"running {router.name}")
+    started = loop.create_task(router.wait_running(), name=f"start of {router.name}")
     try:
         await asyncio.wait([started, task], return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            yield router
-            router.stop()
+        if task.done():
+            await task
+        yield router
+        router.stop()
     except BaseException:
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
             task.exception()  # the error of the block is the one that comes out
         raise
+    finally:
+        started.cancel()
     await task

@@ -21,7 +21,7 @@ from lifecycle.bridges import Leader, LeaderEvent, NotLeader
 from lifecycle.bridges.lease import unanswered
 
 if TYPE_CHECKING:
-    from lifecycle.control.types import Emit
+    from lifecycle.control import Emit
 
 __all__ = ["NAME", "WRITES", "main"]
 

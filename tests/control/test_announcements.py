@@ -12,6 +12,7 @@ import pytest
 from lifecycle import hooks
 from lifecycle._util import current_flow, current_span, current_worker
 from lifecycle.control import Delivery, Dropped, Event, LaneFull, NotHandled, Router
+from lifecycle.control.taps import add_relay
 from lifecycle.testing import Clock, running
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ async def test_one_that_a_relay_took_ends_too(clock: Clock) -> None:
         return True
 
     router = Router()
-    router.relay("a", take)
+    add_relay(router, "a", take)
     with told("delivery_accepted", "delivery_ended") as log:
         async with running(router):
             await (await router.emit(Event("a")))

@@ -106,7 +106,7 @@ def test_a_shared_lane_is_forgotten_with_its_last_route() -> None:
     router.remove("a")
     router.remove("b")
     router.handle("c", Work(), lane="one", concurrency=5)
-    assert len(router._traffic.roster.named) == 1
+    assert len(router.lanes()) == 1
 
 
 @pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"concurrency": -1}, {"busy": "skip"}])

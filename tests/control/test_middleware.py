@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from typing import Any
 
@@ -55,6 +56,22 @@ async def test_middleware_may_be_a_plain_function_around_a_plain_handler() -> No
     router.handle("a", lambda event: seen.append(event.data))
     await router.dispatch(Event("a", 1))
     assert seen == [2]
+
+
+async def test_plain_middleware_may_copy_the_attributes_of_the_handler_that_it_wraps() -> None:
+    def plain(handler: Any) -> Any:
+        @functools.wraps(handler)
+        def call(event: Any) -> None:
+            seen.append(event.topic)
+
+        return call
+
+    seen: list[str] = []
+    router = Router()
+    router.handle("a", lambda _: None)
+    router.use(plain)
+    await router.dispatch(Event("a"))
+    assert seen == ["a"]
 
 
 async def test_middleware_that_comes_from_inside_a_handler_holds_from_the_next_event_on() -> None:

@@ -105,7 +105,7 @@ async def test_a_removed_tap_sees_no_more(clock: Clock) -> None:
     taps[1].remove()
     await router.dispatch(Event("a"))
     assert len(seen.events) == 3
-    assert router._traffic.roster.tap_lanes == set()
+    assert router.taps() == []
 
 
 async def test_a_tap_may_come_and_go_while_events_flow(clock: Clock) -> None:

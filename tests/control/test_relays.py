@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from lifecycle.control import Event, LaneFull, NotHandled, Router
+from lifecycle.control.taps import add_relay
 from lifecycle.testing import Clock, Recorder, running
 
 
@@ -18,7 +19,7 @@ def relaying(router: Router, *, goes_on: bool = True, concurrency: int = 1) -> R
         sent(event)
         return goes_on
 
-    router.relay("out/**", send, concurrency=concurrency)
+    add_relay(router, "out/**", send, concurrency=concurrency)
     return sent
 
 
@@ -71,7 +72,7 @@ async def test_a_relay_that_passes_leaves_the_event_as_if_it_were_not_there(cloc
     async def decline(event: Event) -> bool:
         raise NotHandled("not mine")
 
-    router.relay("**", decline)
+    add_relay(router, "**", decline)
     router.handle("a", recorder)
     async with running(router):
         await (await router.emit(Event("a")))
@@ -89,7 +90,7 @@ async def test_what_could_not_be_sent_has_failed_and_does_not_go_on(clock: Clock
     async def fail(event: Event) -> bool:
         raise OSError("no line")
 
-    router.relay("a", fail)
+    add_relay(router, "a", fail)
     router.handle("a", recorder)
     async with running(router):
         with pytest.raises(OSError, match="no line"):
@@ -108,7 +109,7 @@ async def test_relays_come_one_after_the_other_and_an_error_behind_them_is_told(
             order.append(name)
             return True
 
-        router.relay("a", take)
+        add_relay(router, "a", take)
 
     relay("first")
     relay("second")
@@ -158,13 +159,12 @@ async def test_a_removed_relay_ends_what_it_has_and_takes_nothing_more(clock: Cl
         sent(event)
         return True
 
-    relay = router.relay("out/*", send)
+    remove = add_relay(router, "out/*", send)
     router.handle("out/a", recorder)
-    assert str(relay.pattern) == "out/*"
     async with running(router):
         await router.emit(Event("out/a"))
-        relay.remove()
-        relay.remove()
+        remove()
+        remove()
         await (await router.emit(Event("out/a")))
         await asyncio.sleep(2)
     assert (len(sent.events), len(recorder.events)) == (1, 2)

@@ -466,9 +466,9 @@ async def test_a_source_that_is_cancelled_at_any_moment_loses_no_letter_to_the_n
         assert await receiver.send("new") == 202
         await until(lambda: receiver.seen)
         # As a router does with a source that does not end in time.
-        [pump] = receiver.router._running.pumps
-        pump.cancel()
-        await until(lambda: not pump.running)
+        [runner] = receiver.router._lifespan.sources
+        runner.cancel()
+        await until(lambda: not runner.running)
         receiver.router.remove_source(receiver.source)
         receiver.router.add_source(receiver.source)
         await until(lambda: receiver.source._server is not None)

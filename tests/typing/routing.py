@@ -23,6 +23,7 @@ from lifecycle import (
     timeout,
 )
 from lifecycle.control import AsyncHandler, Busy, Command, Route, RouteInfo, Subscription, Tap, Topical
+from lifecycle.control.taps import add_relay
 from lifecycle.errors import LaneFull
 
 router = Router("mail", buffer=10)
@@ -111,7 +112,7 @@ router.handle("a", print, 0.2)  # type: ignore[call-arg]  # pyright: ignore[repo
 # A command of that name needs a handler.
 router.command("deploy")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
 # A relay says whether the event goes on.
-router.relay("a", build)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+add_relay(router, "a", build)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 # -- events and their deliveries ----------------------------------------------------------------------------------

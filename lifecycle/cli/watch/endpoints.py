@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from lifecycle.cli.options import Address
-    from lifecycle.control.types import Emit
+    from lifecycle.control import Emit
 
 __all__ = ["AnnouncedWebhook", "LiveReload"]
 

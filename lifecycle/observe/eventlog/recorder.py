@@ -284,8 +284,8 @@ def _outcome(error: BaseException, *, began: bool) -> EventOutcome:
 
 
 def _is_held(call: Delivery) -> bool:
-    window = None if call.route is None else call.route.window
-    return window is not None and any(each is call for each in window.calls())
+    debouncer = None if call.route is None else call.route.debouncer
+    return debouncer is not None and any(each is call for each in debouncer.calls())
 
 
 def _topic(delivery: Delivery) -> str:

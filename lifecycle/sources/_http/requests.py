@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
+    from lifecycle.control import Emit
     from lifecycle.control.deliveries import Delivery
-    from lifecycle.control.types import Emit
     from lifecycle.events import WebhookEvent
     from lifecycle.sources._http.settings import Settings
     from lifecycle.sources.inbox import InboxDelivery
