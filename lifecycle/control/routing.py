@@ -220,7 +220,8 @@ class Route:
         self.handler: Handler = handler
         self.place: Place = caller()
         # The handler inside this route's own middleware, then inside the router's.
-        self._handler = self.call = _wrap(as_async(handler), middleware)
+        self.call: AsyncHandler = _wrap(as_async(handler), middleware)
+        self._handler: AsyncHandler = self.call
         # Puts a handler in the place of the one that the innermost middleware of the router calls.
         self._replace_innermost: Callable[[AsyncHandler], None] | None = None
         self._match: Match | None = None
