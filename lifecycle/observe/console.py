@@ -27,10 +27,12 @@ from lifecycle.control.commands import completions, split
 from lifecycle.control.deliveries import current as current_delivery
 from lifecycle.errors import Dropped, InvalidTopic, LifecycleError
 from lifecycle.events import CommandEvent, Event, UnknownCommandEvent
+from lifecycle.flows.records import FlowsState
 from lifecycle.observe.eventlog.log import EventLog
 from lifecycle.observe.output import Output
 from lifecycle.runtime import current
 from lifecycle.runtime.force import stacks
+from lifecycle.workers.model import WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Iterator
@@ -419,7 +421,6 @@ def _id(answer: Answer) -> int | None:
 
 def _diagram(lifetime: Lifetime, of: str) -> str:
     from lifecycle.observe import mermaid  # most programs are never drawn
-    from lifecycle.observe._mermaid.records import is_worker
 
     components = lifetime.components()
     states = [_state(each) for each in components]
@@ -428,15 +429,15 @@ def _diagram(lifetime: Lifetime, of: str) -> str:
         for each, state in zip(components, states, strict=True):
             if isinstance(each, Router):
                 records += [state, each.routes(), each.sources()]
-            elif is_worker(state) or hasattr(state, "runs"):
+            elif isinstance(state, WorkerState | FlowsState):
                 records.append(state)
         return mermaid.system(records)
     if of == "lifetime":
         return mermaid.signal(lifetime.state())
-    for path, worker in _workers([state for state in states if is_worker(state)]):
+    for path, worker in _workers([state for state in states if isinstance(state, WorkerState)]):
         if of in (path, worker.name):
             return mermaid.tree(worker) if worker.children else mermaid.worker(worker)
-    for run in (run for state in states for run in getattr(state, "runs", ())):
+    for run in (run for state in states if isinstance(state, FlowsState) for run in state.runs):
         if str(run.id) == of:
             return mermaid.flow(run)
     raise LookupError(f"there is no worker and no flow called {of!r}; give system, lifetime, a worker or a flow's id")
@@ -450,7 +451,7 @@ def _state(component: Any) -> Any:
         return None
 
 
-def _workers(states: list[Any]) -> Iterator[tuple[str, Any]]:
+def _workers(states: list[WorkerState]) -> Iterator[tuple[str, WorkerState]]:
     """Yield each worker with its path, level by level."""
     waiting = deque((state.name, state) for state in states)
     while waiting:

@@ -18,9 +18,7 @@ from lifecycle import Router, Spec, Supervisor
 from lifecycle import lifetime as block
 from lifecycle.flows import FlowsState
 from lifecycle.observe import mermaid
-from lifecycle.observe._mermaid.looks import CLASSES
-from lifecycle.observe._mermaid.machines import MOVES
-from lifecycle.observe._mermaid.text import escape
+from lifecycle.observe.mermaid.styles import CLASSES, escape
 from lifecycle.runtime import Reason
 from lifecycle.workers import Status, WorkerState
 from lifecycle.workers.model import FINAL, TRANSITIONS
@@ -32,11 +30,10 @@ def test_each_status_has_a_look_of_its_own() -> None:
     assert len({CLASSES[status] for status in Status}) == len(Status)
 
 
-def test_a_workers_moves_are_those_of_the_workers() -> None:
-    moves = {(source, target) for source, target, _ in MOVES}
-    assert moves == {(source, target) for source, row in TRANSITIONS.items() for target in row} | {
-        (s, "[*]") for s in FINAL
-    }
+def test_every_transition_of_a_worker_is_drawn() -> None:
+    drawn = re.findall(r"^ +(\w+) --> (\w+|\[\*\])", mermaid.worker(worker("api")), re.MULTILINE)
+    transitions = [(source, target) for source, row in TRANSITIONS.items() for target in row]
+    assert sorted(drawn) == sorted([*transitions, *((status, "[*]") for status in FINAL)])
 
 
 @pytest.mark.parametrize("status", Status)
@@ -224,13 +221,13 @@ def test_a_style_that_is_a_function_says_which_look(draw: Any, state: object) ->
     "css", ["", ";", "red", "fill:#fff\nclick w call x()", "fill:url(x)", 'fill:"x"', "fill:#fff}"]
 )
 def test_css_that_a_diagram_cannot_hold_is_refused(css: str) -> None:
-    with pytest.raises(ValueError, match="no CSS for a diagram"):
+    with pytest.raises(ValueError, match="not CSS for a diagram"):
         mermaid.tree(APP, style={"running": css})
 
 
 @pytest.mark.parametrize("style", [{"walking": "fill:#fff"}, lambda _: "walking"])
 def test_a_class_that_is_none_is_refused(style: Any) -> None:
-    with pytest.raises(ValueError, match=r"'walking' is no class .*running"):
+    with pytest.raises(ValueError, match=r"'walking' is not a class .*running"):
         mermaid.tree(APP, style=style)
 
 
@@ -248,25 +245,25 @@ def test_settings_of_the_wrong_kind_are_refused(draw: Any, state: object) -> Non
 @pytest.mark.parametrize("state", [None, "app", 7, {}, [APP], ROUTER, lifetime(), Supervisor("app")])
 def test_what_is_no_workers_state_is_refused(state: Any) -> None:
     for draw in (mermaid.worker, mermaid.tree):
-        with pytest.raises(TypeError, match=r"no worker's state; give worker\.state\(\)"):
+        with pytest.raises(TypeError, match=r"not a worker's state; give worker\.state\(\)"):
             draw(state)
 
 
 @pytest.mark.parametrize("state", [None, "life", 7, {}, APP, ROUTER])
 def test_what_is_no_lifetimes_state_is_refused(state: Any) -> None:
-    with pytest.raises(TypeError, match="no lifetime's state"):
+    with pytest.raises(TypeError, match="not a lifetime's state"):
         mermaid.signal(state)
 
 
 @pytest.mark.parametrize("state", [None, "deploy", 7, {}, APP, ROUTER, FlowsState("memory")])
 def test_what_is_no_flow_is_refused(state: Any) -> None:
-    with pytest.raises(TypeError, match=r"is not how a flow is; give run\.info\(\)"):
+    with pytest.raises(TypeError, match=r"is not the record of a run; give run\.info\(\)"):
         mermaid.flow(state)
 
 
 @pytest.mark.parametrize("state", ["app", b"app", 7, object(), [APP, 7], {"app": "app"}, Supervisor("app"), Router()])
 def test_what_is_no_part_of_a_system_is_refused(state: object) -> None:
-    with pytest.raises(TypeError, match=r"nothing that a system consists of; give the state\(\)"):
+    with pytest.raises(TypeError, match=r"is not part of a system; give the state\(\)"):
         mermaid.system(state)
 
 
@@ -292,7 +289,11 @@ def test_ordinary_names_can_be_read_in_the_text(text: str) -> None:
     assert escape(text) == text
 
 
-def test_the_room_is_light() -> None:
-    statement = "import sys, lifecycle.observe.mermaid; print('asyncio' in sys.modules)"
+@pytest.mark.parametrize("module", ["mermaid", "console", "watching", "metrics", "control", "dashboard"])
+def test_observing_imports_the_records_of_workers_and_flows_and_not_what_they_do(module: str) -> None:
+    statement = f"import sys, lifecycle.observe.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", statement], capture_output=True, text=True, timeout=50, check=True)
-    assert done.stdout == "False\n"
+    loaded = set(done.stdout.split())
+    ours = {name for name in loaded if name.startswith(("lifecycle.workers.", "lifecycle.flows."))}
+    assert ours <= {"lifecycle.workers.model", "lifecycle.flows.records", "lifecycle.flows.states"}
+    assert not loaded & {"sqlite3", "psycopg", "multiprocessing"}

@@ -1,4 +1,4 @@
-"""What the nodes of a diagram say: a record as a few short lines, the name first."""
+"""The labels of nodes: a record as a few short lines, the name first."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lifecycle.control import RouteInfo, RouterState, SourceInfo
-    from lifecycle.observe._mermaid.records import ItemRecord, RunRecord, WorkerRecord
+    from lifecycle.flows.records import ItemInfo, RunInfo
     from lifecycle.runtime import LifetimeState
+    from lifecycle.workers.model import ProbeResult, WorkerState
 
 __all__ = [
     "item_lines",
@@ -26,19 +27,19 @@ __all__ = [
     "worker_lines",
 ]
 
-#: Characters of an error or of a probe's message; a diagram is no log.
+#: Characters of an error or of a probe's message; a diagram is not a log.
 _SHORT = 120
 
 
-def worker_lines(state: WorkerRecord) -> list[str]:
-    """Name, status and pid, and whatever is not as it should be."""
+def worker_lines(state: WorkerState) -> list[str]:
+    """Return name, status and pid, and everything that is wrong."""
     health = state.health
     return [
         state.name,
         f"{state.status}, pid {state.pid}" if state.pid is not None else f"{state.status}",
         *([plural(state.restarts, "restart")] if state.restarts else []),
         *([f"circuit {state.circuit}"] if state.circuit != "closed" else []),
-        *([_told("healthy" if health.healthy else "unhealthy", health.message)] if health else []),
+        *([_health(health)] if health else []),
         *([f"exit code {state.exit_code}"] if state.exit_code is not None else []),
         *([_message(state.error)] if state.error else []),
         *(["abandoned"] if state.abandoned else []),
@@ -46,7 +47,7 @@ def worker_lines(state: WorkerRecord) -> list[str]:
 
 
 def lifetime_lines(state: LifetimeState) -> list[str]:
-    """Whether it stops and why, and what is still to be done then."""
+    """Return whether it stops and why, and the tasks and hooks that remain."""
     return [
         "lifetime",
         f"stopping, {_reason(state)}" if state.stopping else "running",
@@ -59,28 +60,28 @@ def lifetime_lines(state: LifetimeState) -> list[str]:
 
 
 def router_lines(state: RouterState) -> list[str]:
-    """How many of everything, and what became of the events."""
+    """Return the number of routes and sources, and the outcomes of events."""
     return [
         state.name,
         "running" if state.running else "not running",
         f"{plural(state.routes, 'route')}, {plural(state.sources, 'source')}",
         *([plural(state.middlewares, "middleware")] if state.middlewares else []),
-        _fates(routed=state.routed, failed=state.failed, unrouted=state.unrouted, dropped=state.dropped),
+        _outcomes(routed=state.routed, failed=state.failed, unrouted=state.unrouted, dropped=state.dropped),
     ]
 
 
 def route_lines(info: RouteInfo) -> list[str]:
-    """The pattern, who takes it, and what became of the events."""
-    return [info.pattern, info.handler, _fates(routed=info.routed, failed=info.failed, dropped=info.dropped)]
+    """Return the pattern, the handler, and the outcomes of events."""
+    return [info.pattern, info.handler, _outcomes(routed=info.routed, failed=info.failed, dropped=info.dropped)]
 
 
 def source_lines(info: SourceInfo) -> list[str]:
-    """Its name, and whether it is at work."""
+    """Return its name, and whether it runs."""
     return [info.name, "running" if info.running else "not running"]
 
 
-def run_lines(state: RunRecord) -> list[str]:
-    """Its name and id, how far it is, and what stopped it."""
+def run_lines(state: RunInfo) -> list[str]:
+    """Return its name, id, state and error, and the states of its items."""
     return [
         state.name,
         *([state.id] if state.id else []),
@@ -90,28 +91,29 @@ def run_lines(state: RunRecord) -> list[str]:
     ]
 
 
-def item_lines(item: ItemRecord) -> list[str]:
-    """Its name, state, what is still to be done about that, how often it was tried, and what it failed with."""
-    to_do = item.intention in ("REVERT", "RETRY") and item.state in ("SUCCESS", "FAILURE")
+def item_lines(item: ItemInfo) -> list[str]:
+    """Return its name, state, intention, attempts and error."""
+    pending = item.intention in ("REVERT", "RETRY") and item.state in ("SUCCESS", "FAILURE")
     return [
         item.name,
-        f"{item.state}, to {item.intention.lower()}" if to_do else item.state or "nothing in it",
+        f"{item.state}, to {item.intention.lower()}" if pending else item.state or "nothing in it",
         *([f"attempt {item.attempt}"] if item.attempt > 1 else []),
         *([_message(item.error)] if item.error else []),
     ]
 
 
 def tally(counts: Mapping[str, int]) -> str:
-    """``3 SUCCESS, 1 RUNNING``."""
+    """Return ``3 SUCCESS, 1 RUNNING``."""
     return ", ".join(f"{number} {state}" for state, number in counts.items()) or "nothing in it"
 
 
-def _fates(*, routed: int, **others: int) -> str:
-    return ", ".join([f"{routed} routed", *(f"{number} {fate}" for fate, number in others.items() if number)])
+def _outcomes(*, routed: int, **others: int) -> str:
+    return ", ".join([f"{routed} routed", *(f"{number} {outcome}" for outcome, number in others.items() if number)])
 
 
-def _told(what: str, message: str) -> str:
-    return f"{what}: {_message(message)}" if message else what
+def _health(result: ProbeResult) -> str:
+    text = "healthy" if result.healthy else "unhealthy"
+    return f"{text}: {_message(result.message)}" if result.message else text
 
 
 def _message(text: str) -> str:

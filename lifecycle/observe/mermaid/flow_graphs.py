@@ -1,4 +1,4 @@
-"""Flows: their tasks with what follows what, each flow in another in a frame of its own."""
+"""Graphs of flows: their tasks with the order between them, each nested flow in a frame."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from lifecycle._text import plural
-from lifecycle.observe._mermaid.graphs import Node, fits, frame, in_rows, shape
-from lifecycle.observe._mermaid.nodes import some
-from lifecycle.observe._mermaid.words import item_lines, run_lines, tally
+from lifecycle.observe.mermaid.graphs import Node, fits, frame, in_rows, limited, shape
+from lifecycle.observe.mermaid.labels import item_lines, run_lines, tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lifecycle.observe._mermaid.looks import Look
-    from lifecycle.observe._mermaid.records import ItemRecord, RunRecord
+    from lifecycle.flows.records import ItemInfo, RunInfo
+    from lifecycle.observe.mermaid.styles import Look
 
 __all__ = ["flow_graph", "flow_nodes"]
 
-
-#: As which status a state looks, the most telling first: of several it is that of all.
+#: The status whose look a state has, the most important first: it is that of a group of items.
 _LOOKS: Final = {
     "REVERT_FAILURE": "killed",
     "FAILURE": "failed",
@@ -39,44 +37,42 @@ _LOOKS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What is drawn of an item: a node, or a frame around others."""
+    """The drawing of an item: a node, or a frame around others."""
 
-    item: ItemRecord
+    item: ItemInfo
     node: Node
     parts: tuple[_Part, ...] = ()
     follow: tuple[tuple[int, ...], ...] = ()
 
 
-def flow_nodes(states: Sequence[RunRecord], look: Look) -> list[Node]:
-    """Each flow as one node."""
+def flow_nodes(states: Sequence[RunInfo], look: Look) -> list[Node]:
+    """Return each flow as one node."""
 
-    def node(state: RunRecord) -> Node:
+    def node(state: RunInfo) -> Node:
         name = look.name(state, _LOOKS.get(str(state.state), ""))
         return Node(look.lines(state, run_lines(state)), "flow", (name,) if name else ())
 
-    return some(states, node, "flow")
+    return limited(states, node, "flow")
 
 
-def flow_graph(state: RunRecord, look: Look) -> Iterator[str]:
-    """The lines of a flow; where that would be too many, with one node for several items, or for a whole flow."""
-    root = _part(state.root, look)
-    for simpler in (_as_it_is, _folded, _without_frames):
-        part = simpler(root)
+def flow_graph(state: RunInfo, look: Look) -> Iterator[str]:
+    """Yield the lines of a flow; if it is too large, with one node for several items, or for a nested flow."""
+    part = root = _part(state.root, look)
+    for reduced in (_merged, _without_frames, _closed):
         if fits(list(_drawn(part, "f"))):
             break
-    else:
-        part = _closed(root)
+        part = reduced(root)
     title = f"{state.name} {state.id}, {state.state}" if state.id else f"{state.name}, {state.state}"
     yield from frame("flow", title, _inside(part, "f"))
 
 
-def _part(item: ItemRecord, look: Look) -> _Part:
-    name = look.name(item, _most_telling(item))
+def _part(item: ItemInfo, look: Look) -> _Part:
+    name = look.name(item, _status(item))
     node = Node(look.lines(item, item_lines(item)), str(item.kind), (name,) if name else ())
     return _Part(item, node, tuple(_part(each, look) for each in item.items), tuple(map(tuple, item.follow)))
 
 
-def _most_telling(item: ItemRecord) -> str:
+def _status(item: ItemInfo) -> str:
     counts = item.counts()
     return next((look for state, look in _LOOKS.items() if state in counts), "")
 
@@ -85,7 +81,7 @@ def _most_telling(item: ItemRecord) -> str:
 
 
 def _inside(part: _Part, name: str) -> Iterator[str]:
-    """What stands in the frame around a flow."""
+    """Yield the contents of the frame around a flow."""
     if not part.parts:
         yield from shape(part.node, name)
         return
@@ -104,16 +100,12 @@ def _drawn(part: _Part, name: str) -> Iterator[str]:
         yield from shape(part.node, name)
 
 
-# -- less of it ----------------------------------------------------------------------------------------------------
+# -- reducing it ---------------------------------------------------------------------------------------------------
 
 
-def _as_it_is(part: _Part) -> _Part:
-    return part
-
-
-def _folded(part: _Part) -> _Part:
-    """Items of one state as one node: in a linear flow those that come one after the other, else all."""
-    parts = [_folded(each) for each in part.parts]
+def _merged(part: _Part) -> _Part:
+    """Merge items of one state into one node: in a linear flow those that follow each other, else all."""
+    parts = [_merged(each) for each in part.parts]
     places: list[int] = []
     groups: dict[object, int] = {}
     for number, each in enumerate(parts):
@@ -133,7 +125,7 @@ def _alike(one: _Part, other: _Part) -> bool:
 
 
 def _joined(part: _Part, parts: Sequence[_Part], places: Sequence[int]) -> _Part:
-    """``part`` with one of ``parts`` at each place, or one node for all that share it."""
+    """Return ``part`` with one of ``parts`` at each place, or one node for all that share it."""
     together: dict[int, list[_Part]] = {}
     for each, place in zip(parts, places, strict=True):
         together.setdefault(place, []).append(each)
@@ -157,8 +149,8 @@ def _one(parts: Sequence[_Part]) -> _Part:
 
 
 def _without_frames(part: _Part) -> _Part:
-    """Each flow in this one as a node."""
-    return _folded(replace(part, parts=tuple(map(_closed, part.parts))))
+    """Draw each nested flow as a node."""
+    return _merged(replace(part, parts=tuple(map(_closed, part.parts))))
 
 
 def _closed(part: _Part) -> _Part:

@@ -1,0 +1,161 @@
+"""How diagrams look, and text that Mermaid shows as it is, whatever it contains.
+
+A diagram is a program, and the names in it come from anywhere. Every character but a letter, a digit, or a mark inside
+a word is written as its number (``#34;``), which Mermaid replaces after it has parsed syntax, Markdown and HTML. So a
+diagram is plain ASCII, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from lifecycle._text import shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["CLASSES", "Label", "Look", "Style", "escape", "indented", "label_line", "markdown", "quoted"]
+
+#: A heading, or a function from a record to the label of its node; None from it keeps the usual label.
+Label: TypeAlias = "str | Callable[[Any], str | None]"
+#: CSS by class, or a function from a record to its class; None from it keeps the class of its status.
+Style: TypeAlias = "Mapping[str, str] | Callable[[Any], str | None]"
+
+#: The look of each status, always with both colours, since the page may be light or dark.
+CLASSES: Final[Mapping[str, str]] = {
+    "created": "fill:#f8fafc,stroke:#94a3b8,color:#334155",
+    "pending": "fill:#fef9c3,stroke:#ca8a04,color:#713f12,stroke-dasharray:5 3",
+    "starting": "fill:#e0f2fe,stroke:#0284c7,color:#0c4a6e",
+    "running": "fill:#dcfce7,stroke:#16a34a,color:#14532d",
+    "suspended": "fill:#ede9fe,stroke:#7c3aed,color:#4c1d95",
+    "stopping": "fill:#ffedd5,stroke:#ea580c,color:#7c2d12",
+    "stopped": "fill:#e2e8f0,stroke:#64748b,color:#334155",
+    "finished": "fill:#ccfbf1,stroke:#0d9488,color:#134e4a",
+    "failed": "fill:#fee2e2,stroke:#dc2626,color:#7f1d1d,stroke-width:3px",
+    "killed": "fill:#7f1d1d,stroke:#450a0a,color:#fef2f2,stroke-width:3px",
+    # Over the look of the status.
+    "unhealthy": "stroke:#dc2626,stroke-width:3px,stroke-dasharray:3 3",
+    # The present state of a state diagram.
+    "present": "stroke-width:3px,font-weight:bold",
+    # Around related nodes.
+    "frame": "fill:transparent,stroke:#94a3b8",
+}
+
+_DECLARATION: Final = re.compile(r"[a-z-]+:[-\w#%. ]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The look of one diagram."""
+
+    heading: str | None
+    _label: Callable[[Any], str | None] | None
+    _css: Mapping[str, str]
+    _class: Callable[[Any], str | None] | None
+
+    @classmethod
+    def of(cls, label: Label | None, style: Style | None) -> Look:
+        """Return the look for these settings.
+
+        Raises:
+            TypeError: if a setting is of another type.
+            ValueError: for an unknown class, or CSS that a diagram cannot contain.
+        """
+        if not (label is None or isinstance(label, str) or callable(label)):
+            raise TypeError(f"label={label!r}: give a heading, or a function from a record to the label of its node")
+        if not (style is None or isinstance(style, Mapping) or callable(style)):
+            raise TypeError(
+                f"style={style!r}: give a mapping from class to CSS, or a function from a record to a class"
+            )
+        css = cast("Mapping[str, str]", style if isinstance(style, Mapping) else {})
+        return cls(
+            heading=label if isinstance(label, str) else None,
+            _label=None if isinstance(label, str) else label,
+            _css={_known(name): _css(name, each) for name, each in css.items()},
+            _class=None if isinstance(style, Mapping) else style,
+        )
+
+    def lines(self, record: Any, usual: Sequence[str]) -> Sequence[str]:
+        """Return the lines of the node of ``record``."""
+        label = None if self._label is None else self._label(record)
+        return usual if label is None else label.split("\n")
+
+    def name(self, record: Any, usual: str) -> str:
+        """Return the class of the node of ``record``."""
+        chosen = None if self._class is None else self._class(record)
+        return usual if chosen is None else _known(chosen)
+
+    def definitions(self) -> list[str]:
+        """Return the definitions of all classes, so that two diagrams differ only where the program does."""
+        return [f"classDef {name} {css}" for name, css in {**CLASSES, **self._css}.items()]
+
+
+def _known(name: str) -> str:
+    """Return ``name``.
+
+    Raises:
+        ValueError: if it is not a class, naming those that are.
+    """
+    if name not in CLASSES:
+        raise ValueError(f"{name!r} is not a class of a diagram; there are {', '.join(CLASSES)}")
+    return str(name)
+
+
+def _css(name: str, css: str) -> str:
+    declarations = [each.strip() for each in re.split("[,;]", css) if each.strip()]
+    if not declarations or not all(_DECLARATION.fullmatch(each) for each in declarations):
+        raise ValueError(f"{css!r} of {name!r} is not CSS for a diagram; give it as 'fill:#fee2e2,stroke:#dc2626'")
+    return ",".join(declarations)
+
+
+# -- text ----------------------------------------------------------------------------------------------------------
+
+#: Characters of one name that are shown; Mermaid refuses diagrams of more than 50,000.
+_LONGEST: Final = 1000
+
+# Every character but a letter, a digit, a mark between two of them, and a single space before one. A dot after "www"
+# would begin a link, and "end note" would end a note.
+_SPECIAL: Final = re.compile(
+    r"""(?!  [0-9A-Za-z]
+          | (?<=[0-9A-Za-z]) (?: , (?=\ ) | (?: [-_/] | (?<!w)\. ) (?=[0-9A-Za-z]) )
+          | (?<=\S) \  (?=[0-9A-Za-z]) (?! note)
+        ) .""",
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+# Characters that HTML cannot show by number.
+_INVISIBLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# Mermaid's own signs for "&#", "&" and ";": a word joiner inside keeps it from replacing them.
+_SIGNS: Final = re.compile("(?<=ﬂ)(?=°)|(?<=¶)(?=ß)")
+
+
+def escape(text: str) -> str:
+    """Escape ``text`` for every place of every diagram; control characters become U+FFFD."""
+    visible = _SIGNS.sub("\u2060", _INVISIBLE.sub("\ufffd", text))
+    return _SPECIAL.sub(lambda found: f"#{ord(found[0])};", visible)
+
+
+def label_line(line: str) -> str:
+    """Return one escaped line, never empty, which Mermaid would refuse."""
+    return escape(shorten(line, _LONGEST)) or "#32;"
+
+
+def quoted(text: str) -> str:
+    """Return a title as one string."""
+    return f'"{label_line(text)}"'
+
+
+def markdown(lines: Iterable[str]) -> str:
+    """Return the label of a node, the first line in bold.
+
+    It is a Markdown string: in others Mermaid looks for icons, formulas and line ends after it has replaced numbers.
+    """
+    first, *others = [label_line(line) for line in lines] or [label_line("")]
+    return '"`' + "\n".join([f"**{first}**", *others]) + '`"'
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    """Return ``lines`` indented by one level."""
+    return [f"    {line}" for line in lines]
